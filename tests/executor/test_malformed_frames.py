@@ -80,14 +80,14 @@ MALFORMED = {
         {
             "type": "results",
             "run": 1,
-            "report": {"tasks": [{**RESULT, "events": [1]}], "end": None, "retire": False},
+            "report": {"tasks": [{**RESULT, "events": [1]}], "end": None},
         }
     ),
     "an end that is none": _json(
         {
             "type": "results",
             "run": 1,
-            "report": {"tasks": [], "end": {**END, "state": "queued"}, "retire": False},
+            "report": {"tasks": [], "end": {**END, "state": "queued"}},
         }
     ),
     "a query of the wrong shape": _json({"type": "query", "run": 1, "number": "x", "what": 3}),

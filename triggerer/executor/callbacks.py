@@ -19,7 +19,7 @@ from triggerer.executor.lease_guard_process import LeaseGuard
 from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.worker_frames import QueryFrame
-from triggerer.executor.worker_process import WorkerProcess, open_worker
+from triggerer.executor.worker_process import RunProcess, WorkerProcess, open_worker
 from triggerer.processes.ipc import ChannelClosed
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, Wakeups
@@ -119,10 +119,9 @@ class CallbackRunner:
         self, worker: WorkerProcess, call: CallbackOrder | None
     ) -> CallbackOrder | None:
         """Make this call and the following ones while the worker is usable. Return a call for the next worker."""
-        is_healthy = True
-        while is_healthy and call is not None:
+        while call is not None and not worker.gone.is_set():
             try:
-                is_healthy = await self._call(worker, call)
+                await self._call(worker, call)
             except anyio.get_cancelled_exc_class():
                 with anyio.move_on_after(_HAND_BACK_S, shield=True), suppress(StoreError):
                     await self._record_once(call, is_done=False)
@@ -131,42 +130,42 @@ class CallbackRunner:
             call = await self._claim() if self._may_call() else None
         return call
 
-    async def _call(self, worker: WorkerProcess, call: CallbackOrder) -> bool:
-        """Let the worker make the call, and return whether the worker is usable afterwards.
+    async def _call(self, worker: WorkerProcess, call: CallbackOrder) -> None:
+        """Let a process of the worker make the call.
 
         Raises:
             _Interrupted: The worker died with the guard of the executor's lease, so others may have the call already.
                 Otherwise the next sweep finds it.
         """
+        process: RunProcess | None = None
         is_over = False
         try:
             with anyio.move_on_after(self._longest_call.total_seconds()) as limit:
-                await worker.send(message("callback", callback=call))
-                while (frame := await worker.receive())["type"] != "called":
+                process = await worker.take()
+                worker.tasks.start_soon(process.close_in_time)
+                await process.send(message("callback", callback=call))
+                while (frame := await process.receive())["type"] != "called":
                     if frame["type"] == "query":
-                        worker.tasks.start_soon(self._answer, worker, call, frame)
+                        worker.tasks.start_soon(self._answer, process, call, frame)
                 is_over = True
         except ChannelClosed as closed:
-            worker.kill()
-            code = await worker.reap()
+            code = await (worker if process is None else process).reap()
             if worker.has_lost_guard:
                 raise _Interrupted from closed
             await self._complain(call, f"their worker has died (code {code})")
-            return False
+            return
         if limit.cancelled_caught and not is_over:
-            worker.kill()
+            await (worker if process is None else process).reap()
             await self._complain(call, f"they took longer than {self._longest_call}")
-            return False
-        return True
 
     async def _complain(self, call: CallbackOrder, why: str) -> None:
         _log.warning("callbacks were ended", dag=call.run.dag_id, run=call.run.run_id, reason=why)
         await self._log_files.end(call.run.log_path, call.run.run_id, f"callbacks ended: {why}")
 
-    async def _answer(self, worker: WorkerProcess, call: CallbackOrder, frame: QueryFrame) -> None:
+    async def _answer(self, process: RunProcess, call: CallbackOrder, frame: QueryFrame) -> None:
         reply = await answer(self._database, self._result_writer, call.run, frame)
         with suppress(ChannelClosed):
-            await worker.send(reply)
+            await process.send(reply)
 
     async def _record(self, call: CallbackOrder) -> None:
         await retry(

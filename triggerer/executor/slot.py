@@ -27,8 +27,8 @@ from triggerer.executor.run_tokens import RunTokens
 from triggerer.executor.slot_choice import Spark, WarmUp
 from triggerer.executor.spooling.spools import Spools
 from triggerer.executor.task_timers import TaskTimers
-from triggerer.executor.worker_frames import QueryFrame
-from triggerer.executor.worker_process import WorkerProcess, open_worker
+from triggerer.executor.worker_frames import QueryFrame, WarmedFrame, WorkerFrame
+from triggerer.executor.worker_process import RunProcess, WorkerProcess, open_worker
 from triggerer.processes.ipc import ChannelClosed, MalformedFrame
 from triggerer.store.database.transactions import Database
 from triggerer.store.runs.results import AttemptUpdate
@@ -37,6 +37,8 @@ from triggerer.worker.protocol import message
 
 _log = structlog.get_logger(__name__)
 
+_KILL: Final = timedelta(seconds=5)
+"""The time that a worker has to kill a run's process."""
 _SCARCE: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 """Errors of a process that cannot be started now, because memory, processes or descriptors are used up. Runs wait."""
 
@@ -46,10 +48,8 @@ class _AfterJob(Enum):
 
     NEXT_JOB = auto()
     """Do the next job with this worker."""
-    END_WORKER = auto()
-    """The job is done, and the worker must not be used again."""
     SAME_JOB = auto()
-    """Do this job again with another worker: this one died before it began the job."""
+    """Do this job again with another process: this one died before it began the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,16 @@ class Slot:
     _release_first: bool = False
     _job: RunOrder | WarmUp | None = None
     _arrived: AutoResetEvent = field(default_factory=AutoResetEvent)
+    _overdue: AutoResetEvent = field(default_factory=AutoResetEvent)
     _freed: Notifier = field(default_factory=Notifier)
     given_at: float = 0.0
     """When the slot received its job, on the monotonic clock."""
     _ending: RunEnding = field(init=False)
     """The end of the present job, or else of the last one."""
+    _process: RunProcess | None = None
+    """The process of the present run."""
+    _is_open: bool = False
+    _warmed: WarmedFrame | None = None
     _beginning: anyio.CancelScope | None = None
     _scarcity: Backoff = field(default_factory=lambda: Backoff(first=0.5, longest=10.0))
     _log_files: LogFiles = field(default_factory=LogFiles)
@@ -128,7 +133,7 @@ class Slot:
         if self.worker is None or self.spark is not Spark.WARM:
             return
         if self.is_free:
-            self.worker.tasks.start_soon(_send, self.worker, message("release"))
+            self.worker.tasks.start_soon(self.worker.send_ahead, message("release"))
         else:
             self._release_first = True
 
@@ -152,7 +157,9 @@ class Slot:
         """End the run, gently at first. Unless the run ends on its own, it ends as `verdict` says."""
         self._ending.verdict = verdict
         self._call_off_beginning()
-        await self._end_worker()
+        if self.worker is not None and self._process is not None:
+            await self._process.stop()
+            await self._end_within(self.settings.cancel_grace, self.worker, self._process)
 
     async def abandon(self) -> None:
         """Kill the run and record nothing: another executor has it."""
@@ -199,7 +206,7 @@ class Slot:
                 self._free()
                 continue
             try:
-                async with open_worker(self.settings.worker, guard) as self.worker:
+                async with open_worker(self.settings.worker, guard, self._on_frame) as self.worker:
                     done = await self._serve_with(self.worker)
                 self._scarcity.reset()
             except OSError as error:
@@ -212,7 +219,7 @@ class Slot:
                     )
             finally:
                 self._timers.stop()
-                self.worker, self.spark = None, Spark.COLD
+                self.worker, self._process, self.spark = None, None, Spark.COLD
             if done:
                 self._free()
 
@@ -243,6 +250,7 @@ class Slot:
             Whether the present job is done. If not, the next worker must do it.
         """
         worker.tasks.start_soon(self._notice_end, worker)
+        worker.tasks.start_soon(self._end_overdue, worker)
         while True:
             job = self._job
             assert job is not None
@@ -251,9 +259,10 @@ class Slot:
             else:
                 then = await self._warm(worker)
             if then is _AfterJob.SAME_JOB:
-                return False
-            # If the run ended just as it was stopped, the signal is still on its way. It must not hit the next run.
-            if then is _AfterJob.END_WORKER or self._ending.is_called_off:
+                if worker.gone.is_set():
+                    return False
+                continue
+            if worker.gone.is_set() or self._ending.is_cut_short:
                 return True
             self._free()
             await self._next_job(worker)
@@ -268,53 +277,52 @@ class Slot:
         self._freed.notify_all()
         self.on_free(self, run, time.monotonic() - self.given_at)
 
+    def _on_frame(self, frame: WorkerFrame) -> None:
+        if frame["type"] == "spark":
+            self._is_open = frame["open"]
+            # Do not publish it before a warm-up ends; otherwise another slot would open a second driver.
+            if self.spark is not Spark.WARMING:
+                self.spark = Spark.WARM if frame["open"] else Spark.COLD
+        elif frame["type"] == "warmed":
+            self._warmed = frame
+            self._arrived.set()
+
     async def _warm(self, worker: WorkerProcess) -> _AfterJob:
-        is_open = False
-        try:
-            await worker.send(message("warm"))
-            while (frame := await worker.receive())["type"] != "warmed":
-                # Do not publish it before the warm-up ends; otherwise another slot would open a second session.
-                if frame["type"] == "spark":
-                    is_open = frame["open"]
-        except ChannelClosed as closed:
-            code = await self._reap(worker, closed)
+        self._warmed = None
+        await worker.tell(message("warm"))
+        while self._warmed is None and not worker.gone.is_set():
+            await self._arrived.wait()
+        if self._warmed is None:
+            code = await worker.reap()
+            if worker.has_lost_guard:
+                self.cut_short()
             if not self._ending.is_called_off:
-                _log.warning(
-                    "a worker died while it opened Spark",
-                    code=code,
-                    output=worker.output,
-                    reason=str(closed),
-                )
-            return _AfterJob.END_WORKER
-        if frame["error"] is not None:
-            _log.warning("Spark could not be started ahead", error=frame["error"])
-        self.spark = Spark.WARM if is_open else Spark.COLD
+                _log.warning("a worker died while it opened Spark", code=code, output=worker.output)
+            return _AfterJob.NEXT_JOB
+        if self._warmed["error"] is not None:
+            _log.warning("Spark could not be started ahead", error=self._warmed["error"])
+        self.spark = Spark.WARM if self._is_open else Spark.COLD
         return _AfterJob.NEXT_JOB
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> _AfterJob:
-        if self._ending.is_called_off:
-            # The run was called off before the worker was ready.
-            await self._ending.mark_unstarted()
-            return _AfterJob.END_WORKER
-        has_begun = is_unclean = False
+        has_begun = False
         try:
-            if order.attempt > 1 and not await self._begin(worker, order):
+            process = self._process = await self._begin(worker, order)
+            if process is None:
                 await self._ending.mark_unstarted()
                 return _AfterJob.NEXT_JOB
+            worker.tasks.start_soon(process.close_in_time)
             if self._release_first:
                 self._release_first = False
-                await worker.send(message("release"))
-            # Anything in the channel now was written by an earlier run. This run's own output comes later.
-            is_unclean = worker.has_served and worker.channel.has_more()
+                await process.send(message("release"))
             given = order if self.tokens is None else await self.tokens.add_to(order)
-            await worker.send(message("run", run=given))
+            await process.send(message("run", run=given))
             while True:
-                frame = await worker.receive()
-                run_pk: int | None = frame.get("run")  # type: ignore[assignment]
-                if run_pk not in (None, order.run_pk):
-                    # The frame comes from a thread that an earlier run left behind. It gets no answer.
+                frame = await process.receive()
+                if frame["run"] != order.run_pk:
+                    # No code of ours sends it.
                     continue
-                has_begun |= run_pk is not None
+                has_begun = True
                 match frame["type"]:
                     case "results":
                         report = frame["report"]
@@ -330,8 +338,7 @@ class Slot:
                             )
                         )
                         if report.end is not None:
-                            worker.has_served = True
-                            return _AfterJob.END_WORKER if report.retire else _AfterJob.NEXT_JOB
+                            return _AfterJob.NEXT_JOB
                     case "started":
                         self._timers.follow(order, frame["start"], self.settings.timeout_grace)
                     case "waiting":
@@ -343,43 +350,46 @@ class Slot:
                     case "progress":
                         worker.tasks.start_soon(self._progress.write, order, frame["progress"])
                     case "query":
-                        worker.tasks.start_soon(self._answer, worker, order, frame)
-                    case "spark":
-                        self.spark = Spark.WARM if frame["open"] else Spark.COLD
+                        worker.tasks.start_soon(self._answer, process, order, frame)
         except ChannelClosed as closed:
             self._timers.stop()
             code = await self._reap(worker, closed)
             if isinstance(closed, MalformedFrame):
-                if not has_begun and is_unclean and not self._ending.is_called_off:
-                    # An earlier run left this data behind. Execute this run elsewhere.
-                    _log.warning("a worker was ended", run=order.run_id, reason=str(closed))
-                    return _AfterJob.SAME_JOB
                 await self._ending.record_death(
                     code, output=worker.output, has_begun=True, malformed=closed.reason
                 )
-                return _AfterJob.END_WORKER
-            has_begun |= not closed.unread
+                return _AfterJob.NEXT_JOB
+            has_begun |= self._process is not None and not closed.unread
             # A cause that kills a worker before it is ready would kill the next one as well, so the run fails.
             if not has_begun and worker.is_ready and not self._ending.is_called_off:
-                _log.warning("a worker died before it took a run", run=order.run_id, code=code)
+                if code != 0:
+                    _log.warning("a worker died before it took a run", run=order.run_id, code=code)
                 return _AfterJob.SAME_JOB
             await self._ending.record_death(code, output=worker.output, has_begun=has_begun)
-            return _AfterJob.END_WORKER
+            return _AfterJob.NEXT_JOB
+        finally:
+            self._process = None
 
-    async def _begin(self, worker: WorkerProcess, order: RunOrder) -> bool:
-        """Store that this attempt begins; return whether to execute it.
+    async def _begin(self, worker: WorkerProcess, order: RunOrder) -> RunProcess | None:
+        """Return a process for this attempt, and store that a repeated attempt begins; None: do not execute it.
 
         If the service dies afterwards, the run may have caused it, so the attempt counts. The worker starts first, so
         that no attempt counts for a service that is killed during its start.
         """
+        process: RunProcess | None = None
         is_ours = False
         try:
             with anyio.CancelScope() as self._beginning:
-                await worker.ready()
-                is_ours = await self.result_writer.begin(order)
+                if not self._ending.is_called_off:
+                    process = await worker.take()
+                    is_ours = order.attempt <= 1 or await self.result_writer.begin(order)
         finally:
             self._beginning = None
-        return is_ours and not self._ending.is_called_off
+        if is_ours and not self._ending.is_called_off:
+            return process
+        if process is not None:
+            worker.give_back(process)
+        return None
 
     def _call_off_beginning(self) -> None:
         # The store may be unavailable, and stay so.
@@ -392,37 +402,40 @@ class Slot:
         if self.is_waiting:
             self.on_wait(self)
 
-    async def _answer(self, worker: WorkerProcess, order: RunOrder, frame: QueryFrame) -> None:
+    async def _answer(self, process: RunProcess, order: RunOrder, frame: QueryFrame) -> None:
         reply = await answer(self.database, self.result_writer, order, frame, self.spools)
-        await _send(worker, reply)
+        # The task that receives from the process notices when it is gone.
+        with suppress(ChannelClosed):
+            await process.send(reply)
 
     def _kill_overdue(self, reason: str) -> None:
         self._ending.verdict = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
-        if self.worker is not None:
-            self.worker.kill()
+        self._overdue.set()
 
-    async def _end_worker(self) -> None:
-        worker = self.worker
-        if worker is None:
+    async def _end_overdue(self, worker: WorkerProcess) -> None:
+        while True:
+            await self._overdue.wait()
+            if self._process is not None:
+                await self._end_within(timedelta(0), worker, self._process)
+
+    @staticmethod
+    async def _end_within(grace: timedelta, worker: WorkerProcess, process: RunProcess) -> None:
+        """Wait for the end of a run's process. Then kill it, and if that does not help, its worker."""
+        if await process.is_over_within(grace):
             return
-        worker.terminate()
-        with anyio.move_on_after(self.settings.cancel_grace.total_seconds()):
-            await worker.gone.wait()
-        if not worker.gone.is_set():
+        await process.kill()
+        if not await process.is_over_within(_KILL):
             worker.kill()
 
     async def _reap(self, worker: WorkerProcess, closed: ChannelClosed) -> int:
-        if isinstance(closed, MalformedFrame):
-            # A worker that sent such data may not end on its own.
-            worker.kill()
-        code = await worker.reap()
+        if self._process is None:
+            code = await worker.reap()
+        else:
+            if isinstance(closed, MalformedFrame):
+                # A process that sent such data may not end on its own.
+                await self._process.kill()
+            code = await self._process.reap()
         if worker.has_lost_guard:
             # The lost guard is the reason for the death, and nobody may have told us yet.
             self.cut_short()
         return code
-
-
-async def _send(worker: WorkerProcess, content: dict[str, Any]) -> None:
-    # The task that receives from the worker notices when the worker is gone.
-    with suppress(ChannelClosed):
-        await worker.send(content)

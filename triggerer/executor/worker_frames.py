@@ -1,12 +1,12 @@
-"""Checks frames from a worker before anything uses them.
+"""Checks frames from a worker and from the processes of runs before anything uses them.
 
-The worker's process also runs users' code, which may write into the channel by accident: through a descriptor that a
-fork inherited, or whose number it got again after closing it. Only that code's own run may suffer.
+A run's process also runs users' code, which may write into the channel by accident: through a descriptor that a fork
+inherited, or whose number it got again after closing it. Only that code's own run may suffer.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -18,13 +18,29 @@ from triggerer.worker.protocol import RunReport, TaskStart
 
 
 class ReadyFrame(TypedDict):
-    """The worker accepts orders."""
+    """The worker works."""
 
     type: Literal["ready"]
 
 
+class PreparedFrame(TypedDict):
+    """A process waits for an order. The descriptor of its channel comes along."""
+
+    type: Literal["prepared"]
+    process: int
+    pid: int
+
+
+class EndedFrame(TypedDict):
+    """A process is gone, and all that it left behind."""
+
+    type: Literal["ended"]
+    process: int
+    code: int
+
+
 class SparkFrame(TypedDict):
-    """Says whether the worker's Spark session is open now."""
+    """Says whether the worker's Spark driver is open now."""
 
     type: Literal["spark"]
     open: bool
@@ -94,11 +110,9 @@ class QueryFrame(TypedDict):
     fields: dict[str, Any]
 
 
-Frame = (
-    ReadyFrame
-    | SparkFrame
-    | WarmedFrame
-    | StartedFrame
+WorkerFrame = ReadyFrame | PreparedFrame | EndedFrame | SparkFrame | WarmedFrame
+RunFrame = (
+    StartedFrame
     | WaitingFrame
     | ProgressFrame
     | LaunchFrame
@@ -107,21 +121,40 @@ Frame = (
     | QueryFrame
 )
 
-_FRAME: Final[TypeAdapter[Frame]] = TypeAdapter(Annotated[Frame, Field(discriminator="type")])
+_WORKER_FRAME: Final[TypeAdapter[WorkerFrame]] = TypeAdapter(
+    Annotated[WorkerFrame, Field(discriminator="type")]
+)
+_RUN_FRAME: Final[TypeAdapter[RunFrame]] = TypeAdapter(
+    Annotated[RunFrame, Field(discriminator="type")]
+)
+_F = TypeVar("_F")
 
 
-def read_frame(document: Any) -> Frame:
-    """Return a worker's frame, with domain objects as values.
+def read_worker_frame(document: Any) -> WorkerFrame:
+    """Return a worker's frame.
 
     Raises:
         MalformedFrame: No worker sends such a frame.
     """
+    return _read(_WORKER_FRAME, document)
+
+
+def _read(kind: TypeAdapter[_F], document: Any) -> _F:
     try:
-        frame = _FRAME.validate_python(document)
+        return kind.validate_python(document)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise MalformedFrame(f"{where}: {first['msg']}" if where else first["msg"]) from error
+
+
+def read_run_frame(document: Any) -> RunFrame:
+    """Return a frame of a run's process, with domain objects as values.
+
+    Raises:
+        MalformedFrame: No such process sends such a frame.
+    """
+    frame = _read(_RUN_FRAME, document)
     if frame["type"] == "results":
         end = frame["report"].end
         if end is not None and not end.state.is_final:

@@ -1,19 +1,131 @@
-"""The executor's side of a worker process."""
+"""The executor's side of a worker, and of the processes that the worker forks for runs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 
 from triggerer.executor.lease_guard_process import LeaseGuard
-from triggerer.executor.worker_frames import Frame, read_frame
+from triggerer.executor.worker_frames import (
+    RunFrame,
+    WorkerFrame,
+    read_run_frame,
+    read_worker_frame,
+)
 from triggerer.processes.child_process import ChildProcess
-from triggerer.processes.ipc import ChannelClosed
+from triggerer.processes.ipc import Channel, ChannelClosed, MalformedFrame
+from triggerer.synchronization import Notifier
 from triggerer.worker.protocol import message
+
+_REAP_S: Final = 10.0
+"""Longer than a worker needs to end a process and all that it left behind."""
+
+
+class RunProcess:
+    """The process of one order. A worker has forked it, and it waits.
+
+    Attributes:
+        ended: Set when the process, and all that it left behind, is gone.
+        code: The exit code. Negative: the number of the signal that killed it. None: it has not ended.
+    """
+
+    def __init__(self, worker: WorkerProcess, number: int, pid: int, channel: Channel) -> None:
+        self.pid: Final = pid
+        self.ended: Final = anyio.Event()
+        self.code: int | None = None
+        self._worker = worker
+        self._number = number
+        self._channel = channel
+
+    async def send(self, content: dict[str, Any]) -> None:
+        """Send a frame.
+
+        Raises:
+            ChannelClosed: The process cannot be reached.
+        """
+        await self._channel.send(content)
+
+    async def receive(self) -> RunFrame:
+        """Wait for a frame.
+
+        Raises:
+            ChannelClosed: No further frame will come.
+            MalformedFrame: The data is no frame of a run's process.
+        Cancellation: A frame may be lost. Do not receive afterwards.
+        """
+        return read_run_frame(await self._channel.receive())
+
+    async def stop(self) -> None:
+        """Let the user's code unwind. Does nothing if the process is gone."""
+        await self._worker.tell(message("stop", process=self._number))
+
+    async def kill(self) -> None:
+        """Kill the process, and what it has started, but not the worker. Does nothing if the process is gone."""
+        await self._worker.tell(message("kill", process=self._number))
+
+    async def reap(self) -> int:
+        """End the process, and return its exit code. `WorkerProcess.listen` must be running.
+
+        A process that closed its channel has a second to end, so that its own exit code is returned instead of our
+        signal. If the worker is dead or does not answer, its code is returned.
+        """
+        with anyio.move_on_after(1):
+            await self._end()
+        if not self._is_over:
+            await self.kill()
+            with anyio.move_on_after(_REAP_S, shield=True):
+                await self._end()
+        if self.code is None:
+            return await self._worker.reap()
+        return self.code
+
+    async def is_over_within(self, grace: timedelta) -> bool:
+        """Wait until the process is gone, or its worker; return False if that takes longer."""
+        with anyio.move_on_after(grace.total_seconds()):
+            await self._end()
+        return self._is_over
+
+    @property
+    def _is_over(self) -> bool:
+        return self.ended.is_set() or self._worker.gone.is_set()
+
+    async def _end(self) -> None:
+        """Wait until the process is gone, or its worker."""
+        async with anyio.create_task_group() as either:
+
+            async def wait_for(event: anyio.Event) -> None:
+                await event.wait()
+                either.cancel_scope.cancel()
+
+            either.start_soon(wait_for, self.ended)
+            either.start_soon(wait_for, self._worker.gone)
+
+    def mark_ended(self, code: int) -> None:
+        """Note the end that the worker has told.
+
+        Only frames that were sent can be received from now on, even if somebody still has the other end of the channel.
+        """
+        self.code = code
+        self.ended.set()
+        self.shut_down()
+
+    def shut_down(self) -> None:
+        """Stop the channel: only frames that were already sent can be received."""
+        self._channel.shut_down()
+
+    async def aclose(self) -> None:
+        """Release what this process has of it. The process must have ended, or its worker."""
+        await self._channel.aclose()
+
+    async def close_in_time(self) -> None:
+        """Release it as soon as the process has ended, which it does on its own."""
+        await self._end()
+        await self._worker.close(self)
 
 
 class WorkerProcess(ChildProcess):
@@ -22,63 +134,130 @@ class WorkerProcess(ChildProcess):
     Attributes:
         tasks: Runs tasks that must end with the worker.
         guard: Ends the worker when the executor's lease ends. None: nobody else can take the executor's runs.
-        is_ready: True once the worker has said that it accepts orders.
-        has_served: True if the worker had a run before the present one.
+        is_ready: True once the worker has said that it works.
+        on_frame: Receives the frames that are about Spark.
     """
 
     tasks: TaskGroup
     guard: LeaseGuard | None = None
     is_ready = False
-    has_served = False
+    on_frame: Callable[[WorkerFrame], None] | None = None
+    _is_silent = False
+    _prepared: RunProcess | None = None
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._processes: dict[int, RunProcess] = {}
+        self._open: set[RunProcess] = set()
+        self._changed = Notifier()
 
     @property
     def has_lost_guard(self) -> bool:
         """True as soon as the kernel has killed the worker together with its guard."""
         return self.guard is not None and self.guard.has_ended
 
-    async def send(self, content: dict[str, Any]) -> None:
-        """Send a frame.
+    async def tell(self, content: dict[str, Any]) -> None:
+        """Send a frame. If the worker is gone, `gone` tells."""
+        with suppress(ChannelClosed):
+            await self.channel.send(content)
+
+    async def take(self) -> RunProcess:
+        """Wait for a process that accepts an order, and return it. Others do not get it.
 
         Raises:
-            ChannelClosed: The worker cannot be reached.
+            ChannelClosed: The worker is gone.
+        Cancellation: No process is taken.
         """
-        await self.channel.send(content)
+        while self._prepared is None:
+            if self._is_silent:
+                raise ChannelClosed(unread=False)
+            await self._changed.wait()
+        process, self._prepared = self._prepared, None
+        return process
 
-    async def receive(self) -> Frame:
-        """Wait for a frame.
+    def give_back(self, process: RunProcess) -> None:
+        """Give back a process that has received nothing."""
+        if not process.ended.is_set():
+            self._prepared = process
+            self._changed.notify_all()
 
-        Raises:
-            ChannelClosed: No further frame will come.
-            MalformedFrame: The data is no frame of a worker.
-        Cancellation: A frame may be lost. Do not receive afterwards.
-        """
-        frame = read_frame(await self.channel.receive())
-        self.is_ready |= frame["type"] == "ready"
-        return frame
+    async def send_ahead(self, content: dict[str, Any]) -> None:
+        """Send a frame to the process that accepts an order, if there is one."""
+        if self._prepared is not None:
+            with suppress(ChannelClosed):
+                await self._prepared.send(content)
 
-    async def ready(self) -> None:
-        """Wait until the worker accepts orders. Call it only before the first order.
+    async def listen(self) -> None:
+        """Receive the worker's frames until it is gone."""
+        self.channel.accepts_descriptors = True
+        try:
+            while True:
+                frame = read_worker_frame(await self.channel.receive())
+                match frame["type"]:
+                    case "ready":
+                        self.is_ready = True
+                    case "prepared":
+                        await self._add(frame["process"], frame["pid"])
+                    case "ended":
+                        self._remove(frame["process"], frame["code"])
+                    case _:
+                        if self.on_frame is not None:
+                            self.on_frame(frame)
+        except MalformedFrame:
+            # The worker runs no users' code. It is of another release, or its memory is damaged.
+            self.kill()
+        except ChannelClosed:
+            pass
+        finally:
+            self._is_silent = True
+            self._changed.notify_all()
+            for process in self._processes.values():
+                process.shut_down()
 
-        Raises and cancellation: See `receive`.
-        """
-        while not self.is_ready:
-            await self.receive()
+    async def _add(self, number: int, pid: int) -> None:
+        channel = await Channel.over(self.channel.descriptors.popleft())
+        process = self._processes[number] = RunProcess(self, number, pid, channel)
+        self._open.add(process)
+        self._prepared = process
+        self._changed.notify_all()
+
+    def _remove(self, number: int, code: int) -> None:
+        process = self._processes.pop(number, None)
+        if process is None:
+            return
+        process.mark_ended(code)
+        if process is self._prepared:
+            self._prepared = None
+            self.tasks.start_soon(self.close, process)
+
+    async def close(self, process: RunProcess) -> None:
+        """Release what this process has of a process that has ended."""
+        await process.aclose()
+        self._open.discard(process)
+
+    async def aclose(self, grace_s: float = 0.0) -> None:
+        await super().aclose(grace_s)
+        with anyio.move_on_after(1, shield=True):
+            for process in list(self._open):
+                await self.close(process)
 
 
 @asynccontextmanager
 async def open_worker(
-    setup: Mapping[str, Any], guard: LeaseGuard | None = None
+    setup: Mapping[str, Any],
+    guard: LeaseGuard | None = None,
+    on_frame: Callable[[WorkerFrame], None] | None = None,
 ) -> AsyncIterator[WorkerProcess]:
     """Start a worker. When the block ends, the worker is dead, with its JVM and all its descendants.
 
     Args:
         setup: The settings that `triggerer.worker.main` needs.
         guard: The worker dies with this guard as well.
+        on_frame: See `WorkerProcess`.
     Raises:
         OSError: No process can be started.
     """
     async with (
-        # SIGTERM goes to the worker alone. The worker stops its Spark work itself, which needs a living JVM.
         aclosing(
             await WorkerProcess.start(
                 "triggerer.worker.main",
@@ -89,11 +268,12 @@ async def open_worker(
         anyio.create_task_group() as worker.tasks,
     ):
         worker.guard = guard
+        worker.on_frame = on_frame
         worker.tasks.start_soon(worker.supervise)
+        worker.tasks.start_soon(worker.listen)
         try:
-            with suppress(ChannelClosed):
-                # If the worker is already dead, the next `receive` reports it.
-                await worker.send({**setup, **message("setup")})
+            # If the worker is already dead, `listen` notices.
+            await worker.tell({**setup, **message("setup")})
             yield worker
         finally:
             worker.kill()

@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 import sys
+from collections import deque
 from io import TextIOWrapper
 from types import TracebackType
 from typing import Any, Final, Self
@@ -28,6 +29,7 @@ _MAGIC: Final = b"\xf7TRG"
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 """Far above what a run of a hundred thousand events reports."""
 _AT_ONCE: Final = 64 * 1024
+_DESCRIPTORS_AT_ONCE: Final = 16
 _STALL_S: Final = 60.0
 """The rest of a frame counts as lost if nothing arrives for this time."""
 
@@ -100,9 +102,16 @@ def _decoded(body: bytes) -> Any:
 
 
 class Channel:
-    """The service's end. One task may send while another receives."""
+    """The service's end. One task may send while another receives.
+
+    Attributes:
+        accepts_descriptors: Set it to True for a child that sends descriptors, and is trusted with it.
+        descriptors: The descriptors that came with the received frames, in order. The receiver must close them.
+    """
 
     def __init__(self, stream: UNIXSocketStream) -> None:
+        self.accepts_descriptors = False
+        self.descriptors: Final = deque[int]()
         self._stream = stream
         self._received = bytearray()
         self._sending = anyio.Lock(fast_acquire=True)
@@ -113,6 +122,14 @@ class Channel:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         return cls(await UNIXSocketStream.from_socket(ours)), theirs
+
+    @classmethod
+    async def over(cls, descriptor: int) -> Channel:
+        """Return our end of a connected socket, which is closed with it."""
+        ours = socket.socket(fileno=descriptor)
+        ours.set_inheritable(False)
+        ours.setblocking(False)
+        return cls(await UNIXSocketStream.from_socket(ours))
 
     async def send(self, message: Any) -> None:
         """Send one frame.
@@ -145,7 +162,7 @@ class Channel:
         received = self._received
         try:
             if not received:
-                received += await self._stream.receive()
+                received += await self._receive_part()
             await self._await(_HEADER.size)
             size = _size_in(_cut_off(received, _HEADER.size))
             await self._await(size)
@@ -159,23 +176,21 @@ class Channel:
             unread = isinstance(error.__cause__, ConnectionResetError)
             raise ChannelClosed(unread=unread) from error
 
-    def has_more(self) -> bool:
-        """True if data has arrived that was not received yet."""
-        if self._received:
-            return True
-        try:
-            ours = self._stream.extra(SocketAttribute.raw_socket)
-            return bool(ours.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-        except OSError:
-            # Nothing has arrived, or the channel is closed. The next `receive` raises the reason.
-            return False
+    async def _receive_part(self) -> bytes:
+        if not self.accepts_descriptors:
+            return await self._stream.receive()
+        part, descriptors = await self._stream.receive_fds(_AT_ONCE, _DESCRIPTORS_AT_ONCE)
+        self.descriptors.extend(descriptors)
+        if not part:
+            raise anyio.EndOfStream
+        return part
 
     async def _await(self, size: int) -> None:
         """Wait until `size` bytes of the current frame have arrived."""
         received = self._received
         while (there := len(received)) < size:
             with anyio.move_on_after(_STALL_S) as patience:
-                received += await self._stream.receive()
+                received += await self._receive_part()
             if patience.cancelled_caught:
                 raise MalformedFrame(
                     f"only {there:,} of a frame's {size:,} bytes came, and nothing more for {_STALL_S:g} s"
@@ -188,6 +203,8 @@ class Channel:
             ours.shutdown(socket.SHUT_RDWR)
 
     async def aclose(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.popleft())
         await self._stream.aclose()
 
 
@@ -198,6 +215,11 @@ class ChildChannel:
         self._socket = sock
         self._received = bytearray()
 
+    @property
+    def has_more(self) -> bool:
+        """True if a part of the next frame has arrived together with the last one."""
+        return bool(self._received)
+
     def fileno(self) -> int:
         """Return the descriptor for `select`, which misses frames that arrived together with the last one received."""
         return self._socket.fileno()
@@ -207,6 +229,12 @@ class ChildChannel:
 
     def send_bytes(self, body: bytes) -> None:
         self._socket.sendall(_frame(body))
+
+    def send_descriptor(self, message: Any, descriptor: int) -> None:
+        """Send a frame, and with it a copy of the descriptor. See `Channel.descriptors`."""
+        frame = _frame(orjson.dumps(message))
+        sent = socket.send_fds(self._socket, [frame], [descriptor])
+        self._socket.sendall(frame[sent:])
 
     def receive(self) -> Any:
         """Wait for one frame.

@@ -10,6 +10,7 @@ import os
 import signal
 
 _armed: list[int] = []
+_armed_by = 0
 
 
 def die_with_writer(lifeline: int) -> None:
@@ -22,6 +23,7 @@ def die_with_writer(lifeline: int) -> None:
         lifeline: The reading end of a pipe. Nobody else has opened it, nobody writes to the pipe, and only that process
             has the other end. This process must lead its group.
     """
+    global _armed_by  # noqa: PLW0603
     os.set_inheritable(lifeline, False)
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
@@ -32,6 +34,7 @@ def die_with_writer(lifeline: int) -> None:
             kill_own_group()
     except BlockingIOError:
         _armed.append(lifeline)
+        _armed_by = os.getpid()
 
 
 def open_again(path: str) -> int:
@@ -43,12 +46,23 @@ def open_again(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
 
+def arm_again() -> None:
+    """Arm the inherited lifelines for this process, which was forked, and leads a process group of its own now."""
+    inherited = _armed.copy()
+    _armed.clear()
+    for lifeline in inherited:
+        # The receiver of the signal belongs to the open file, which parent and child share. So open the pipe again.
+        die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
+        os.close(lifeline)
+
+
 def armed_lifelines() -> tuple[str, ...]:
     """Return the paths of this process's lifelines, for other processes that must die together with it.
 
-    Those processes may be in another process group, which our signals do not reach.
+    Those processes may be in another process group, which our signals do not reach. In a forked process that did not
+    call `arm_again`, the paths are those of its parent.
     """
-    return tuple(f"/proc/{os.getpid()}/fd/{lifeline}" for lifeline in _armed)
+    return tuple(f"/proc/{_armed_by}/fd/{lifeline}" for lifeline in _armed)
 
 
 def kill_own_group() -> None:

@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,6 +36,7 @@ from triggerer.worker.spark.progress import ProgressWatch
 from triggerer.worker.spark.threads import cancel_task, enter_thread
 from triggerer.worker.task_outcomes import TaskOutcomes
 from triggerer.worker.tasks import TaskRunner
+from triggerer.worker.users_code import users_code
 
 if TYPE_CHECKING:
     from triggerer.worker.submit.applications import ApplicationSubmitter
@@ -62,13 +63,23 @@ class _Files(NamedTuple):
 
 
 class Sightings:
-    """When this worker first saw each DAG file in its present state.
+    """When a process of this worker first saw each DAG file in its present state.
 
     Time stamps alone are no proof: a file system truncates a file first, and sets its modification time afterwards.
+
+    Args:
+        tell: Receives each first sighting, for the processes of later runs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[..., None]) -> None:
+        self._tell = tell
         self._first: dict[Path, tuple[_Files, float]] = {}
+
+    def recall(self, told: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over the sightings of former processes. The monotonic clock is the machine's."""
+        for path, one in told.items():
+            file, *folders = (None if stamp is None else tuple(stamp) for stamp in one["stamps"])
+            self._first[Path(path)] = (_Files(file, tuple(folders)), one["since"])
 
     def unchanged_s(self, path: Path, files: _Files) -> float:
         """Return for how many seconds at least the file has been in this state; 0 at the first look."""
@@ -76,13 +87,14 @@ class Sightings:
         known, since = self._first.get(path, (None, now))
         if known != files:
             self._first[path] = (files, now)
+            self._tell(str(path), stamps=[files.file, *files.folders], since=now)
             return 0.0
         return now - since
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """The things that a worker keeps between runs."""
+    """What a run's process has before it knows its run."""
 
     dags_folder: Path
     home: Path
@@ -132,8 +144,8 @@ class _Attempt:
     def __init__(self, order: RunOrder, worker: WorkerContext) -> None:
         self._order = order
         self._worker = worker
+        worker.spark.tag = order.tag
         self._progress = ProgressWatch(functools.partial(worker.on_progress, order.run_pk))
-        self._retire = False
 
     def execute(self) -> None:
         order = self._order
@@ -199,7 +211,8 @@ class _Attempt:
         return False
 
     def _load(self, path: Path) -> LoadedFile:
-        loaded = load_dag_file(path, self._worker.dags_folder)
+        with users_code():
+            loaded = load_dag_file(path, self._worker.dags_folder)
         for problem in loaded.warnings:
             logger.warning("%s:%s: %s", problem.file, problem.line, problem.reason)
         return loaded
@@ -241,7 +254,7 @@ class _Attempt:
             on_start=functools.partial(self._worker.on_start, self._order.run_pk),
             cancel_work=self._cancel_task,
             on_abandoned=self._abandon,
-            on_out_of_memory=self._retire_worker,
+            find_cause=self._worker.spark.how_driver_ended,
         )
         outcomes = TaskOutcomes()
         kept = kept_tasks(dag, self._order.repeat.kept)
@@ -314,22 +327,16 @@ class _Attempt:
 
     def _abandon(self) -> None:
         if self._worker.spark.is_open:
-            # The interrupted call may have left the session's socket in the middle of an answer.
-            self._retire_worker()
             try:
                 self._worker.spark.interrupt()
             except Exception:
-                logger.exception("the work on Spark could not be stopped; this worker ends")
-
-    def _retire_worker(self) -> None:
-        """End this process after this run."""
-        self._retire = True
+                logger.exception("the work on Spark could not be stopped")
 
     def _end(self, tasks: Sequence[TaskResult], failures: list[str]) -> None:
         state = RunState.FAILED if failures else RunState.SUCCESS
         logger.info("run %s: %s", self._order.run_id, state)
         end = RunEnd(state, datetime.now(UTC), "\n\n".join(failures) or None)
-        self._report(RunReport(tuple(tasks), end, retire=self._retire))
+        self._report(RunReport(tuple(tasks), end))
 
     def _end_unloaded(self, reason: str) -> None:
         if not self._worker.holds_broken:

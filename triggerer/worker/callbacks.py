@@ -13,6 +13,7 @@ from triggerer.plugins.dag_file import load_dag_file
 from triggerer.worker.attempt import WorkerContext
 from triggerer.worker.context import RunContext
 from triggerer.worker.failures import WorkerStopped
+from triggerer.worker.users_code import users_code
 
 logger = logging.getLogger("triggerer.run")
 
@@ -39,7 +40,8 @@ def call_back(order: CallbackOrder, worker: WorkerContext) -> None:
 
 def _call_all(order: CallbackOrder, worker: WorkerContext) -> None:
     run = order.run
-    loaded = load_dag_file(worker.dags_folder / run.path, worker.dags_folder)
+    with users_code():
+        loaded = load_dag_file(worker.dags_folder / run.path, worker.dags_folder)
     dag = loaded.dags.get(run.dag_id)
     if dag is None:
         logger.error("%s does not define the DAG %s any more", run.path, run.dag_id)
@@ -50,7 +52,8 @@ def _call_all(order: CallbackOrder, worker: WorkerContext) -> None:
     for callback in dag.callbacks_after(order.state):
         name = _name(callback)
         try:
-            callback(context.callback_context(order.state, order.error))
+            with users_code():
+                callback(context.callback_context(order.state, order.error))
         except WorkerStopped:
             raise
         except BaseException as error:

@@ -52,22 +52,6 @@ def _trim(summary: traceback.TracebackException, folder: str) -> None:
         unseen.extend(other for other in others if other is not None)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether this process lacked memory, directly or as a cause. For a JVM, see `spark.gateway`."""
-    found, unseen = set[int](), [error]
-    while unseen:
-        one = unseen.pop()
-        if id(one) in found:
-            continue
-        found.add(id(one))
-        if isinstance(one, MemoryError):
-            return True
-        if isinstance(one, BaseExceptionGroup):
-            unseen.extend(one.exceptions)
-        unseen.extend(other for other in (one.__cause__, one.__context__) if other is not None)
-    return False
-
-
 def storable(text: str) -> str:
     """Return the text for the store: without illegal characters and secrets, and cut in the middle if it is long."""
     text = hide_known(storable_text(text))

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -118,12 +118,14 @@ _handler.setFormatter(FORMATTER)
 
 
 class Output:
-    """Standard output and standard error of this process and its children."""
+    """Standard output and standard error of this process and its children.
 
-    def __init__(self) -> None:
-        # Copies to restore after a run. Children do not inherit them.
-        self._original = (os.dup(1), os.dup(2))
-        self._run: int | None = None
+    Args:
+        tell: Receives the descriptor of the run's log when it is open. It is closed after the run.
+    """
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self._tell = tell
 
     @contextmanager
     def into(self, path: Path) -> Iterator[None]:
@@ -132,27 +134,17 @@ class Output:
         Raises:
             OSError: The file cannot be opened. Nothing was changed.
         """
-        self._run = open_log(path)
+        log = open_log(path)
+        # Copies to restore afterwards. Children do not inherit them.
+        original = (os.dup(1), os.dup(2))
         try:
-            self._point(self._run, self._run)
+            self._tell(log)
+            self._point(log, log)
             yield
         finally:
-            self._point(*self._original)
-            os.close(self._run)
-            self._run = None
-
-    @contextmanager
-    def of_the_worker(self) -> Iterator[None]:
-        """Restore the worker's own output during the block, for processes that outlive the run.
-
-        A JVM, for example, would continue to write into the log of the run that started it.
-        """
-        self._point(*self._original)
-        try:
-            yield
-        finally:
-            if self._run is not None:
-                self._point(self._run, self._run)
+            self._point(*original)
+            for descriptor in (log, *original):
+                os.close(descriptor)
 
     @staticmethod
     def _point(out: int, err: int) -> None:

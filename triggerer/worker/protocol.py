@@ -1,12 +1,15 @@
 """The messages between the executor and its workers, over `triggerer.processes.ipc`.
 
-To the worker: `run` (a `RunOrder`), `warm` (open a Spark session now), `release` (give the session's executors to
-others), `callback` (a `CallbackOrder`), `reply` (to `query`).
-From the worker: `ready` (it accepts orders), `spark` (whether its session is open now), `started` (a `TaskStart`,
-unless the task ends at once), `waiting` (a `Wait`), `launch` (a `Launch` has changed), `progress` (a `Progress`),
-`results` (a `RunReport`), `called` (after `callback`), `query` (for a page of events; `reply` has the query's number).
-The query `launch` stores an intent: the reply comes once the `Launch` is stored. Every message is an object with
-`type`. Instants are ISO 8601 text.
+To a worker: `warm` (open Spark's driver now), `stop` and `kill` (one of its processes, by number).
+From a worker: `ready`, `prepared` (a process accepts an order; with the descriptor of its channel), `ended` (that
+process and all that it left are gone), `spark` (whether the driver is open now), `warmed` (after `warm`).
+To a run's process: `release` (give Spark's executors to others), then `run` (a `RunOrder`) or `callback` (a
+`CallbackOrder`), and `reply` (to `query`).
+From a run's process: `started` (a `TaskStart`, unless the task ends at once), `waiting` (a `Wait`), `launch` (a
+`Launch` has changed), `progress` (a `Progress`), `results` (a `RunReport`), `called` (after `callback`), `query` (for a
+page of events; `reply` has the query's number). The query `launch` stores an intent: the reply comes once the `Launch`
+is stored.
+Every message is an object with `type`. Instants are ISO 8601 text.
 """
 
 from __future__ import annotations
@@ -47,8 +50,6 @@ class RunReport:
     """True: the file does not load and its runs are held, so the run is queued again. `end` has the reason."""
     is_blocked: bool = False
     """True: nobody can tell whether a former attempt still works, so the run is queued again. `end` has the reason."""
-    retire: bool = False
-    """True: the worker exits now, because a part of it, such as its Spark session, must not be used again."""
 
 
 def message(kind: str, **fields: Any) -> dict[str, Any]:

@@ -1,46 +1,47 @@
-"""The Spark session that a worker keeps between runs."""
+"""The Spark session of a run."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import queue
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from triggerer.worker.logs import Output
+from triggerer.errors import SubmitFailed
+from triggerer.worker.fork_server.link import ForkServerLink
 
 if TYPE_CHECKING:
     from triggerer.config import SparkSettings
+    from triggerer.worker.spark.shared import SharedDriver
 
 logger = logging.getLogger(__name__)
 
 _OPENING_S: Final = 30.0
 """Longer than opening a session takes on a cluster with room for it."""
+_INTERRUPT_S: Final = 2.0
+"""Many times longer than a JVM needs to take the order to cancel its jobs."""
+_DYING_S: Final = 2.0
+"""Longer than the kernel needs to tell the end of a JVM whose connections have ended."""
 
 
 class SparkHolder:
-    """Opens a session when one is needed, and another one when the last has died.
+    """Attaches to the worker's driver, or to a Spark Connect server, with a session for this process alone."""
 
-    Args:
-        on_change: Called with True when a session opens, and with False when it is gone.
-    """
-
-    def __init__(
-        self,
-        settings: Mapping[str, Any],
-        home: Path,
-        output: Output,
-        on_change: Callable[[bool], None],
-    ) -> None:
+    def __init__(self, settings: Mapping[str, Any], link: ForkServerLink) -> None:
         self._values = settings
-        self._home = home
-        self._output = output
-        self._on_change = on_change
+        self._link = link
+        self.tag: str | None = None
+        """The tag of the run's attempt, which names a session on a Spark Connect server."""
         self._session: Any = None
+        self._driver: SharedDriver | None = None
         self._opening_since: float | None = None
+        self._is_broken = False
+        self._interrupts: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._interrupter: threading.Thread | None = None
 
     @property
     def is_open(self) -> bool:
@@ -56,6 +57,18 @@ class SparkHolder:
         from triggerer.worker.spark import needs_cluster
 
         return needs_cluster(self.settings)
+
+    @functools.cached_property
+    def _is_connect(self) -> bool:
+        from triggerer.worker.spark.settings import CONNECT, mode_of
+
+        return mode_of(self.settings) == CONNECT
+
+    @functools.cached_property
+    def settings(self) -> SparkSettings:
+        from triggerer.config import SparkSettings
+
+        return SparkSettings.from_json(self._values)
 
     def why_waiting(self) -> str | None:
         """Return the reason why the session, open or opening, waits for its cluster; None: no wait. From any thread."""
@@ -86,11 +99,16 @@ class SparkHolder:
         if self._session is not None:
             release_executors(self._session)
 
-    @functools.cached_property
-    def settings(self) -> SparkSettings:
-        from triggerer.worker.spark import SparkSettings
-
-        return SparkSettings.from_json(self._values)
+    def attach_ahead(self) -> None:
+        """Attach to the driver that the fork server has told, before a run needs it."""
+        if self._session is not None or self._link.driver is None:
+            return
+        try:
+            self._attach(self._link.driver)
+        except SubmitFailed as error:
+            self._link.unusable(str(error))
+        else:
+            self._link.attached()
 
     def get(self, modules: Sequence[ModuleType] = ()) -> Any:
         """Return a live session.
@@ -101,51 +119,141 @@ class SparkHolder:
         Raises:
             SubmitFailed: No session could be opened. The message has the reason.
         """
-        from triggerer.worker.spark import close_session, how_it_ended, is_alive
+        from triggerer.worker.spark import is_alive
 
-        if self._session is not None and not is_alive(self._session):
-            reason = how_it_ended(self._session) or "for no known reason"
+        if self._session is not None and (self._is_broken or not is_alive(self._session)):
+            reason = self._how_ended() or "for no known reason"
             logger.warning("the Spark session has ended: %s; opening another one", reason)
-            close_session(self._session)
-            self.drop()
+            self._drop()
         if self._session is None:
             self._open()
+        self._start_interrupter()
         from pyspark.cloudpickle import register_pickle_by_value
 
         for module in modules:
             register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         return self._session
 
-    def warm(self) -> None:
-        """Open a session and run a query on it, so that the first run need not wait for that."""
-        from triggerer.worker.spark import warm_up
-
-        warm_up(self.get())
-
     def interrupt(self) -> None:
-        """Stop the session's work, because nobody waits for it any longer."""
+        """Stop the session's work, because nobody waits for it any longer. The session can be used afterwards."""
         if self._session is None:
             return
-        if hasattr(self._session, "_jsparkSession"):
-            self._session.sparkContext.cancelAllJobs()
-        else:
-            # A client of Spark Connect has no context.
-            self._session.interruptAll()
+        self._start_interrupter()
+        done = threading.Event()
+        self._interrupts.put(done.set)
+        if not done.wait(_INTERRUPT_S):
+            logger.warning("Spark does not answer; its session is not used again")
+            self._is_broken = True
+        if not self._is_connect:
+            from triggerer.worker.spark.shared import drop_connection
 
-    def drop(self) -> None:
-        """Forget the session. Its remains end with this process."""
-        if self._session is not None:
-            self._session = None
-            self._on_change(False)
+            drop_connection()
+
+    def interrupt_soon(self) -> None:
+        """Stop the session's work, but do not wait. A handler of a signal may call it."""
+        self._interrupts.put(_nothing)
+
+    def how_driver_ended(self, error: BaseException) -> str | None:
+        """Return how the driver ended, as a sentence, if that is the cause of the error; None: it is not."""
+        if self._driver is None:
+            return None
+        patience_s = _DYING_S if _has_lost_connection(error) else 0.0
+        how = self._link.how_driver_ended(self._driver.pid, patience_s=patience_s)
+        self._is_broken |= how is not None
+        return how
+
+    def close(self) -> None:
+        """Release what a server keeps for this session. The JVM is for others."""
+        if self._session is not None and self._is_connect:
+            from triggerer.worker.spark import close_session
+
+            close_session(self._session)
+        elif self._is_broken and self._driver is not None:
+            self._link.unusable("a run could not use it any longer")
 
     def _open(self) -> None:
-        from triggerer.worker.spark import open_session
-
         begun = self._opening_since = time.monotonic()
         try:
-            with self._output.of_the_worker():
-                self._session = open_session(self.settings, home=self._home, app_name="triggerer")
+            if self._is_connect:
+                from triggerer.worker.spark.connect import open_connect
+
+                self._session = open_connect(self.settings, tag=self.tag or None)
+            else:
+                self._attach(self._link.open_driver(is_fresh=self._is_broken))
         finally:
             self._opening_since = None
         logger.info("Spark session opened in %.2f s", time.monotonic() - begun)
-        self._on_change(True)
+
+    def _attach(self, driver: SharedDriver) -> None:
+        from triggerer.worker.spark.shared import attach
+
+        self._session = attach(driver)
+        self._driver = driver
+        self._is_broken = False
+
+    def _how_ended(self) -> str | None:
+        from triggerer.worker.spark import how_it_ended
+
+        how = None
+        if self._driver is not None:
+            how = self._link.how_driver_ended(self._driver.pid, patience_s=0.0)
+        return how or how_it_ended(self._session)
+
+    def _drop(self) -> None:
+        from triggerer.worker.spark import close_session
+
+        close_session(self._session)
+        self._session = None
+        self._is_broken = True
+
+    def _start_interrupter(self) -> None:
+        # Ahead of time, because a handler of a signal cannot safely start a thread.
+        if self._interrupter is None:
+            self._interrupter = threading.Thread(
+                target=self._interrupt_on_demand, name="spark-interrupter", daemon=True
+            )
+            self._interrupter.start()
+
+    def _interrupt_on_demand(self) -> None:
+        while True:
+            done = self._interrupts.get()
+            try:
+                self._interrupt()
+            except Exception:
+                logger.exception("the work on Spark could not be stopped")
+            done()
+
+    def _interrupt(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        if self._is_connect:
+            session.interruptAll()
+            return
+        # This thread has a connection of its own. The interrupted one waits for its answer.
+        session.sparkContext.cancelAllJobs()
+        for query in session.streams.active:
+            query.stop()
+
+
+def _has_lost_connection(error: BaseException) -> bool:
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    found, unseen = set[int](), [error]
+    while unseen:
+        one = unseen.pop()
+        if id(one) in found:
+            continue
+        found.add(id(one))
+        if isinstance(one, ConnectionError | EOFError):
+            return True
+        if isinstance(one, Py4JError) and not isinstance(one, Py4JJavaError):
+            return True
+        if isinstance(one, BaseExceptionGroup):
+            unseen.extend(one.exceptions)
+        unseen.extend(other for other in (one.__cause__, one.__context__) if other is not None)
+    return False
+
+
+def _nothing() -> None:
+    pass

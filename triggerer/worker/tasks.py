@@ -24,13 +24,13 @@ from triggerer.worker.failures import (
     TaskTimeout,
     WorkerStopped,
     explain,
-    is_out_of_memory,
     storable,
 )
 from triggerer.worker.outlets import OutletEvents
 from triggerer.worker.parallel.threads import own_task, thread_time_limit
 from triggerer.worker.protocol import TaskStart
 from triggerer.worker.spark.explanations import explain_spark
+from triggerer.worker.users_code import users_code
 
 logger = logging.getLogger("triggerer.run")
 
@@ -52,7 +52,7 @@ class TaskRunner:
         cancel_work: Called with the id of a task whose time is up and that is one of several, from another thread. It
             ends the task's work on Spark.
         on_abandoned: Called when a try has timed out, because it may have left work behind, for instance on Spark.
-        on_out_of_memory: Called when a try has run out of memory, because its memory may never be freed.
+        find_cause: Returns a sentence about the end of Spark's driver, if that explains the error of a try.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class TaskRunner:
         on_start: Callable[[TaskStart], None],
         cancel_work: Callable[[str], None],
         on_abandoned: Callable[[], None],
-        on_out_of_memory: Callable[[], None],
+        find_cause: Callable[[BaseException], str | None],
     ) -> None:
         self._context = context
         self._dags_folder = dags_folder
         self._on_start = on_start
         self._cancel_work = cancel_work
         self._on_abandoned = on_abandoned
-        self._on_out_of_memory = on_out_of_memory
+        self._find_cause = find_cause
 
     def execute(self, task: Task, results: Mapping[str, Any]) -> Finished:
         """Try the task until it succeeds or has no retries left. Its error becomes the error of the result.
@@ -98,8 +98,6 @@ class TaskRunner:
             except BaseException as error:
                 if isinstance(error, TaskTimeout) and own_task.get() is None:
                     self._on_abandoned()
-                if is_out_of_memory(error):
-                    self._on_out_of_memory()
                 logger.error("task %s, try %d failed", task.task_id, try_number, exc_info=error)
                 failure = self._explain(error)
             else:
@@ -138,20 +136,22 @@ class TaskRunner:
             task.task_id,
             (datetime.now(UTC) - self._context.dag_run.queued_at).total_seconds(),
         )
-        value = task.call(
-            context=arguments,
-            results=results,
-            render=lambda name, given: self._context.render(task, name, given, arguments),
-        )
-        if isinstance(value, GeneratorType):
-            value = _exhaust(value, outlet_events)
+        with users_code():
+            value = task.call(
+                context=arguments,
+                results=results,
+                render=lambda name, given: self._context.render(task, name, given, arguments),
+            )
+            if isinstance(value, GeneratorType):
+                value = _exhaust(value, outlet_events)
         return value, outlet_events.emitted()
 
     def _explain(self, error: BaseException) -> str:
         if isinstance(error, SystemExit):
             return f"the task called sys.exit({error.code!r})"
         text = explain(error, self._dags_folder)
-        sentence = explain_spark(error)
+        # What Spark says about it is the end of a connection.
+        sentence = self._find_cause(error) or explain_spark(error)
         return text if sentence is None else storable(f"{sentence}.\n\n{text}")
 
 

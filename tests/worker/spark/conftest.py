@@ -26,8 +26,6 @@ def home(trained_home: TrainedHome, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="module")
 def spark(home: Path) -> Iterator[Any]:
     """One classic session in this process, gone before the next module looks for Javas left behind."""
-    session = open_session(
-        SparkSettings(master="local[2]"), home=home, app_name="tests", train_after=None
-    )
+    session = open_session(SparkSettings(master="local[2]"), home=home, app_name="tests")
     yield session
     close_session(session)

@@ -19,8 +19,7 @@ def start_python(code: str, home: Path, **environment: str) -> subprocess.Popen[
         "from triggerer.errors import *\n"
         f"home = Path({str(home)!r})\n"
         "def open_it(settings=SparkSettings(), **options):\n"
-        "    return open_session(settings, home=home, app_name='test',"
-        " **{'train_after': None, **options})\n"
+        "    return open_session(settings, home=home, app_name='test', **options)\n"
     )
     return subprocess.Popen(
         [sys.executable, "-c", preamble + code],

@@ -8,6 +8,7 @@ import pytest
 
 from tests.services.spark import TrainedHome
 from tests.worker.spark.processes import processes_of, run_python, start_python, wait_until_gone
+from triggerer.worker.spark.training import start_training
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -140,27 +141,13 @@ def test_a_damaged_archive_is_not_used_and_one_that_kills_java_is_dropped(
     assert shown.split()[-1] == "2"
 
 
-def test_a_session_that_lives_on_trains_in_the_background_until_it_is_closed(
-    tmp_path: Path,
-) -> None:
-    code = (
-        "import psutil\n"
-        "session = open_it(train_after=timedelta(0))\n"
-        "def is_training(child):\n"
-        "    try: return 'triggerer.worker.spark.training' in child.cmdline()\n"
-        "    except psutil.NoSuchProcess: return False\n"  # or ended just now, and not reaped yet
-        "def training():\n"
-        "    return [child for child in psutil.Process().children() if is_training(child)]\n"
-        "deadline = time.monotonic() + 60\n"
-        "while not training() and time.monotonic() < deadline: time.sleep(0.1)\n"
-        "print(training()[0].nice())\n"
-        "close_session(session)\n"
-        "deadline = time.monotonic() + 30\n"
-        "while training() and time.monotonic() < deadline: time.sleep(0.1)\n"
-        "print(training())"
-    )
-    shown = run_python(code, tmp_path)
-    assert shown.splitlines()[-1] == "[]"
+def test_a_training_gives_up_when_its_standard_input_is_closed(tmp_path: Path) -> None:
+    with start_training(tmp_path) as training:
+        assert training.stdin is not None
+        while not processes_of(tmp_path):
+            time.sleep(0.01)  # until its launcher is there
+        training.stdin.close()
+        assert training.wait(60) != 0
     wait_until_gone(tmp_path, timeout_s=30)
 
 

@@ -114,9 +114,12 @@ def open_classic(
     *,
     app_name: str,
     extra_java_options: Sequence[str] = (),
+    streams: jvm.JvmStreams | None = None,
 ) -> SparkSession:
     """Start a JVM, connect to the master, and return the session.
 
+    Args:
+        streams: See `gateway.launch`.
     Raises:
         SubmitFailed: No session could be opened. Nothing is left running.
     """
@@ -127,10 +130,12 @@ def open_classic(
     _require_user_name()
     _require_no_session()
     require_reachable(f"The Spark master {master}", master_endpoints(master))
-    environment = _environment(settings, installation)
-    gateway, conf = _launch(settings, installation, environment, app_name, extra_java_options)
+    environment = driver_environment(settings, installation)
+    gateway, conf = _launch(
+        settings, installation, environment, app_name, extra_java_options, streams
+    )
     try:
-        with jvm.laid_over_environment(environment), _interrupt_handler_kept():
+        with jvm.laid_over_environment(environment), interrupt_handler_kept():
             SparkContext(
                 conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
             )
@@ -221,6 +226,7 @@ def _launch(
     environment: jvm.Environment,
     app_name: str,
     extra_java_options: Sequence[str],
+    streams: jvm.JvmStreams | None,
 ) -> tuple[Any, dict[str, str]]:
     def launch(*archived: str) -> tuple[Any, dict[str, str]]:
         conf = classic_conf(
@@ -231,7 +237,7 @@ def _launch(
             elsewhere=keys_in_spark_defaults(os.environ, installation.spark_home),
             python_daemon=_PYTHON_DAEMON if _lifelines(settings) else None,
         )
-        return jvm.launch(conf, environment), conf
+        return jvm.launch(conf, environment, streams), conf
 
     archive = installation.archive
     if not archive.is_usable():
@@ -266,7 +272,8 @@ def logging_options(installation: Installation) -> list[str]:
     return [f"-Dlog4j2.configurationFile={file.as_uri()}"]
 
 
-def _environment(settings: SparkSettings, installation: Installation) -> jvm.Environment:
+def driver_environment(settings: SparkSettings, installation: Installation) -> jvm.Environment:
+    """Return the variables for the JVM, and for a process that connects to it."""
     variables: dict[str, str | None] = {
         "JAVA_HOME": str(installation.java_home),
         # Otherwise each start would run the first `python3` on PATH to find out.
@@ -298,7 +305,7 @@ def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _interrupt_handler_kept() -> Iterator[None]:
+def interrupt_handler_kept() -> Iterator[None]:
     """Restore the handler of SIGINT afterwards, because PySpark replaces it. Only Python's default handler may go."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)

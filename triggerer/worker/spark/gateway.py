@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
+import shlex
 import shutil
-import signal
+import struct
 import subprocess
-import threading
-from collections import deque
-from collections.abc import Iterator, Mapping
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.errors import SubmitFailed
 from triggerer.observability.redaction import is_secret_key, redact_text
-from triggerer.processes.signals import signal_name
+from triggerer.worker.spark.jvm_output import CopiedOutput, JvmOutput, how_jvm_ended, reason_in
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
-_STANDARD_ERROR: Final = 2
+_LOOK_EVERY_S: Final = 0.02
+_ANSWER: Final = struct.Struct("!ii")
 _NEEDED_AT_START: Final = frozenset(
     {
         "spark.driver.extraJavaOptions",
@@ -32,87 +35,48 @@ _NEEDED_AT_START: Final = frozenset(
     }
 )
 """The JVM needs these settings at its start. A secret in them is visible in `ps`, as the guide says."""
-_NOISE: Final = frozenset(
-    {
-        # Every start prints these. They are true, but nobody can act on them.
-        b"WARNING: Using incubator modules: jdk.incubator.vector",
-        b"WARNING: package sun.security.action not in java.base",
-    }
-)
-_LINE_WITH_REASON = re.compile(r"error|exception|could not|cannot|no such|denied", re.IGNORECASE)
-_EMPTY_WORDS = re.compile(
-    r"\s+at |.*\bWARN(ING)?\b|Using Spark's default|Error: (Could not create the Java|A fatal exc)"
-)
 
 
-class JvmOutput:
-    """Copies the JVM's output to this process's standard error, and remembers its end.
+@dataclass(frozen=True, slots=True)
+class JvmStreams:
+    """The streams of a JVM that another process owns."""
 
-    It uses a pipe of its own instead of inheritance, for two reasons: an error can quote the output, and Spark's
-    warnings follow when a worker redirects its standard error into the log of a run.
-    """
-
-    def __init__(self) -> None:
-        self._last: deque[str] = deque(maxlen=40)
-        self.is_out_of_memory = False
-        """True once the JVM has printed that one of its threads ran out of memory."""
-        read_end, self.write_end = os.pipe()
-        # A daemon thread: PySpark's worker processes may have the other end open for longer than the JVM lives.
-        self._thread = threading.Thread(
-            target=self._hand_on, args=(read_end,), name="spark-output", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def last_lines(self) -> list[str]:
-        return list(self._last)
-
-    def close_ours(self) -> None:
-        """Close our copy of the writing end, so that reading ends when the JVM is gone."""
-        os.close(self.write_end)
-
-    def wait_for_end(self, timeout_s: float) -> None:
-        """Wait until all output of a dead JVM was read."""
-        self._thread.join(timeout_s)
-
-    def _hand_on(self, read_end: int) -> None:
-        with open(read_end, "rb") as lines:
-            for line in lines:
-                if line.rstrip() in _NOISE:
-                    continue
-                self.is_out_of_memory |= b"java.lang.OutOfMemoryError" in line
-                self._last.append(line.decode(errors="replace").rstrip())
-                with contextlib.suppress(OSError):
-                    os.write(_STANDARD_ERROR, line)
+    lifeline: int
+    """The JVM's standard input: a pipe whose other end only the owner has. The JVM ends when the owner closes it."""
+    output: JvmOutput
+    on_start: Callable[[int], None]
+    """Called with the JVM's process id as soon as it starts."""
 
 
 Environment = Mapping[str, str | None]
 """Environment variables by name; None: not set."""
 
 
-def launch(conf: Mapping[str, str], environment: Environment) -> JavaGateway:
+def launch(
+    conf: Mapping[str, str], environment: Environment, streams: JvmStreams | None = None
+) -> JavaGateway:
     """Start a JVM with the part of `conf` that it needs at its start, and with changes to our environment.
 
-    The JVM ends with this process, whichever way the process ends: it reads from a pipe whose other end only this
-    process has. (A process forked from this one without `exec` would have it as well.)
-
+    Args:
+        streams: None: the JVM ends with this process, whichever way the process ends. It reads from a pipe whose other
+            end only this process has. (A process forked from this one without `exec` would have it as well.)
     Raises:
         SubmitFailed: The JVM did not start. The message has its output.
     """
-    from pyspark import SparkConf
-    from pyspark.java_gateway import launch_gateway
-
     if not shutil.which("bash"):
         raise SubmitFailed(
             "Spark cannot be started: its launcher is a bash script and there is no bash",
             hint="install bash (Alpine: apk add bash procps; slim images: apt-get install bash)",
         )
-    jvm_conf = SparkConf(loadDefaults=False).setAll(list(on_command_line(conf).items()))
-    start: Any = launch_gateway
-    output = JvmOutput()
+    output = CopiedOutput() if streams is None else streams.output
     try:
-        with laid_over_environment(environment):
-            gateway = start(jvm_conf, {"stdout": output.write_end, "stderr": output.write_end})
+        with (
+            tempfile.TemporaryDirectory(prefix="triggerer-jvm-") as folder,
+            laid_over_environment(environment),
+        ):
+            answer = Path(folder, "gateway")
+            process = _start(conf, answer, output, streams)
+            gateway = _connect(process, *_read_gateway(process, answer))
     except Exception as error:
         output.close_ours()
         output.wait_for_end(1.0)
@@ -121,9 +85,59 @@ def launch(conf: Mapping[str, str], environment: Environment) -> JavaGateway:
             hint="standard error has its full output",
         ) from error
     output.close_ours()
-    # PySpark stores `proc` on the gateway in the same way.
     gateway.spark_output = output
     return gateway
+
+
+def _start(
+    conf: Mapping[str, str], answer: Path, output: JvmOutput, streams: JvmStreams | None
+) -> subprocess.Popen[bytes]:
+    command = [str(Path(os.environ["SPARK_HOME"], "bin", "spark-submit"))]
+    for key, value in on_command_line(conf).items():
+        command += ["--conf", f"{key}={value}"]
+    command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE if streams is None else streams.lifeline,
+        stdout=output.write_end,
+        stderr=output.write_end,
+        # The contract between PySpark's `java_gateway.py` and Spark's `PythonGatewayServer`.
+        env={
+            **os.environ,
+            "SPARK_CONNECT_MODE": "0",
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer),
+        },
+    )
+    if streams is not None:
+        streams.on_start(process.pid)
+    return process
+
+
+def _read_gateway(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, str]:
+    """Wait for a starting JVM; return its port and its secret. Spark writes the file beside and renames it."""
+    while process.poll() is None and not answer.is_file():
+        time.sleep(_LOOK_EVERY_S)
+    if not answer.is_file():
+        raise ChildProcessError(f"it ended with code {process.returncode}")
+    content = answer.read_bytes()
+    port, length = _ANSWER.unpack_from(content)
+    return port, content[_ANSWER.size : _ANSWER.size + length].decode()
+
+
+def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> JavaGateway:
+    gateway = connect(port, secret)
+    # PySpark stores it in the same way.
+    gateway.proc = process
+    return gateway
+
+
+def connect(port: int, secret: str) -> JavaGateway:
+    """Return a connection to a running JVM, with the classes that PySpark uses."""
+    from pyspark.java_gateway import launch_gateway
+
+    where = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    with laid_over_environment(where):
+        return launch_gateway()  # type: ignore[no-untyped-call, no-any-return]
 
 
 def on_command_line(conf: Mapping[str, str]) -> dict[str, str]:
@@ -136,13 +150,6 @@ def on_command_line(conf: Mapping[str, str]) -> dict[str, str]:
         for key, value in conf.items()
         if key in _NEEDED_AT_START or (not is_secret_key(key) and redact_text(value) == value)
     }
-
-
-def reason_in(lines: list[str]) -> str:
-    """Return the lines of a JVM's output that tell why it ended; empty if no line does."""
-    lines = [line.strip() for line in lines if line.strip() and not _EMPTY_WORDS.match(line)]
-    reasons = [line for line in lines if _LINE_WITH_REASON.search(line)]
-    return " / ".join(reasons[:3] or lines[-3:])
 
 
 @contextlib.contextmanager
@@ -170,25 +177,15 @@ def process_of(gateway: Any) -> subprocess.Popen[bytes] | None:
     return process
 
 
-def last_lines(gateway: Any) -> list[str]:
-    """Return the end of the JVM's output."""
-    output: JvmOutput | None = vars(gateway).get("spark_output")
-    return output.last_lines if output else []
-
-
 def how_it_ended(gateway: Any) -> str | None:
     """Return how the JVM ended, for a message; None: it is usable."""
     process = process_of(gateway)
-    code = process.poll() if process else None
-    if code is None:
-        output: JvmOutput | None = vars(gateway).get("spark_output")
-        is_out_of_memory = output is not None and output.is_out_of_memory
-        return "Spark's JVM has run out of memory" if is_out_of_memory else None
-    if code == -signal.SIGKILL:
-        return "Spark's JVM was killed, as the kernel does when memory runs out"
-    how = f"by {signal_name(-code)}" if code < 0 else f"with code {code}"
-    said = reason_in(last_lines(gateway))
-    return f"Spark's JVM ended {how}" + (f": {said}" if said else "")
+    output: JvmOutput | None = vars(gateway).get("spark_output")
+    return how_jvm_ended(
+        process.poll() if process else None,
+        output.last_lines if output else [],
+        is_out_of_memory=output is not None and output.is_out_of_memory,
+    )
 
 
 def end(gateway: Any, *, grace_s: float) -> None:

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from triggerer.config import SparkSettings
 from triggerer.worker.spark import classic, connect
-from triggerer.worker.spark.settings import CONNECT, is_local, master_of, mode_of
-from triggerer.worker.spark.training import train_in_background
+from triggerer.worker.spark.settings import CONNECT, mode_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TRAINING_AFTER: Final = timedelta(seconds=20)
-"""The age of a local session at which a missing archive of Spark's classes is made."""
 CLOSE_GRACE: Final = timedelta(seconds=10)
 
 
@@ -24,7 +21,6 @@ def open_session(
     *,
     home: Path,
     app_name: str,
-    train_after: timedelta | None = TRAINING_AFTER,
 ) -> SparkSession:
     """Open this process's session. It ends with the process at the latest, whichever way the process ends.
 
@@ -33,7 +29,6 @@ def open_session(
 
     Args:
         home: The service's own directory. Its parts `java` and `spark` are written to.
-        train_after: See `training.train_in_background`; None: a missing archive stays missing.
     Raises:
         ConfigurationError: The settings contradict one another.
         SubmitFailed: No session could be opened: PySpark, Java or bash is missing, a master or a server does not
@@ -41,10 +36,7 @@ def open_session(
     """
     if mode_of(settings) == CONNECT:
         return connect.open_connect(settings)
-    session = classic.open_classic(settings, classic.find_installation(home), app_name=app_name)
-    if settings.archive_classes and train_after is not None and is_local(master_of(settings)):
-        train_in_background(home, after=train_after)
-    return session
+    return classic.open_classic(settings, classic.find_installation(home), app_name=app_name)
 
 
 def is_alive(session: SparkSession) -> bool:

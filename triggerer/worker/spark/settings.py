@@ -40,6 +40,12 @@ _OWN_ALLOCATION: Final = frozenset({"spark.dynamicAllocation.enabled", "spark.ex
 """A user who sets one of these has decided how a session gets its executors."""
 
 
+_DRIVER_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+_EXIT_NAME: Final = "ExitOnOutOfMemoryError"
+_EXIT: Final = f"-XX:+{_EXIT_NAME}"
+"""Otherwise only the thread ends that needed memory, and Spark may wait for its result for ever."""
+
+
 def mode_of(settings: SparkSettings) -> str:
     """Return `local`, `classic`, `connect` or `submit`. A mode that is not set follows from `remote` and `master`.
 
@@ -154,6 +160,8 @@ def classic_conf(
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Tasks of a run that are executed side by side have a pool each. Without pools this changes nothing.
         "spark.scheduler.mode": "FAIR",
+        # A cancelled Python function goes on for this time. Spark's own default is two seconds.
+        "spark.python.task.killTimeout": "100ms",
     }
     if python_daemon is not None:
         defaults["spark.python.daemon.module"] = python_daemon
@@ -165,7 +173,7 @@ def classic_conf(
             # Spark's own default of 200 would start 200 nearly empty tasks for a handful of events.
             "spark.sql.shuffle.partitions": str(max(4, 2 * local_cores(master))),
             "spark.sql.warehouse.dir": str(warehouse),
-            "spark.driver.defaultJavaOptions": shlex_join(java_options),
+            _DRIVER_OPTIONS: shlex_join([_EXIT, *java_options]),
         }
     elif not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
         defaults |= _SHARING
@@ -173,10 +181,14 @@ def classic_conf(
             # The default on YARN and Kubernetes. A standalone cluster's default is all cores of a worker, so that the
             # worker could run only one session.
             defaults["spark.executor.cores"] = "1"
+    defaults.setdefault(_DRIVER_OPTIONS, _EXIT)
     ours = {key: value for key, value in defaults.items() if key not in elsewhere}
+    theirs = dict(settings.conf)
+    if _EXIT_NAME not in theirs.get(_DRIVER_OPTIONS, _EXIT_NAME):
+        theirs[_DRIVER_OPTIONS] = f"{_EXIT} {theirs[_DRIVER_OPTIONS]}"
     return {
         **ours,
-        **settings.conf,
+        **theirs,
         "spark.master": master,
         # Our remote and master decide, not a leftover environment variable.
         "spark.api.mode": CLASSIC,

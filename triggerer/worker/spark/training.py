@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +32,8 @@ from triggerer.worker.spark.warmup import warm_up
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TRAINING_AFTER: Final = timedelta(seconds=20)
+"""The age of a local driver at which a missing archive is made. It spares short-lived processes, such as tests."""
 _LOWEST_PRIORITY: Final = 19
 _WRITING: Final = timedelta(minutes=5)
 """Java writes the archive when the JVM ends. That takes ten seconds, or several times as long on a busy machine."""
@@ -141,40 +142,18 @@ def exercise(session: SparkSession) -> None:
         numbers.select(double("id")).limit(3).cache().toPandas()
 
 
-def train_in_background(home: Path, *, after: timedelta) -> None:
-    """Start training in another process once this process's session is `after` old. Returns at once.
+def start_training(home: Path) -> subprocess.Popen[bytes]:
+    """Start training in another process. It gives up when its standard input is closed.
 
-    The delay spares short-lived processes, such as tests and single runs. The training is abandoned when the session is
-    closed, or when this process ends in any way.
+    Raises:
+        OSError: No process can be started.
     """
-    jvm = classic.jvm_process()
-    if jvm is None or classic.find_installation(home).archive.is_usable():
-        return
-    threading.Thread(
-        target=_watch_training, args=(home, jvm, after), name="spark-training", daemon=True
-    ).start()
-
-
-def _watch_training(home: Path, jvm: subprocess.Popen[bytes], after: timedelta) -> None:
-    due = time.monotonic() + after.total_seconds()
-    while time.monotonic() < due:
-        if _ended(jvm):
-            return
-    # The training process reads this pipe. The pipe ends when we close it or die.
-    with subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, str(home.absolute())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-    ) as training:
-        while training.poll() is None and not _ended(jvm):
-            pass
-
-
-def _ended(process: subprocess.Popen[bytes]) -> bool:
-    # Popen.wait would poll twenty times a second. This thread polls twice.
-    time.sleep(0.5)
-    return process.poll() is not None
+    )
 
 
 def _give_up(*_: object) -> None:

@@ -9,7 +9,7 @@ from triggerer.errors import SubmitFailed
 from triggerer.worker.spark import gateway
 from triggerer.worker.spark.classic import find_installation
 from triggerer.worker.spark.gateway import (
-    JvmOutput,
+    CopiedOutput,
     how_it_ended,
     laid_over_environment,
     launch,
@@ -36,7 +36,7 @@ def test_secrets_are_not_put_on_a_command_line_where_anybody_reads_them() -> Non
 def test_the_jvms_output_goes_to_standard_error_without_the_noise(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    output = JvmOutput()
+    output = CopiedOutput()
     os.write(output.write_end, b"WARNING: Using incubator modules: jdk.incubator.vector\n")
     os.write(output.write_end, b"one\ntwo \xff")
     output.close_ours()

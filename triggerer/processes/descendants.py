@@ -1,0 +1,86 @@
+"""Finds and ends the descendants of a process, also those that left its process group.
+
+With `adopt_orphans` a process becomes the parent of every descendant whose own parent has ended. So nothing that a
+child leaves behind can escape: not a daemon that forked twice, and not one with a session of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_LOOK_EVERY_S: Final = 0.001
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants whose parent ends, instead of the system's first process.
+
+    Raises:
+        OSError: The system has no such call.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "this process cannot adopt orphans")
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process, living or not yet reaped; empty if the process is gone."""
+    try:
+        # The kernel lists the children by the thread that has forked them.
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
+    found: list[int] = []
+    for thread in threads:
+        try:
+            found += map(int, (thread / "children").read_text().split())
+        except FileNotFoundError:
+            if thread.exists():
+                # This kernel has no such list. Ask every process for its parent.
+                return _children_by_parent(pid)
+        except OSError:
+            # The thread has just ended.
+            continue
+    return found
+
+
+def _children_by_parent(pid: int) -> list[int]:
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
+
+
+def end_children(
+    kept: Callable[[], Collection[int]], *, reap: Callable[[], None], within_s: float
+) -> list[int]:
+    """Kill this process's children except `kept`, and then those that it thereby adopts, until none is left.
+
+    Args:
+        reap: Waits for children that have ended, without blocking.
+    Returns:
+        The children that were still there after `within_s`, such as one that waits for a file system that hangs.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        reap()
+        left = [pid for pid in children_of(os.getpid()) if pid not in kept()]
+        if not left or time.monotonic() > deadline:
+            return left
+        for pid in left:
+            kill(pid)
+        time.sleep(_LOOK_EVERY_S)
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL to a process that may be gone."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

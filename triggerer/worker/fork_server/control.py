@@ -1,0 +1,86 @@
+"""The connection between the fork server and each of its children.
+
+From a run's process: `taken` (it has an order; with the descriptor of the run's log), `attached` and `unusable` (the
+answers to a pushed `driver`), `open` (it needs a driver), `how_ended` (why its driver does not answer), `sighted` (a
+DAG file that does not load), `imported` (modules that later runs may need), `finished` (it ends now).
+From the process that opens a driver: `started` (the JVM's process id), `output` (what did it write?), `opened` and
+`failed`.
+To them: `go` (the former run's process has ended), `driver` (attach to it), `leave` (another
+process takes your place, unless you have an order), and `reply` to a question.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Self
+
+import orjson
+
+_LONGEST: Final = 180_000
+"""Below the kernel's limit for a message of this kind of socket."""
+_DESCRIPTORS_AT_ONCE: Final = 4
+
+
+class Message(NamedTuple):
+    """A message with its descriptors, which the receiver must close."""
+
+    kind: str
+    fields: dict[str, Any]
+    descriptors: list[int]
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+class Control:
+    """One end of such a connection. Messages keep their boundaries, so none can be half written."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    @classmethod
+    def pair(cls) -> tuple[Self, Self]:
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(one), cls(other)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, kind: str, *, descriptors: Sequence[int] = (), **fields: Any) -> bool:
+        """Send a message. Return False if the other end is closed, or does not read.
+
+        Raises:
+            ValueError: The message is too long.
+        """
+        body = orjson.dumps([kind, fields])
+        if len(body) > _LONGEST:
+            raise ValueError(f"a message of {len(body):,} bytes is too long")
+        try:
+            if descriptors:
+                socket.send_fds(self._socket, [body], descriptors)
+            else:
+                self._socket.send(body)
+        except (BrokenPipeError, ConnectionResetError, BlockingIOError):
+            return False
+        return True
+
+    def receive(self) -> Message | None:
+        """Wait for a message; None: the other end is closed."""
+        try:
+            body, descriptors, _, _ = socket.recv_fds(self._socket, _LONGEST, _DESCRIPTORS_AT_ONCE)
+        except ConnectionResetError:
+            return None
+        if not body:
+            return None
+        try:
+            kind, fields = orjson.loads(body)
+            return Message(str(kind), dict(fields), list(descriptors))
+        except (ValueError, TypeError):
+            # A run's code may write into the connection by accident.
+            return Message("", {}, list(descriptors))
+
+    def close(self) -> None:
+        self._socket.close()

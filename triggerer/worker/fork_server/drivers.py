@@ -1,0 +1,83 @@
+"""The fork server's view of a driver: the JVM's process, its lifeline and its output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from triggerer.worker.spark.jvm_output import OutputLines, how_jvm_ended
+
+_CHUNK_BYTES: Final = 65_536
+
+
+class Driver:
+    """A driver from the start of the process that opens it, until its JVM has ended.
+
+    Attributes:
+        lifeline: The reading end of the JVM's standard input, for the opening process.
+        write_end: The writing end of the JVM's output, for the opening process.
+        output: The reading end of the output, which does not block.
+        pid: The JVM; None before it starts.
+        shared: How processes attach to it (`SharedDriver`), as JSON; None until it is open.
+        code: The JVM's exit code; None: it has not ended.
+    """
+
+    def __init__(self) -> None:
+        self.lifeline, self._alive = os.pipe()
+        self.output, self.write_end = os.pipe()
+        os.set_blocking(self.output, False)
+        self.lines: Final = OutputLines()
+        self.pid: int | None = None
+        self.shared: dict[str, Any] | None = None
+        self.code: int | None = None
+        self.is_dropped = False
+
+    @property
+    def is_usable(self) -> bool:
+        return self.shared is not None and not self.is_dropped and self.how_ended() is None
+
+    def close_theirs(self) -> None:
+        """Close the ends that the opening process has inherited."""
+        os.close(self.lifeline)
+        os.close(self.write_end)
+
+    def read(self) -> bytes | None:
+        """Return the lines that have arrived and that a reader should see; None: no more will come."""
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self.output, _CHUNK_BYTES)
+            return self.lines.take(data) if data else None
+        return b""
+
+    def drop(self) -> None:
+        """Let the JVM end: it notices that its standard input is closed."""
+        if not self.is_dropped:
+            self.is_dropped = True
+            os.close(self._alive)
+
+    def close(self) -> None:
+        self.drop()
+        os.close(self.output)
+
+    def close_in_child(self) -> None:
+        """Close the ends that only the fork server may have."""
+        if not self.is_dropped:
+            os.close(self._alive)
+        os.close(self.output)
+
+    def how_ended(self) -> str | None:
+        """Return how the JVM ended, as a sentence without its period; None: it is usable."""
+        return how_jvm_ended(
+            self.code, self.lines.last_lines, is_out_of_memory=self.lines.is_out_of_memory
+        )
+
+    def has_ended(self) -> bool:
+        """True if the JVM is gone, also if somebody else is its parent."""
+        if self.code is not None or self.pid is None:
+            return self.code is not None
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        return state in "ZX"

@@ -1,0 +1,75 @@
+"""Imports for all runs what runs often need, so that no run waits for it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+logger = logging.getLogger(__name__)
+
+FOR_SPARK: Final = (
+    "pyspark.sql",
+    "pyspark.sql.functions",
+    "pyspark.sql.types",
+    "pyspark.cloudpickle",
+    "pyspark.sql.pandas.types",
+    "triggerer.worker.spark.shared",
+)
+_ON_CONNECT: Final = ("grpc", "pyspark.sql.connect.session")
+_NUMBERS: Final = ("numpy", "pandas", "pyarrow")
+_OFFERED: Final = frozenset({"pyspark.sql", *_NUMBERS})
+"""What is imported here if a run has imported it. Users' own modules are not, because they may change, and begin
+threads."""
+
+
+def imported_by_run() -> list[str]:
+    """Return the names of the offered modules that this process has."""
+    return sorted(_OFFERED & sys.modules.keys())
+
+
+class Preloaded:
+    """The imports of a fork server.
+
+    Args:
+        spark: `[spark]` as a mapping.
+    """
+
+    def __init__(self, spark: Mapping[str, Any]) -> None:
+        self._is_connect = bool(spark.get("remote"))
+        self._tried: set[str] = set()
+        self._noted: set[str] = set()
+
+    def note(self, names: Iterable[str]) -> None:
+        """Note what a run has imported."""
+        self._noted |= _OFFERED.intersection(names)
+
+    def load_noted(self) -> bool:
+        """Import what was noted. Return True if something was imported."""
+        noted, self._noted = self._noted, set()
+        return self.add(sorted(noted))
+
+    def add(self, names: Iterable[str]) -> bool:
+        """Import modules. Return True if one was imported."""
+        wanted = set(names)
+        if wanted & set(FOR_SPARK):
+            wanted |= {*FOR_SPARK, *_NUMBERS}
+            if self._is_connect:
+                wanted |= set(_ON_CONNECT)
+        new = wanted - self._tried - sys.modules.keys()
+        self._tried |= wanted
+        for name in sorted(new):
+            _load(name)
+        return bool(new & sys.modules.keys())
+
+
+def _load(name: str) -> None:
+    try:
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            importlib.import_module(name)
+    except Exception:
+        # The run that needs it gets the error.
+        logger.exception("%s cannot be imported ahead", name)

@@ -1,0 +1,382 @@
+"""The worker's main process: it forks a process for each run, and never runs users' code.
+
+It has one thread and one loop, because a fork copies only the thread that calls it. (Libraries of numbers have idle
+threads of their own, and handlers that end them before a fork.) A run's process is forked before its order comes, and
+the executor talks to it directly, over a channel that ends with it. So nothing that a run leaves behind can speak in
+the name of the next one:
+
+1. `NEXT` is forked and announced with its channel. It waits until the former run's process and everything that this one
+   left behind are gone (`go`), attaches to the driver if there is one, and waits for its order.
+2. It has its order (`taken`): it is the `RUN`, and another `NEXT` is forked.
+3. It ends. Its group and all its other descendants, which this process has adopted, are killed.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+from triggerer.processes.descendants import adopt_orphans, end_children
+from triggerer.processes.ipc import ChildChannel
+from triggerer.processes.lifelines import arm_again, die_with_writer, kill_own_group
+from triggerer.worker.fork_server.children import Child, Role
+from triggerer.worker.fork_server.control import Control, Message
+from triggerer.worker.fork_server.driver_keeper import DriverKeeper
+from triggerer.worker.fork_server.preloading import Preloaded
+from triggerer.worker.fork_server.timers import Timers
+from triggerer.worker.protocol import message
+from triggerer.worker.run_process import RunProcess
+
+logger = logging.getLogger(__name__)
+
+_STANDARD_ERROR: Final = 2
+_FORK_AFTER_S: Final = 0.02
+"""A fork makes the memory of this process and of its children read-only for a moment. The user's code begins first."""
+_FORK_AGAIN_S: Final = 1.0
+_LEFT_BEHIND_S: Final = 2.0
+_DAMAGED_S: Final = 1.0
+_FINISHING_S: Final = 5.0
+"""How long a run's process may take to end after its last report."""
+
+
+class ForkServer:
+    """One worker. `serve` is its main thread, and its only one."""
+
+    def __init__(self, channel: ChildChannel, setup: dict[str, Any]) -> None:
+        self._channel = channel
+        self._setup = setup
+        self._selector = selectors.DefaultSelector()
+        self._timers = Timers()
+        self._numbers = itertools.count(1)
+        self._children: dict[int, Child] = {}
+        self._dead: list[tuple[int, int]] = []
+        self._next: Child | None = None
+        self._run: Child | None = None
+        self._sightings: dict[str, dict[str, Any]] = {}
+        self._preloaded = Preloaded(setup["spark"])
+        self._drivers = DriverKeeper(self, setup)
+        # Nobody writes to this pipe. Its end tells children that this process is gone.
+        self._lifeline, self._alive = os.pipe()
+        self._wakeup, self._wake = os.pipe()
+
+    def serve(self) -> NoReturn:
+        """Fork processes until the executor ends this one, or is gone."""
+        adopt_orphans()
+        self._listen_for_signals()
+        self._watch(self._channel, self._read_channel)
+        self._channel.send(message("ready"))
+        self._fork_next()
+        if self._channel.has_more:
+            # It came together with the setup.
+            self._read_channel()
+        while True:
+            for key, _ in self._selector.select(self._timers.wait_s):
+                # An earlier call may have ended what this one is about.
+                if self._selector.get_map().get(key.fd) is key:
+                    key.data()
+            self._reap()
+            while self._dead:
+                self._on_end(*self._dead.pop(0))
+            self._timers.run_due()
+
+    # What the keeper of drivers needs.
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Send a frame to the executor."""
+        self._channel.send(message(kind, **fields))
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        self._timers.after(seconds, function)
+
+    def watch(self, descriptor: int, on_ready: Callable[[], None]) -> None:
+        self._watch(descriptor, on_ready)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+
+    def fork_opener(self, live: Callable[[Control], None]) -> Child:
+        """Fork a process that opens a driver.
+
+        Raises:
+            OSError: No process can be forked.
+        """
+        return self._fork(Role.OPENER, live)
+
+    def show(self, lines: bytes) -> None:
+        """Write the driver's output into the log of the present run, or else to our own output."""
+        log = self._run.log if self._run is not None else None
+        with suppress(OSError):
+            os.write(_STANDARD_ERROR if log is None else log, lines)
+
+    @property
+    def next(self) -> Child | None:
+        """The process that waits for an order."""
+        return self._next
+
+    def replace_next(self) -> None:
+        """Fork the process that waits for an order again, because this one has what it must not have, or lacks it."""
+        if self._next is not None:
+            self._next.is_leaving = True
+            self._next.control.send("leave")
+
+    def preload(self, names: Iterable[str]) -> None:
+        """Import modules for the processes that are forked from now on."""
+        if self._preloaded.add(names):
+            self.replace_next()
+
+    def is_child(self, child: Child) -> bool:
+        return self._children.get(child.pid) is child
+
+    # The loop.
+
+    def _watch(self, source: Any, on_ready: Callable[[], None]) -> None:
+        self._selector.register(source, selectors.EVENT_READ, on_ready)
+
+    def _listen_for_signals(self) -> None:
+        os.set_blocking(self._wake, False)
+        os.set_blocking(self._wakeup, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _wake_up)
+        # A stop of the service may send it to all its processes. A run's process unwinds on its own.
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._watch(self._wakeup, self._drain)
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            while os.read(self._wakeup, 512):
+                pass
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        if self._run is None:
+            os._exit(128 + number)
+
+    def _read_channel(self) -> None:
+        while True:
+            try:
+                frame = self._channel.receive()
+            except (EOFError, OSError):
+                # The executor is gone. End with the JVM; the lifeline ends the processes of runs.
+                kill_own_group()
+                return
+            child = self._numbered(frame.get("process"))
+            match frame["type"]:
+                case "warm":
+                    self._drivers.warm()
+                case "stop" if child is not None:
+                    child.signal(signal.SIGTERM)
+                case "kill" if child is not None:
+                    child.kill()
+            if not self._channel.has_more:
+                return
+
+    def _numbered(self, number: int | None) -> Child | None:
+        return next((one for one in self._children.values() if one.number == number), None)
+
+    # Forking.
+
+    def _fork(self, role: Role, live: Callable[[Control], None]) -> Child:
+        ours, theirs = Control.pair()
+        # What exists now stays. A collection in the child would only copy its memory.
+        gc.freeze()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        if pid == 0:
+            ours.close()
+            self._live(role, live, theirs)
+        theirs.close()
+        if role is not Role.OPENER:
+            # The child does it, too. Whoever is first, the child can be killed as a group from now on.
+            with suppress(OSError):
+                os.setpgid(pid, pid)
+        child = Child(next(self._numbers), pid, ours, role)
+        self._children[pid] = child
+        self._watch(ours, lambda: self._read_control(child))
+        return child
+
+    def _live(self, role: Role, live: Callable[[Control], None], control: Control) -> NoReturn:
+        """Be the child."""
+        code = 70
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._close_in_child()
+            if role is not Role.OPENER:
+                # The JVM that an opener starts must stay in this worker's group.
+                os.setpgid(0, 0)
+                arm_again()
+                die_with_writer(self._lifeline)
+            live(control)
+            code = 0
+        except BaseException:
+            logger.exception("a process of this worker ended")
+        finally:
+            os._exit(code)
+
+    def _close_in_child(self) -> None:
+        self._channel.close()
+        self._selector.close()
+        for descriptor in (self._wakeup, self._wake, self._alive):
+            os.close(descriptor)
+        for child in self._children.values():
+            child.close()
+        self._drivers.close_in_child()
+
+    def _fork_next(self) -> None:
+        if self._next is not None:
+            return
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+
+                def live(control: Control) -> None:
+                    ours.close()
+                    RunProcess(ChildChannel(theirs), control, self._setup).live()
+
+                self._next = self._fork(Role.NEXT, live)
+            prepared = message("prepared", process=self._next.number, pid=self._next.pid)
+            self._channel.send_descriptor(prepared, ours.fileno())
+        except OSError as error:
+            logger.warning("no process can be forked; it is tried again: %s", error)
+            self.after(_FORK_AGAIN_S, self._fork_next)
+        finally:
+            ours.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Tell the next process that nothing of a former one is left."""
+        child = self._next
+        if child is None or child.has_gone or self._run is not None:
+            return
+        child.has_gone = True
+        child.control.send("go", sightings=self._sightings)
+        self._drivers.push(child)
+
+    # Children.
+
+    def _read_control(self, child: Child) -> None:
+        heard = child.control.receive()
+        if heard is None:
+            # Its end is told by the kernel. A process that has lost its connection cannot go on.
+            self._selector.unregister(child.control)
+            child.kill()
+            return
+        try:
+            self._handle(child, heard)
+        except (KeyError, TypeError, ValueError) as error:
+            # The run's code has written it. The executor may know more about it in a moment.
+            logger.warning("a run's process sent what cannot be understood: %r", error)
+            heard.close()
+            self.after(_DAMAGED_S, child.kill)
+
+    def _handle(self, child: Child, heard: Message) -> None:
+        match heard.kind:
+            case "taken":
+                self._on_taken(child, heard)
+            case "sighted":
+                self._sightings[str(heard.fields["path"])] = heard.fields
+            case "imported":
+                self._preloaded.note(heard.fields["names"])
+            case "finished":
+                self.after(_FINISHING_S, child.kill)
+            case _:
+                self._drivers.hear(child, heard)
+
+    def _on_taken(self, child: Child, heard: Message) -> None:
+        child.role = Role.RUN
+        if heard.descriptors:
+            child.log = heard.descriptors[0]
+        self._run = child
+        self._next = None
+        self.after(_FORK_AFTER_S, self._fork_next)
+
+    def _reap(self) -> None:
+        """Note all children that have ended. Processes that were adopted are reaped and forgotten."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            pid = ended.si_pid
+            child = self._children.get(pid)
+            if child is not None:
+                # The group's number cannot belong to others before the process is reaped.
+                child.kill()
+                child.is_reaped = True
+            _, status = os.waitpid(pid, 0)
+            self._dead.append((pid, os.waitstatus_to_exitcode(status)))
+
+    def _on_end(self, pid: int, code: int) -> None:
+        child = self._children.get(pid)
+        if child is None:
+            self._drivers.on_end(pid, code)
+            return
+        self._hear_the_rest(child)
+        del self._children[pid]
+        if child.role is Role.OPENER:
+            self._drivers.on_opener_end(child, code)
+            child.close()
+            return
+        if child is self._run:
+            self._end_leftovers()
+            self._run = None
+            if self._preloaded.load_noted():
+                self.replace_next()
+        # Only now: the executor may give the next order as soon as it knows.
+        child.close()
+        self.tell("ended", process=child.number, code=code)
+        if child is self._next:
+            self._next = None
+            if not (child.is_leaving or child.is_attached):
+                # Otherwise one that dies at once would be forked in a loop.
+                self.after(_FORK_AGAIN_S, self._fork_next)
+                return
+        self._fork_next()
+        self._let_go()
+
+    def _hear_the_rest(self, child: Child) -> None:
+        """Read what a dead child has still said."""
+        with suppress(KeyError):
+            while child.control in self._registered() and _is_readable(child.control):
+                self._read_control(child)
+            self._selector.unregister(child.control)
+
+    def _registered(self) -> set[Any]:
+        return {key.fileobj for key in self._selector.get_map().values()}
+
+    def _end_leftovers(self) -> None:
+        left = end_children(self._kept, reap=self._reap, within_s=_LEFT_BEHIND_S)
+        if left:
+            logger.warning("processes that a run left behind do not end: %s", left)
+
+    def _kept(self) -> set[int]:
+        ended = {pid for pid, _ in self._dead}
+        return self._children.keys() - ended | self._drivers.pids
+
+
+def _is_readable(control: Control) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def _wake_up(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the wakeup descriptor has told the loop."""

@@ -1,0 +1,171 @@
+"""The process of one run: it waits for its order, executes it, and ends.
+
+The main thread executes, because signals, and therefore timeouts, need it. A second thread reads replies.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import queue
+import select
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from triggerer.domain.attempts import CallbackOrder, RunOrder, Wait
+from triggerer.errors import RunFailed
+from triggerer.processes.ipc import ChildChannel
+from triggerer.processes.lifelines import kill_own_group
+from triggerer.worker.attempt import Sightings, WorkerContext, execute_run
+from triggerer.worker.callbacks import call_back
+from triggerer.worker.failures import WorkerStopped
+from triggerer.worker.fork_server.control import Control
+from triggerer.worker.fork_server.link import ForkServerLink
+from triggerer.worker.fork_server.preloading import imported_by_run
+from triggerer.worker.logs import Output, set_up_logging
+from triggerer.worker.protocol import message
+from triggerer.worker.reporter import Reporter
+from triggerer.worker.session import SparkHolder
+
+logger = logging.getLogger(__name__)
+
+
+class RunProcess:
+    """This process, from its fork. `live` is its main thread."""
+
+    def __init__(self, channel: ChildChannel, control: Control, setup: dict[str, Any]) -> None:
+        self._channel = channel
+        self._reporter = Reporter(channel)
+        self._link = ForkServerLink(control)
+        self._numbers = itertools.count()
+        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._busy = False
+        self._spark = SparkHolder(setup["spark"], self._link)
+        self._sightings = Sightings(self._link.sighted)
+        self._context = WorkerContext(
+            dags_folder=Path(setup["dags_folder"]),
+            home=Path(setup["home"]),
+            file_patience_s=setup["file_patience_s"],
+            holds_broken=setup["holds_broken"],
+            sightings=self._sightings,
+            query=self.query,
+            spark=self._spark,
+            output=Output(self._link.taken),
+            on_start=self._reporter.started,
+            on_wait=self._on_wait,
+            on_progress=self._reporter.progress,
+            on_launch=self._reporter.launch,
+            report=self._reporter.report,
+        )
+
+    def live(self) -> NoReturn:
+        """Wait for an order, execute it, and end."""
+        signal.signal(signal.SIGTERM, self._stop)
+        _seed_random_numbers()
+        order = self._await_order()
+        # From here on, SIGTERM unwinds the user's code instead of ending the process at once.
+        self._busy = True
+        try:
+            set_up_logging()
+            threading.Thread(target=self._listen, name="triggerer-channel", daemon=True).start()
+            self._handle(order)
+            self._busy = False
+        except WorkerStopped:
+            os._exit(128 + signal.SIGTERM)
+        self._link.finished(imported_by_run())
+        self._spark.close()
+        os._exit(0)
+
+    def query(self, run_pk: int, what: str, **fields: Any) -> Any:
+        """Send a run's query to the executor and wait for the reply. Any thread may call it.
+
+        Raises:
+            RunFailed: The executor could not answer. The message has the reason.
+        """
+        number = next(self._numbers)
+        answer = self._waiting[number] = queue.SimpleQueue()
+        try:
+            self._reporter.send(
+                message("query", run=run_pk, number=number, what=what, fields=fields)
+            )
+            reply = answer.get()
+        finally:
+            del self._waiting[number]
+        if reply["error"] is not None:
+            raise RunFailed(reply["error"])
+        return reply["value"]
+
+    def _await_order(self) -> dict[str, Any]:
+        """Prepare for an order, and return it."""
+        while True:
+            # What the former run shares with this one comes first, and only then an order.
+            sources = [self._link, self._channel] if self._link.has_gone else [self._link]
+            ready = [] if self._channel.has_more else select.select(sources, (), ())[0]
+            if self._link in ready:
+                heard = self._link.receive()
+                if heard == "go":
+                    self._sightings.recall(self._link.sightings)
+                elif heard == "driver":
+                    self._spark.attach_ahead()
+                elif heard == "leave":
+                    os._exit(0)
+                continue
+            try:
+                order: dict[str, Any] = self._channel.receive()
+            except EOFError:
+                # The executor wants another process.
+                os._exit(0)
+            if order["type"] != "release":
+                return order
+            self._release()
+
+    def _handle(self, order: dict[str, Any]) -> None:
+        if order["type"] == "run":
+            execute_run(RunOrder.from_json(order["run"]), self._context)
+        else:
+            wanted = CallbackOrder.from_json(order["callback"])
+            call_back(wanted, self._context)
+            self._reporter.send(message("called", run=wanted.run.run_pk))
+
+    def _release(self) -> None:
+        try:
+            self._spark.release_executors()
+        except Exception:
+            # Idle executors end later on their own. If the session is broken, the run will notice.
+            logger.exception("Spark's executors could not be given back")
+
+    def _on_wait(self, run_pk: int, wait: Wait) -> None:
+        self._reporter.send(message("waiting", run=run_pk, wait=wait))
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                frame = self._channel.receive()
+            except (EOFError, OSError):
+                # The executor is gone, or does not want this run. Nobody accepts results.
+                if self._busy:
+                    kill_own_group()
+                return
+            waiting = self._waiting.get(frame["number"])
+            # None: the task was interrupted while it waited.
+            if waiting is not None:
+                waiting.put(frame)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if not self._busy:
+            os._exit(128 + number)
+        # The task's own `finally` may use Spark, whose answer would come after that of the interrupted call.
+        self._spark.interrupt_soon()
+        raise WorkerStopped
+
+
+def _seed_random_numbers() -> None:
+    # Python does it for its own generator. Otherwise all processes of a worker would draw the same numbers.
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()

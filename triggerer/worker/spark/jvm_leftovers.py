@@ -1,0 +1,183 @@
+"""What a run leaves behind in a JVM that the next run uses: remembered as it was, and cleared.
+
+Spark sessions of one JVM share its context, its cache and its Java objects. This module reaches below PySpark for them,
+and below Spark's public API for the listeners, the streaming queries and the files. A test tries each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from triggerer.processes.descendants import children_of, kill
+
+_ADDED: Final = {
+    "addedFiles": "removeFile",
+    "addedArchives": "removeFile",
+    "addedJars": "removeJar",
+}
+"""What a run gave to the executors, and the file server's method that forgets one of them."""
+_DEFAULT: Final = "default"
+_ENDING_S: Final = 2.0
+_LOOK_EVERY_S: Final = 0.01
+
+Kept = Mapping[str, Any]
+"""Java objects by name, which no run removes."""
+
+
+def remember(context: Any, session: Any) -> dict[str, Any]:
+    """Return Java objects that hold the present state of a JVM, for `clear`.
+
+    Args:
+        context: PySpark's context, which nobody has used yet.
+        session: Its session.
+    """
+    jvm, scala = context._jvm, context._jsc.sc()  # noqa: SLF001
+    java = jvm.java.util
+    kept = {
+        "context": context._jsc,  # noqa: SLF001
+        "session": session._jsparkSession,  # noqa: SLF001
+        "listeners": java.ArrayList(scala.listenerBus().listeners()),
+        "hadoop": java.HashMap(scala.hadoopConfiguration().getPropsWithPrefix("")),
+        "properties": jvm.java.lang.System.getProperties().clone(),
+    }
+    for name in _ADDED:
+        kept[name] = java.HashSet(_added(jvm, scala, name))
+    # Everything that the opening process has, with the objects above, and the set itself.
+    bindings = java.HashSet(_bindings(context._gateway).keySet())  # noqa: SLF001
+    bindings.add(bindings._target_id)  # noqa: SLF001
+    return kept | {"bindings": bindings}
+
+
+def recall(names: Mapping[str, str], client: Any) -> dict[str, Any]:
+    """Return the objects of `remember` in another process, by Py4J's names of them."""
+    from py4j.java_collections import JavaMap, JavaSet
+    from py4j.java_gateway import JavaObject
+
+    kinds = dict.fromkeys(_ADDED, JavaSet) | {"hadoop": JavaMap}
+    return {name: kinds.get(name, JavaObject)(one, client) for name, one in names.items()}
+
+
+def clear(gateway: Any, kept: Kept, *, pid: int, log_level: str, python_daemon: str) -> None:
+    """Undo everything that a run did to the JVM outside its own session, and end what it began.
+
+    Call it in a process that holds no other Java objects yet.
+
+    Args:
+        pid: The JVM.
+        log_level: The level of the root logger.
+        python_daemon: The name of the module that starts Spark's Python workers.
+    Raises:
+        Exception: An error of Py4J: the JVM is gone, or hangs in an operation.
+    """
+    jvm, scala = gateway.jvm, kept["context"].sc()
+    shared = kept["session"].sharedState()
+    _stop_work(scala, shared)
+    end_python_workers(pid, python_daemon)
+    if not shared.cacheManager().isEmpty():
+        shared.cacheManager().clearCache()
+    for rdd in _as_java(jvm, scala.getPersistentRDDs()).values():
+        rdd.unpersist(False)
+    shared.globalTempViewManager().clear()
+    for listener in jvm.java.util.ArrayList(scala.listenerBus().listeners()):
+        if not kept["listeners"].contains(listener):
+            scala.removeSparkListener(listener)
+    _restore_settings(jvm, scala, kept, log_level)
+    for name, forget in _ADDED.items():
+        _remove_added(jvm, scala, name, forget, kept[name])
+    # Last, because it removes what this function has asked for.
+    _bindings(gateway).keySet().retainAll(kept["bindings"])
+
+
+def end_python_workers(jvm: int, python_daemon: str) -> None:
+    """Kill Spark's Python workers on this machine, because they keep modules and variables of a run's functions.
+
+    Their daemon, which forks the next ones, never runs such a function and stays.
+    """
+    for child in children_of(jvm):
+        if python_daemon in _command_of(child):
+            for worker in children_of(child):
+                kill(worker)
+        else:
+            kill(child)
+
+
+def _command_of(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _stop_work(scala: Any, shared: Any) -> None:
+    scala.cancelAllJobs()
+    for query in list(shared.activeStreamingQueries().values()):
+        query.stop()
+    tracker = scala.statusTracker()
+    deadline = time.monotonic() + _ENDING_S
+    while list(tracker.getActiveJobIds()) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+        scala.cancelAllJobs()
+
+
+def _restore_settings(jvm: Any, scala: Any, kept: Kept, log_level: str) -> None:
+    system = jvm.java.lang.System
+    if not system.getProperties().equals(kept["properties"]):
+        system.setProperties(kept["properties"].clone())
+    hadoop = scala.hadoopConfiguration()
+    now = hadoop.getPropsWithPrefix("")
+    if not now.equals(kept["hadoop"]):
+        for name in set(now.keySet()) - set(kept["hadoop"].keySet()):
+            hadoop.unset(name)
+        for name, value in kept["hadoop"].items():
+            if now.get(name) != value:
+                hadoop.set(name, value)
+    if log_level != _log_level(jvm):
+        scala.setLogLevel(log_level)
+    getattr(scala, "checkpointDir_$eq")(jvm.scala.Option.empty())
+
+
+def log_level_of(context: Any) -> str:
+    """Return the level of the root logger of a context's JVM."""
+    return _log_level(context._jvm)  # noqa: SLF001
+
+
+def _log_level(jvm: Any) -> str:
+    return str(getattr(jvm, "org.apache.spark.util.Utils").getLogLevel())
+
+
+def _added(jvm: Any, scala: Any, name: str) -> Any:
+    """Return the addresses of the files, archives or JARs of a context: a set of Java that writes through."""
+    inner = _as_java(jvm, getattr(scala, name)()).get(_DEFAULT)
+    return jvm.java.util.HashSet() if inner is None else _as_java(jvm, inner).keySet()
+
+
+def _remove_added(jvm: Any, scala: Any, name: str, forget: str, kept: Any) -> None:
+    added = _added(jvm, scala, name)
+    theirs = set(added) - set(kept)
+    if not theirs:
+        return
+    added.retainAll(kept)
+    folder = Path(jvm.org.apache.spark.SparkFiles.getRootDirectory())
+    server = scala.env().rpcEnv().fileServer()
+    for address in theirs:
+        file = address.rpartition("/")[2]
+        # Otherwise a later run could not add another file of this name, or would get this one.
+        getattr(server, forget)(file)
+        with contextlib.suppress(OSError):
+            (folder / file).unlink()
+
+
+def _bindings(gateway: Any) -> Any:
+    from py4j.java_gateway import JavaObject
+
+    # Py4J names its own server so, see `ensure_callback_server_started` in PySpark.
+    server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)  # noqa: SLF001
+    return server.getGateway().getBindings()
+
+
+def _as_java(jvm: Any, scala_map: Any) -> Any:
+    return jvm.scala.jdk.javaapi.CollectionConverters.asJava(scala_map)

@@ -1,0 +1,36 @@
+"""The border between this process's own code and users' code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def users_code() -> Iterator[None]:
+    """Let a process that users' code forks within the block, and that leaves the block, end there.
+
+    Otherwise it would go on as a second run: report results, and wait for orders.
+    """
+    pid = os.getpid()
+    code = 0
+    try:
+        yield
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        raise
+    except BaseException:
+        code = 1
+        if os.getpid() != pid:
+            traceback.print_exc()
+        raise
+    finally:
+        if os.getpid() != pid:
+            for stream in (sys.stdout, sys.stderr):
+                # Users' code may have closed or replaced it.
+                with suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+            os._exit(code)
