@@ -101,7 +101,8 @@ def test_the_users_settings_win_over_every_default() -> None:
 def test_the_users_java_options_come_after_ours_and_need_not_repeat_them() -> None:
     given = conf(SparkSettings(conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}))
     # Spark's launcher puts the default ones first, and Java takes the last of each.
-    assert given["spark.driver.defaultJavaOptions"] == '-XX:TieredStopAtLevel=1 "-Da=b c"'
+    ours = '-XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=1 "-Da=b c"'
+    assert given["spark.driver.defaultJavaOptions"] == ours
     assert given["spark.driver.extraJavaOptions"] == "-XX:TieredStopAtLevel=4"
 
 
@@ -191,3 +192,17 @@ def test_the_line_that_matters_is_taken_out_of_a_java_error() -> None:
     assert reason_of(error) == "java.lang.Bad: it is"
     assert reason_of(RuntimeError("\nfirst\nsecond")) == "first"
     assert reason_of(KeyError()) == "KeyError"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [
+        ("-Xss4m", "-XX:+ExitOnOutOfMemoryError -Xss4m"),
+        ("-XX:-ExitOnOutOfMemoryError", "-XX:-ExitOnOutOfMemoryError"),
+    ],
+)
+def test_a_driver_out_of_heap_ends_unless_the_user_says_otherwise(
+    theirs: str, expected: str
+) -> None:
+    key = "spark.driver.defaultJavaOptions"
+    assert conf(SparkSettings(conf={key: theirs}))[key] == expected
