@@ -36,6 +36,7 @@ def hosting(
         database: object,
         background: TaskGroup,
         workers: TaskGroup,
+        readiness: object,
     ) -> None:
         await start(background, workers)
 

@@ -12,6 +12,7 @@ from triggerer import hosting
 from triggerer.config import load_settings
 from triggerer.service import Part
 from triggerer.service.parts import start_parts
+from triggerer.service.status import Readiness
 from triggerer.store.database.opening import open_database
 from triggerer.store.watchers import parked_writer
 
@@ -50,7 +51,8 @@ async def given(folder: Path, line: str) -> dict[str, Any]:
     settings = load_settings(file, environ={})
     async with open_database(settings.database.url, create=True) as database:
         tasks = cast("Any", Tasks())
-        await start_parts(settings, frozenset({Part.TRIGGERER}), database, tasks, tasks)
+        parts = frozenset({Part.TRIGGERER})
+        await start_parts(settings, parts, database, tasks, tasks, Readiness())
     runtime = Host.given["runtime"]
     return {
         "falls_behind": runtime.falls_behind,

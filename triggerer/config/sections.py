@@ -242,6 +242,16 @@ class ApiSettings:
     """Webhooks by name."""
 
 
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """`[metrics]`: the address of each process for Prometheus and for probes."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. Nothing there needs a token, so another address must not be reachable by strangers."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """None: no address. `/metrics`, `/livez` and `/readyz` are then only at the API, and at a socket in `home`."""
+
+
 SECTIONS: Final[dict[str, type[Any]]] = {
     "core": CoreSettings,
     "database": DatabaseSettings,
@@ -251,4 +261,5 @@ SECTIONS: Final[dict[str, type[Any]]] = {
     "executor": ExecutorSettings,
     "spark": SparkSettings,
     "api": ApiSettings,
+    "metrics": MetricsSettings,
 }

@@ -15,6 +15,7 @@ from triggerer.config.sections import (
     DagProcessorSettings,
     DatabaseSettings,
     ExecutorSettings,
+    MetricsSettings,
     SchedulerSettings,
     SparkSettings,
     TriggererSettings,
@@ -37,6 +38,7 @@ class Settings:
     executor: ExecutorSettings
     spark: SparkSettings
     api: ApiSettings
+    metrics: MetricsSettings
     pools: Mapping[str, int]
     """Slots by pool name. A DAG file that names another pool has an error."""
     connections: Mapping[str, Mapping[str, Any]] = field(repr=False)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
 from triggerer.domain.attempts import RunOrder
+from triggerer.observability.metrics.table import RUN_DELAY, RUN_QUEUE
 from triggerer.store.database.script import Row, Script, Step, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, announce
@@ -58,9 +60,12 @@ class Claims:
 
     def claimed(self, rows: Sequence[Row]) -> list[RunOrder]:
         """Return the runs that `claim_step` claimed, in the order of execution."""
-        return claimed_runs(
+        orders = claimed_runs(
             rows, executor=self._executor, log_home=self._home, connect=self._connect
         )
+        if orders:
+            _count(orders)
+        return orders
 
     async def claim(
         self, limit: int, *, uses_pools: bool, has_broken_files: bool
@@ -158,3 +163,16 @@ def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
     """Hold the runs of broken files that a claim would pick, then claim."""
     yield from hold_broken(limit=limit)
     return (yield from claim)
+
+
+def _count(orders: Sequence[RunOrder]) -> None:
+    """Count a claim, for the metrics."""
+    oldest = min(order.queued_at for order in orders)
+    RUN_QUEUE.observe(max((datetime.now(UTC) - oldest).total_seconds(), 0.0))
+    scheduled = [
+        (order.queued_at - order.run_after).total_seconds()
+        for order in orders
+        if order.run_type == "scheduled" and order.attempt == 1
+    ]
+    if scheduled:
+        RUN_DELAY.observe(max(*scheduled, 0.0))

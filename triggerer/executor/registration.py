@@ -96,6 +96,11 @@ class Registration:
         self._guarded_lease = OwnLease(expiry, margin=_GUARD_MARGIN, clock=clock)
         self._guard: LeaseGuard | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the lease holds, by this executor's own clock."""
+        return not self._lease.is_over
+
     async def renew(self) -> None:
         """Extend the lease to `expiry` from now.
 

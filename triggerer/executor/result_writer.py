@@ -23,6 +23,7 @@ from triggerer.errors import (
 )
 from triggerer.executor.emissions import record_emitted
 from triggerer.executor.unbegun import hold_unbegun
+from triggerer.observability.metrics.table import RUN_DURATION, RUNS
 from triggerer.store.database.group_commit import GroupCommit
 from triggerer.store.database.script import Row, Step, perform, single_step
 from triggerer.store.database.transactions import Database
@@ -291,6 +292,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             if update.end is not None and _has_claim(update.order, claims)
         ]
         for update in ends:
+            _count_end(update)
             _log_failure(update)
         if ended := {update.order.dag_id for update in ends}:
             await self._database.announce_here({Signal.RUNS_ENDED: ended})
@@ -331,6 +333,15 @@ def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
         tasks=tuple(task.failed(error) for task in update.tasks),
         end=end and replace(end, state=RunState.FAILED, error=error),
     )
+
+
+def _count_end(update: AttemptUpdate) -> None:
+    """Count a stored end, for the metrics. A repeat after a commit with unknown outcome counts twice."""
+    end, order = update.end, update.order
+    assert end is not None
+    RUNS.add(1, end.state.value)
+    seconds = (end.ended_at - order.queued_at).total_seconds()
+    RUN_DURATION.observe(max(seconds, 0.0), end.state.value)
 
 
 def _log_failure(update: AttemptUpdate) -> None:

@@ -15,6 +15,7 @@ from anyio.abc import TaskStatus
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.domain.timetables import clock
 from triggerer.errors import StoreError, TriggererError
+from triggerer.observability.metrics.table import RUNS_CREATED
 from triggerer.scheduler.optimistic import OptimisticPlanner
 from triggerer.scheduler.plan import Plan, plan_locked
 from triggerer.scheduler.ready import Alarms, ReadyQueue
@@ -221,6 +222,8 @@ class Scheduler:
         self._ready.add(plan.locked, by_clock=by_clock)
         self._waits = bool(plan.locked) and not looked_at
         self.runs_created += plan.runs_created
+        if plan.runs_created:
+            RUNS_CREATED.add(plan.runs_created)
 
     def _set_alarms(self, plan: Plan) -> None:
         if plan.now is None:

@@ -13,6 +13,8 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.config import Settings
 from triggerer.processes.instance_ids import new_instance_id
+from triggerer.service.metrics import MOST_LANES, DatabaseGauges, StreamMetrics, gathered
+from triggerer.service.status import Readiness
 from triggerer.service.supervising import Runs, once_it_answers, unless_it_returns, without_status
 from triggerer.store.database.transactions import Database
 
@@ -47,6 +49,7 @@ async def start_parts(
     database: Database,
     background: TaskGroup,
     workers: TaskGroup,
+    readiness: Readiness,
 ) -> None:
     """Build and start the given parts in this process. `start_api` starts the API."""
     if visible := [part.value for part in sorted(parts & _OWN_NOTHING)]:
@@ -57,12 +60,14 @@ async def start_parts(
     if Part.DAG_PROCESSOR in parts:
         await workers.start(unless_it_returns, "dag-processor", _dag_processor(settings, database))
     if Part.TRIGGERER in parts:
-        await _start_triggerer(settings, database, background, workers)
+        await _start_triggerer(settings, database, background, workers, readiness)
     if Part.SCHEDULER in parts:
         await workers.start(unless_it_returns, "scheduler", _scheduler(settings, database))
         await workers.start(unless_it_returns, "backfills", _backfills(settings, database))
+        gauges = DatabaseGauges(database, _parked_bounds(settings.triggerer))
+        await background.start(unless_it_returns, "gauges", gauges.run)
     if Part.EXECUTOR in parts:
-        await _start_executor(settings, database, background, workers)
+        await _start_executor(settings, database, background, workers, readiness)
 
 
 async def start_api(
@@ -88,7 +93,11 @@ async def start_api(
 
 
 async def _start_triggerer(
-    settings: Settings, database: Database, background: TaskGroup, workers: TaskGroup
+    settings: Settings,
+    database: Database,
+    background: TaskGroup,
+    workers: TaskGroup,
+    readiness: Readiness,
 ) -> None:
     from triggerer.hosting import TriggerHost
     from triggerer.hosting.ownership import OWN_LEASE_MARGIN
@@ -147,8 +156,11 @@ async def _start_triggerer(
     background.start_soon(unless_it_returns, "states", without_status(states.run))
     background.start_soon(unless_it_returns, "bookmarks", without_status(bookmarks.run))
     await workers.start(unless_it_returns, "triggerer", host.run)
-    reporter = Reporter(database, instance_id, partial(read_streams, host.manager))
+    reporter = Reporter(database, instance_id, lambda: read_streams(host.manager))
     await workers.start(unless_it_returns, "reporter", reporter.run)
+    metrics = StreamMetrics(lambda: read_streams(host.manager, most_lanes=MOST_LANES))
+    await workers.start(unless_it_returns, "stream metrics", partial(gathered, metrics.read))
+    readiness.add("the lease on streams", lambda: not lease.is_over)
 
 
 def _trigger_factory(settings: Settings) -> TriggerFactory:
@@ -248,7 +260,11 @@ def _backfills(settings: Settings, database: Database) -> Runs:
 
 
 async def _start_executor(
-    settings: Settings, database: Database, background: TaskGroup, workers: TaskGroup
+    settings: Settings,
+    database: Database,
+    background: TaskGroup,
+    workers: TaskGroup,
+    readiness: Readiness,
 ) -> None:
     from triggerer.executor.executor import Executor
     from triggerer.executor.registration import Registration
@@ -274,6 +290,7 @@ async def _start_executor(
         expiry=settings.executor.lease_duration,
         holder=None if database.dialect == "sqlite" else executor,
     )
+    readiness.add("the lease on runs", lambda: registration.is_held)
     # The registration outlives the executor. Otherwise another executor would take over its last runs.
     await background.start(
         unless_it_returns,

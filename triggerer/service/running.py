@@ -25,6 +25,7 @@ from triggerer.operations.connections import share_connections
 from triggerer.processes.signals import Interrupted, told_to_stop
 from triggerer.service.parts import ALL_PARTS, Part, start_api, start_parts
 from triggerer.service.sd_notify import SystemdNotifier
+from triggerer.service.status import Readiness, status_served
 from triggerer.service.supervising import once_it_answers, unless_it_returns
 from triggerer.store.dags.listing import count_definitions
 from triggerer.store.database.opening import open_database
@@ -179,13 +180,14 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
     async with AsyncExitStack() as stack:
         listener = _listener(settings, parts, stack)
         database = await start(lambda: _open_database(settings, stack))
-        with lock_exclusively(database):
+        readiness = Readiness()
+        with lock_exclusively(database), status_served(settings, database, readiness):
             await start(lambda: _prepare(database))
             # The outer group ends last: the parts in the inner group need it to finish their work.
             async with anyio.create_task_group() as background:
                 await background.start(unless_it_returns, "wakeups", partial(listen, database))
                 async with anyio.create_task_group() as workers:
-                    await start_parts(settings, parts, database, background, workers)
+                    await start_parts(settings, parts, database, background, workers, readiness)
                     if listener is not None:
                         await start_api(settings, parts, database, workers, listener)
                     # Imported modules are never garbage. Exempt them from collections.
@@ -197,7 +199,9 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
                         parts=[part.value for part in sorted(parts)],
                         database=database.name,
                     )
+                    readiness.is_started = True
                     yield Service(database, settings)
+                    readiness.is_started = False
                     workers.cancel_scope.cancel()
                 background.cancel_scope.cancel()
 

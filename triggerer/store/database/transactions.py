@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from triggerer.errors import OutcomeUnknown, StoreUnavailable
 from triggerer.observability.logging_setup import LazyLogger
+from triggerer.observability.metrics.table import DATABASE_DURATION, UNKNOWN_OUTCOMES
 from triggerer.store.database.availability import Availability, Use
 from triggerer.store.database.clock import NOW_KEY, Now, now_of
 from triggerer.store.database.driver_errors import committing, translated
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 _log = LazyLogger(__name__)
 
 CLOSE_TIMEOUT: Final = timedelta(seconds=5)
+_COUNTED: Final = "triggerer.counted"
+_SCRIPTS, _STEPS, _TRANSACTIONS, _READS = map(
+    DATABASE_DURATION.of, ("script", "step", "transaction", "read")
+)
 T = TypeVar("T")
 
 
@@ -119,6 +125,7 @@ class Database:
             committed.
         """
         announced: Announced = {}
+        began = time.monotonic()
         try:
             if self._turn is None:
                 result = await self._runner.perform(script, announced)
@@ -129,8 +136,10 @@ class Database:
             self.availability.record_failure(Use.WRITES, error)
             if isinstance(error, OutcomeUnknown):
                 # The transaction may have committed. An unnecessary wake-up does no harm.
+                UNKNOWN_OUTCOMES.add()
                 await self.announce_here(announced)
             raise
+        _SCRIPTS.observe(time.monotonic() - began)
         self.availability.record_success(Use.WRITES)
         await self.announce_here(announced)
         return result
@@ -142,6 +151,7 @@ class Database:
             As `transaction`.
         Cancellation: A step that has begun is finished.
         """
+        began = time.monotonic()
         try:
             if self._turn is None:
                 rows = await self._runner.perform_step(step)
@@ -149,8 +159,11 @@ class Database:
                 async with self._turn:
                     rows = await self._runner.perform_step(step)
         except (OutcomeUnknown, StoreUnavailable) as error:
+            if isinstance(error, OutcomeUnknown):
+                UNKNOWN_OUTCOMES.add()
             self.availability.record_failure(Use.WRITES, error)
             raise
+        _STEPS.observe(time.monotonic() - began)
         self.availability.record_success(Use.WRITES)
         return rows
 
@@ -171,6 +184,7 @@ class Database:
     @asynccontextmanager
     async def _transaction(self, commit_timeout: timedelta) -> AsyncIterator[AsyncSession]:
         session = self._session(self.writer)
+        began = time.monotonic()
         try:
             if self._file is not None:
                 self._file.check()
@@ -186,6 +200,7 @@ class Database:
                 if self._file is not None:
                     self._file.check_committed()
             except OutcomeUnknown:
+                UNKNOWN_OUTCOMES.add()
                 # The transaction may have committed. An unnecessary wake-up does no harm.
                 await self.announce_here(announced_in(session))
                 raise
@@ -194,7 +209,10 @@ class Database:
             raise
         finally:
             await self._close(session)
+        _TRANSACTIONS.observe(time.monotonic() - began)
         self.availability.record_success(Use.WRITES)
+        for count in session.info.get(_COUNTED, ()):
+            count()
         await self.announce_here(announced_in(session))
 
     @asynccontextmanager
@@ -204,12 +222,14 @@ class Database:
         Raises:
             StoreUnavailable, StoreRefused: As `transaction`.
         """
+        began = time.monotonic()
         try:
             async with self._reading() as session:
                 yield session
         except StoreUnavailable as error:
             self.availability.record_failure(Use.READS, error)
             raise
+        _READS.observe(time.monotonic() - began)
         self.availability.record_success(Use.READS)
 
     async def probe(self) -> None:
@@ -263,6 +283,11 @@ class Database:
         for signal, subjects in announced.items():
             self.wakeups.publish(signal, *subjects)
         await self.transport.send(announced)
+
+
+def count_on_commit(session: AsyncSession, count: Callable[[], None]) -> None:
+    """Call a function when the session's transaction has committed, to count what it stored."""
+    session.info.setdefault(_COUNTED, []).append(count)
 
 
 def _all(steps: Sequence[Step]) -> Script[list[list[Row]]]:

@@ -139,7 +139,7 @@ class InsertEvents:
         columns = list(zip(*self.rows, strict=True))
         while len(columns) > len(PLAIN_FIELDS) and set(columns[-1]) == {None}:
             del columns[-1]
-        return [insert_into_sqlite(connection, columns, want_ids=self.want_ids)]
+        return [insert_into_sqlite(connection, columns, want_ids=self.want_ids)[:2]]
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         return _POSTGRES, (self.want_ids, *map(list, zip(*self.rows, strict=True)))
@@ -159,8 +159,8 @@ def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script
 
 def insert_into_sqlite(
     connection: sqlite3.Connection, columns: Sequence[Sequence[Any]], *, want_ids: bool
-) -> tuple[Sequence[str], Sequence[int]]:
-    """Insert and queue; return the DAGs that may wait and, if wanted, the new ids.
+) -> tuple[Sequence[str], Sequence[int], int]:
+    """Insert and queue; return the DAGs that may wait, the new ids if they are wanted, and the number of new events.
 
     No Python code runs for each row, because the event loop would wait for the interpreter's lock meanwhile.
 
@@ -172,17 +172,17 @@ def insert_into_sqlite(
     width = len(columns)
     if len(asset_ids) == 1:
         dag_ids, event_ids = _insert_one(connection, [value for (value,) in columns])
-        return dag_ids, event_ids if want_ids else ()
+        return dag_ids, event_ids if want_ids else (), len(event_ids)
     (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
     most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
-    done, left = 0, len(asset_ids)
+    done, left, count = 0, len(asset_ids), 0
     # Only a few sizes, so that each statement stays prepared.
     for size in _SQLITE_ROWS:
         while left >= size <= most:
             values: list[Any] = [None] * (size * width)
             for place, column in enumerate(columns):
                 values[place::width] = column[done : done + size]
-            connection.execute(_sqlite_insert(size, width), values)
+            count += connection.execute(_sqlite_insert(size, width), values).rowcount
             done += size
             left -= size
     dag_ids = ()
@@ -190,7 +190,7 @@ def insert_into_sqlite(
         of_assets = json.dumps(sorted(set(asset_ids)))
         dag_ids = tuple(dag_id for (dag_id,) in connection.execute(_SQLITE_WAITING, (of_assets,)))
     new = connection.execute(_SQLITE_NEW, (highest,)) if want_ids else ()
-    return dag_ids, [event_id for (event_id,) in new]
+    return dag_ids, [event_id for (event_id,) in new], count
 
 
 @lru_cache(maxsize=8)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.storable import check_partition_key
+from triggerer.observability.metrics.table import EVENTS_RECORDED
 from triggerer.store.database.script import perform
-from triggerer.store.database.transactions import database_now
+from triggerer.store.database.transactions import count_on_commit, database_now
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.events.alias_attachment import attach_events
 from triggerer.store.events.bulk_insert import EventRow, insert_events
@@ -59,6 +61,10 @@ async def record_events(session: AsyncSession, events: Sequence[NewAssetEvent]) 
         dag_ids |= await perform(session, attach_events(rows, aliases, inserted.event_ids))
     if dag_ids:
         announce(session, Signal.EVENTS_QUEUED, *dag_ids)
+    count = len(inserted.event_ids)
+    if count:
+        source = "request" if events[0].source_dag_id is None else "task"
+        count_on_commit(session, partial(EVENTS_RECORDED.add, count, source))
     return list(inserted.event_ids)
 
 

@@ -71,6 +71,11 @@ class EventBatch:
         """Stream states to store with the events, at most one for each stream."""
 
     @property
+    def refusals(self) -> int:
+        """The number of events that were refused when they were submitted."""
+        return sum(refused is not None for _, _, refused in self._rowless)
+
+    @property
     def refused(self) -> int:
         """The number of events without rows, refused events included."""
         return len(self._rowless)

@@ -27,7 +27,9 @@ from triggerer.store.events.event_rows import EventRows
 
 @dataclass(frozen=True, slots=True)
 class RecordEvents:
-    """A step with one result row: the DAGs for which events may wait now, and the numbers of the fences that hold.
+    """A step with one result row: the DAGs for which events may wait now, the fences that hold, and the new events.
+
+    The fences are given by number, and the new events are counted without repeats.
 
     Rows whose fence does not hold are not stored. Nobody can take over the streams of the other rows until the
     transaction has ended. On PostgreSQL the statement also notifies other processes, so it can be the whole
@@ -53,9 +55,10 @@ class RecordEvents:
             is_allowed = [number in allowed for number in self.rows.fence_numbers()]
             columns = [list(compress(column, is_allowed)) for column in columns]
         dag_ids: Sequence[str] = ()
+        new = 0
         if columns[0]:
-            dag_ids, _ = insert_into_sqlite(connection, columns, want_ids=False)
-        return [(dag_ids, valid)]
+            dag_ids, _, new = insert_into_sqlite(connection, columns, want_ids=False)
+        return [(dag_ids, valid, new)]
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         rows = self.rows
@@ -111,7 +114,8 @@ WITH held AS MATERIALIZED (
 ), {insert}, waiting AS (
     SELECT array_agg(DISTINCT dag_id) AS dag_ids FROM queued
 ), {notify}
-SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SELECT count(*) FROM notified)
+SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SELECT count(*) FROM new),
+       (SELECT count(*) FROM notified)
 """
 
 

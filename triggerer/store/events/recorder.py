@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from random import Random
 from typing import Final
 from uuid import uuid4
@@ -22,6 +24,13 @@ from triggerer.errors import (
     TriggererError,
 )
 from triggerer.observability.logging_setup import LazyLogger
+from triggerer.observability.metrics.table import (
+    EVENT_LATENCY,
+    EVENTS_RECORDED,
+    EVENTS_REFUSED,
+    RECORD_BATCH,
+    RECORD_DURATION,
+)
 from triggerer.store.database.clock import Now, TurnClock
 from triggerer.store.database.group_commit import GroupCommit
 from triggerer.store.database.script import Row, Script
@@ -209,17 +218,19 @@ class EventRecorder(GroupCommit[EventBatch]):
         rows = len(batch.keys)
         if not rows:
             return frozenset()
+        began = time.monotonic()
         fences = list(batch.fences)
         step = RecordEvents(batch.rows, fences, self._database.transport.sender)
         if batch.states:
             row = await self._database.perform(_record_with_states(step, batch.states))
         else:
             row = (await self._database.perform_step(step))[0]
-        dag_ids, valid, *_ = row
+        dag_ids, valid, *others = row
         if dag_ids:
             await self._database.announce_here({Signal.EVENTS_QUEUED: set(dag_ids)})
         self.rows_written += rows
         self.flushes += 1
+        _count(batch, rows, began, new=others[0] if others else rows)
         return frozenset(fences) - {fences[number - 1] for number in valid or ()}
 
     def _settle(
@@ -229,6 +240,8 @@ class EventRecorder(GroupCommit[EventBatch]):
         refusal: StoreError | None = None,
         lost: frozenset[Fence] = frozenset(),
     ) -> None:
+        if refused := len(part) if refusal is not None else part.refusals:
+            EVENTS_REFUSED.add(refused)
         for fence in lost:
             self._on_fenced(fence)
         part.complete(refusal, lost)
@@ -257,6 +270,15 @@ class EventRecorder(GroupCommit[EventBatch]):
             # A commit whose answer was lost may have queued events, and its repeat did not announce them.
             self._database.wakeups.publish(Signal.EVENTS_QUEUED)
             _log.info("asset events are written again", events=self.unsettled)
+
+
+def _count(batch: EventBatch, rows: int, began: float, *, new: int) -> None:
+    """Count one transaction, for the metrics. `new`: the events that are no repeats."""
+    RECORD_DURATION.observe(time.monotonic() - began)
+    RECORD_BATCH.observe(rows)
+    EVENTS_RECORDED.add(new, "watcher")
+    oldest = batch.rows.shared[0].timestamp
+    EVENT_LATENCY.observe(max((datetime.now(UTC) - oldest).total_seconds(), 0.0))
 
 
 def _record_with_states(step: RecordEvents, states: Sequence[StateChange]) -> Script[Row]:

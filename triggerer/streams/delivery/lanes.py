@@ -267,6 +267,8 @@ class Lanes:
         """The lane that has just reached a bound. The caller of `append` handles it, and sets this to None."""
         self.outstanding = 0
         self.outstanding_bytes = 0
+        self.oldest_at = 0.0
+        """When the first event of the batch that was taken last had been broadcast, by the monotonic clock."""
         self.on_low_water: Callable[[Lane], None] = _ignore
         self.on_failed: Callable[[Lane], None] = _ignore
         """Called when an advance with a failed event has returned."""
@@ -359,6 +361,7 @@ class Lanes:
             if head is None or head.unresolved:
                 lane.is_scheduled = False
             else:
+                self.oldest_at = head.broadcast_at
                 batch = lane.take(limit, decide, decides_all=lane.key in decided_lanes)
                 if batch:
                     yield batch
@@ -373,6 +376,8 @@ class Lanes:
             IndexError: No lane is ready; see `has_ready`.
         """
         lane = self._ready.popleft()
+        if lane.head is not None:
+            self.oldest_at = lane.head.broadcast_at
         decides_all = lane.key in self.decided_lanes
         return lane, lane.take(limit, self.decide, decides_all=decides_all)
 
@@ -394,6 +399,9 @@ class Lanes:
                 # See `has_ready`.
                 lane.is_scheduled = False
                 continue
+            if not count:
+                # The lane that has waited longest.
+                self.oldest_at = head.broadcast_at
             if not (head.next or head.nacks or head.counts.failing or lane.key in decided_lanes):
                 # Like `Lane.take`, without a call: this runs for each message if each message is its own lane.
                 head.lane = lane.head = lane.tail = None

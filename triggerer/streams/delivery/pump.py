@@ -10,6 +10,8 @@ import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.observability.metrics.table import OPERATION_DURATION, PROCESS_DURATION
+from triggerer.observability.redaction import redact_text
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Lane
@@ -33,6 +35,9 @@ class Pump:
         self._turns = LoopTick()
         self._task_name = f"shared-stream-pump[{state.key}]"
         self._what = f"advance() of the shared stream {state.name}"
+        self._name = redact_text(state.name)
+        self._durations = OPERATION_DURATION.of(self._name, "advance", "")
+        self._ages = PROCESS_DURATION.of(self._name)
         self._awaited: Sequence[AdvanceItem] | None = None
         # The advances of lanes that advance side by side.
         self._awaited_beside: dict[Lane, Sequence[AdvanceItem]] = {}
@@ -92,6 +97,7 @@ class Pump:
     async def _advance_one_by_one(self, producer: SharedStreamProducer) -> None:
         lanes, progress, turns = self._state.lanes, self._state.progress, self._turns
         advance, backlogs = producer.advance, self._state.backlogs
+        monotonic = self._state.clock.monotonic
         turns.watch()
         handled = 0
         for batch in lanes.batches(_BURST):
@@ -103,7 +109,13 @@ class Pump:
                 # The batch before is finished, so there may be room. If the loop has not turned, nobody waits yet.
                 progress.signal_room()
             self._awaited = batch
-            await advance(batch)
+            began, oldest_at = monotonic(), lanes.oldest_at
+            try:
+                await advance(batch)
+            except Exception as error:
+                self._count_failure(error, began)
+                raise
+            self._count(began, oldest_at)
             if backlogs.by_lane:
                 self._state.mark_advanced(batch)
             if turns.has_turned:
@@ -130,7 +142,12 @@ class Pump:
                 lanes.finish(lane)
                 continue
             tasks.start_soon(
-                self._advance_beside_others, producer, lane, batch, name=self._task_name
+                self._advance_beside_others,
+                producer,
+                lane,
+                batch,
+                lanes.oldest_at,
+                name=self._task_name,
             )
             handled += len(batch)
             if handled >= _BURST:
@@ -138,23 +155,30 @@ class Pump:
                 await checkpoint()
 
     async def _advance_beside_others(
-        self, producer: SharedStreamProducer, lane: Lane, batch: Sequence[AdvanceItem]
+        self,
+        producer: SharedStreamProducer,
+        lane: Lane,
+        batch: Sequence[AdvanceItem],
+        oldest_at: float,
     ) -> None:
         state = self._state
         if not state.may_act:
             # A task that has not started yet is cancelled only at its first wait.
             return
         self._awaited_beside[lane] = batch
+        began = state.clock.monotonic()
         try:
             with plugin_code(self._what):
                 await producer.advance(batch)
             if state.backlogs.by_lane:
                 state.mark_advanced(batch)
-        except Exception:
+        except Exception as error:
+            self._count_failure(error, began)
             state.is_ending = True
             raise
         finally:
             del self._awaited_beside[lane]
+        self._count(began, oldest_at)
         state.lanes.finish(lane)
         await checkpoint_if_cancelled()
         # The lane may be ready again, or the poll may be waiting for the room that this advance has made.
@@ -169,7 +193,12 @@ class Pump:
             if not batches:
                 continue
             tasks.start_soon(
-                self._advance_together, producer, together, batches, name=self._task_name
+                self._advance_together,
+                producer,
+                together,
+                batches,
+                lanes.oldest_at,
+                name=self._task_name,
             )
             if lanes.has_ready:
                 await checkpoint()
@@ -179,6 +208,7 @@ class Pump:
         producer: SharedStreamProducer,
         together: list[Lane],
         batches: list[list[AdvanceItem]],
+        oldest_at: float,
     ) -> None:
         state = self._state
         if not state.may_act:
@@ -194,6 +224,7 @@ class Pump:
             state.progress.signal()
 
         self._awaited_together[id(batches)] = batches
+        began = state.clock.monotonic()
         try:
             with plugin_code(self._what):
                 await producer.advance_lanes(batches, report)
@@ -201,16 +232,28 @@ class Pump:
                 for place, batch in enumerate(batches):
                     if place not in reported:
                         state.mark_advanced(batch)
-        except Exception:
+        except Exception as error:
+            self._count_failure(error, began)
             state.is_ending = True
             raise
         finally:
             del self._awaited_together[id(batches)]
+        self._count(began, oldest_at)
         finish = state.lanes.finish
         for lane in _unreported(together, reported) if reported else together:
             finish(lane)
         await checkpoint_if_cancelled()
         state.progress.signal()
+
+    def _count(self, began: float, oldest_at: float) -> None:
+        """Count one call of the producer, for the metrics."""
+        now = self._state.clock.monotonic()
+        self._durations.observe(now - began)
+        self._ages.observe(now - oldest_at)
+
+    def _count_failure(self, error: Exception, began: float) -> None:
+        seconds = self._state.clock.monotonic() - began
+        OPERATION_DURATION.observe(seconds, self._name, "advance", type(error).__name__)
 
     def _finish_reported(self) -> None:
         """Finish the lanes that a call has reported as advanced while its other lanes were not."""

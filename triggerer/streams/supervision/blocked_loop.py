@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import structlog
 
 from triggerer.abc import current_subscriber
+from triggerer.observability.metrics.table import LOOP_STALL_SECONDS, LOOP_STALLS
 
 _log = structlog.get_logger(__name__)
 
@@ -67,6 +68,8 @@ class LogStalls:
         )
 
     def ended(self, stall: Stall, seconds: float) -> None:
+        LOOP_STALLS.add()
+        LOOP_STALL_SECONDS.add(seconds)
         _log.warning("the event loop turns again", **_blocker(stall), seconds=round(seconds, 2))
 
 
@@ -159,6 +162,26 @@ class StallWatch:
             seconds=seconds,
             is_computing=is_computing,
         )
+
+
+def look_at_loop(loop: asyncio.AbstractEventLoop, thread: int, *, seconds: float) -> Stall:
+    """Return the code that an event loop runs now. Called from another thread, when the loop does not answer.
+
+    Args:
+        thread: The loop's thread.
+        seconds: How long the loop has not answered.
+    """
+    task = asyncio.current_task(loop)
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  (documented, for this)
+    name, kind, owner = _owner_of(task)
+    return Stall(
+        task=name,
+        trigger=owner if kind == "watcher" else None,
+        stream=owner if kind != "watcher" else None,
+        stack="" if frame is None else _shown(frame),
+        seconds=seconds,
+        is_computing=None,
+    )
 
 
 class Usage(NamedTuple):

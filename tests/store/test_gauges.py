@@ -1,0 +1,130 @@
+"""What metrics show of the database, and that the counters agree with its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import update
+
+from tests.actors import TESTER
+from tests.store.seeding import (
+    FENCE,
+    NOW,
+    Event,
+    add_asset,
+    add_dag,
+    add_stream,
+    count_events,
+    record,
+    recording,
+)
+from tests.store.test_pages import filled  # noqa: F401 (a fixture)
+from triggerer.domain.watchers.parked import ParkedBounds
+from triggerer.errors import MoveRefused
+from triggerer.observability.metrics import table
+from triggerer.operations.emitting import emit_event
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.listing.gauges import read_gauges
+from triggerer.store.schema.models import ParkedMessage, Stream, Watcher
+from triggerer.store.streams.leases import register_instance
+
+
+@pytest.fixture(autouse=True)
+def _nothing_counted() -> Iterator[None]:
+    yield
+    for counter in table.COUNTERS:
+        counter.clear()
+
+
+async def gauges(database: Database) -> dict[tuple[str, ...], float]:
+    bounds = ParkedBounds(max_messages=10, max_bytes=100, total_bytes=12)
+    async with database.reading() as session:
+        samples = await read_gauges(session, bounds)
+    found = {
+        (one.metric.name.removeprefix("triggerer_"), *one.labels): one.value for one in samples
+    }
+    assert len(found) == len(samples)
+    return found
+
+
+async def test_gauges_show_watchers_parked_messages_runs_dags_and_instances(
+    filled: Database,  # noqa: F811
+) -> None:
+    async with filled.transaction() as session:
+        now = await database_now(session)
+        await session.execute(
+            update(Stream).values(owner=FENCE.owner, expires_at=now + timedelta(minutes=1))
+        )
+        since = now - timedelta(minutes=5)
+        failing = update(Watcher).where(Watcher.id == 1).values(state="failing", updated_at=since)
+        await session.execute(failing)
+        kept = update(ParkedMessage).where(ParkedMessage.id == 2).values(state="kept")
+        await session.execute(kept)
+        await register_instance(session, "elsewhere:1:a", kind="scheduler")
+    found = await gauges(filled)
+    assert found["watchers", "failing"] == 1
+    assert found["watchers", "waiting"] == 5
+    assert found["streams_unowned",] == 0
+    assert found["watcher_failing_since_seconds", "B", "a"] >= 300
+    assert found["watcher_behind_messages", "a_b", "B"] == 1
+    assert (found["parked_messages", "set_aside"], found["parked_messages", "kept"]) == (5, 1)
+    assert found["parked_bytes",] == 6
+    # Half of all bytes.
+    assert found["parked_bound_ratio",] == 0.5
+    assert (found["runs_active", "queued"], found["dags", "active"]) == (0, 6)
+    assert (found["instances", "scheduler"], found["instances", "executor"]) == (1, 0)
+    assert found["retention_oldest_event_seconds",] > 0
+    assert abs(found["clock_skew_seconds",]) < 60
+
+
+async def test_gauges_of_an_empty_database_are_zeros(database: Database) -> None:
+    found = await gauges(database)
+    found.pop(("clock_skew_seconds",))
+    assert set(found.values()) == {0}
+
+
+def recorded(source: str) -> float:
+    return table.EVENTS_RECORDED.values().get((source,), 0)
+
+
+async def test_the_counter_of_events_agrees_with_the_rows_whatever_comes_again(
+    database: Database,
+) -> None:
+    await add_stream(database)
+    await add_asset(database, 1, "flights")
+    refused = table.EVENTS_REFUSED.values()[()]
+
+    def events() -> list[Event]:
+        return [Event({"n": n}, f"k{n}") for n in range(60)]
+
+    async with recording(database, max_batch_rows=25) as recorder:
+        await record(recorder, *events())
+        await record(recorder, *events()[:30], Event({}, "new"), Event({"n": "\0"}, "bad"))
+        await record(recorder, Event({}, "alone"))
+        await record(recorder, Event({}, "alone"))
+    assert await count_events(database) == 62
+    assert recorded("watcher") == 62
+    assert table.EVENTS_REFUSED.values()[()] == refused + 1
+
+
+async def test_an_event_by_request_counts_once_its_transaction_has_committed(
+    database: Database,
+) -> None:
+    await add_dag(database, "d", None)
+    before = recorded("request")
+
+    async def emit(*, fails: bool) -> None:
+        async with database.transaction() as session:
+            await emit_event(session, TESTER, "x-test:a", {}, create=True)
+            assert recorded("request") == before
+            if fails:
+                raise MoveRefused("later in the same transaction")
+
+    with pytest.raises(MoveRefused):
+        await emit(fails=True)
+    assert recorded("request") == before
+    await emit(fails=False)
+    assert recorded("request") == before + 1
+    assert NOW

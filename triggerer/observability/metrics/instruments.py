@@ -1,0 +1,124 @@
+"""Counters and histograms, without a library: a part that counts imports nothing else, and a count costs a dict entry.
+
+Each instrument is changed by one thread at a time. Readers copy it in one step, so they need no lock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+OTHER: Final = "other"
+"""The label of everything beyond the bound of an instrument's series."""
+SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+LONG_SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+ROWS: Final = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of the table."""
+
+    name: str
+    """With the unit; a counter's name ends in `_total`."""
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    source: str = ""
+    """The parts that serve it."""
+    otel: str | None = None
+    """The name of OpenTelemetry's semantic conventions, if there is one."""
+
+
+class Counter:
+    """A metric that only grows.
+
+    Args:
+        most: The most series. Further ones are added up under the label `other`.
+    """
+
+    def __init__(self, metric: Metric, *, most: int = 200) -> None:
+        self.metric: Final = metric
+        self._most = most
+        self._values: dict[tuple[str, ...], float] = {}
+
+    def add(self, amount: float = 1, *labels: str) -> None:
+        values = self._values
+        if labels in values:
+            values[labels] += amount
+        else:
+            labels = _bounded(labels, len(values), self._most)
+            values[labels] = values.get(labels, 0) + amount
+
+    def clear(self) -> None:
+        """Forget all series. For tests."""
+        self._values.clear()
+
+    def values(self) -> Mapping[tuple[str, ...], float]:
+        """Return the value of each series."""
+        return dict(self._values) or ({} if self.metric.labels else {(): 0.0})
+
+
+class Distribution:
+    """One series of a histogram."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def read(self) -> tuple[list[tuple[str, float]], float]:
+        """Return the cumulative counts by upper bound, and the sum."""
+        counts, total = list(self._counts), 0
+        buckets = []
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), counts, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        return buckets, self._sum
+
+
+class Histogram:
+    """A metric of distributions.
+
+    Args:
+        most: The most series. Further ones are added up under the label `other`.
+    """
+
+    def __init__(
+        self, metric: Metric, bounds: Sequence[float] = SECONDS, *, most: int = 20
+    ) -> None:
+        self.metric: Final = metric
+        self._bounds = tuple(bounds)
+        self._most = most
+        self._series: dict[tuple[str, ...], Distribution] = {}
+
+    def of(self, *labels: str) -> Distribution:
+        """Return the series with these labels. A part that observes often keeps it."""
+        found = self._series.get(labels)
+        if found is None:
+            labels = _bounded(labels, len(self._series), self._most)
+            found = self._series.setdefault(labels, Distribution(self._bounds))
+        return found
+
+    def observe(self, value: float, *labels: str) -> None:
+        self.of(*labels).observe(value)
+
+    def clear(self) -> None:
+        """Forget all series, except for parts that keep one. For tests."""
+        self._series.clear()
+
+    def series(self) -> Iterator[tuple[tuple[str, ...], Distribution]]:
+        return iter(list(self._series.items()))
+
+
+def _bounded(labels: tuple[str, ...], known: int, most: int) -> tuple[str, ...]:
+    return labels if not labels or known < most else (OTHER,) * len(labels)

@@ -1,0 +1,283 @@
+"""The table of all metrics. Code, documentation, alert rules and the dashboard name no other ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from triggerer.observability.metrics.instruments import (
+    LONG_SECONDS,
+    ROWS,
+    Counter,
+    Histogram,
+    Kind,
+    Metric,
+)
+
+METRICS: Final[dict[str, Metric]] = {}
+"""By name, in the order of the documentation."""
+COUNTERS: Final[list[Counter]] = []
+HISTOGRAMS: Final[list[Histogram]] = []
+
+_TRIGGERER: Final = "triggerer"
+_SCHEDULER: Final = "scheduler"
+_EXECUTOR: Final = "executor"
+_ALL: Final = "every part"
+
+
+def _metric(
+    name: str, kind: Kind, source: str, help_: str, *labels: str, otel: str | None = None
+) -> Metric:
+    metric = METRICS[name] = Metric(name, kind, help_, labels, source, otel)
+    return metric
+
+
+def _gauge(name: str, source: str, help_: str, *labels: str) -> Metric:
+    return _metric(name, "gauge", source, help_, *labels)
+
+
+def _read(name: str, source: str, help_: str, *labels: str, otel: str | None = None) -> Metric:
+    """Return a counter whose value is read from existing state."""
+    return _metric(name, "counter", source, help_, *labels, otel=otel)
+
+
+def _counter(name: str, source: str, help_: str, *labels: str) -> Counter:
+    counter = Counter(_metric(name, "counter", source, help_, *labels))
+    COUNTERS.append(counter)
+    return counter
+
+
+def _histogram(
+    name: str,
+    source: str,
+    help_: str,
+    *labels: str,
+    bounds: tuple[float, ...] | None = None,
+    otel: str | None = None,
+) -> Histogram:
+    metric = _metric(name, "histogram", source, help_, *labels, otel=otel)
+    histogram = Histogram(metric) if bounds is None else Histogram(metric, bounds)
+    HISTOGRAMS.append(histogram)
+    return histogram
+
+
+# Streams. The instance reads them from the streams that it owns.
+MESSAGES_CONSUMED: Final = _read(
+    "triggerer_messages_consumed_total",
+    _TRIGGERER,
+    "Messages that streams have pulled, redelivered ones included.",
+    "stream",
+    "system",
+    otel="messaging.client.consumed.messages",
+)
+MESSAGES_ADVANCED: Final = _read(
+    "triggerer_messages_advanced_total",
+    _TRIGGERER,
+    "Messages that the broker was told about, whatever their outcome.",
+    "stream",
+)
+MESSAGES_RESOLVED: Final = _read(
+    "triggerer_messages_resolved_total",
+    _TRIGGERER,
+    "Messages that the broker was told about, by outcome: acked, rejected, or failed and delivered again.",
+    "stream",
+    "outcome",
+)
+PROCESS_DURATION: Final = _histogram(
+    "triggerer_message_process_duration_seconds",
+    _TRIGGERER,
+    "From the broadcast of a message until it is durable: the oldest message of each advance.",
+    "stream",
+    otel="messaging.process.duration",
+)
+OPERATION_DURATION: Final = _histogram(
+    "triggerer_client_operation_duration_seconds",
+    _TRIGGERER,
+    "Duration of the calls that tell the broker what became of messages.",
+    "stream",
+    "operation",
+    "error_type",
+    otel="messaging.client.operation.duration",
+)
+STREAM_LAG_MESSAGES: Final = _gauge(
+    "triggerer_stream_lag_messages",
+    _TRIGGERER,
+    "Messages at the broker and in memory that are not advanced; absent where the producer cannot tell.",
+    "stream",
+)
+STREAM_LAG_SECONDS: Final = _gauge(
+    "triggerer_stream_lag_seconds",
+    _TRIGGERER,
+    "Age of the oldest message in memory that is not advanced; 0 if there is none.",
+    "stream",
+)
+STREAM_OUTSTANDING: Final = _gauge(
+    "triggerer_stream_outstanding_messages",
+    _TRIGGERER,
+    "Messages that were broadcast and are not advanced.",
+    "stream",
+)
+STREAM_OUTSTANDING_BYTES: Final = _gauge(
+    "triggerer_stream_outstanding_bytes",
+    _TRIGGERER,
+    "Bytes of these messages, where the producer tells sizes.",
+    "stream",
+)
+STREAM_PAUSED: Final = _gauge(
+    "triggerer_stream_paused",
+    _TRIGGERER,
+    "1 while the stream, or a part of it, pulls nothing, by reason.",
+    "stream",
+    "reason",
+)
+STREAM_BEHIND: Final = _gauge(
+    "triggerer_stream_behind_watchers",
+    _TRIGGERER,
+    "Watchers that have fallen behind and catch up.",
+    "stream",
+)
+STREAM_EPOCH: Final = _gauge(
+    "triggerer_stream_lease_epoch",
+    _TRIGGERER,
+    "Epoch of the lease; it grows with every owner.",
+    "stream",
+)
+STREAM_RESTARTS: Final = _read(
+    "triggerer_stream_restarts_total",
+    _TRIGGERER,
+    "How often the stream has failed and was opened again.",
+    "stream",
+)
+LANE_OUTSTANDING: Final = _gauge(
+    "triggerer_lane_outstanding_messages",
+    _TRIGGERER,
+    "Outstanding messages of the 20 worst lanes of this instance.",
+    "stream",
+    "lane",
+)
+
+# Watchers and parked messages. The scheduler reads them from the database, once a minute at most while it is scraped.
+WATCHERS: Final = _gauge("triggerer_watchers", _SCHEDULER, "Watchers by state.", "state")
+WATCHER_BEHIND: Final = _gauge(
+    "triggerer_watcher_behind_messages",
+    _SCHEDULER,
+    "Messages that a watcher has yet to receive: the 50 that are the furthest behind.",
+    "asset",
+    "watcher",
+)
+WATCHER_FAILING: Final = _gauge(
+    "triggerer_watcher_failing_since_seconds",
+    _SCHEDULER,
+    "How long a watcher has been failing: the 50 that have been failing longest.",
+    "asset",
+    "watcher",
+)
+PARKED: Final = _gauge(
+    "triggerer_parked_messages",
+    _SCHEDULER,
+    "Stored messages: set_aside until somebody decides, or kept for a watcher that catches up.",
+    "state",
+)
+PARKED_BYTES: Final = _gauge("triggerer_parked_bytes", _SCHEDULER, "Bytes of all stored messages.")
+PARKED_BOUND: Final = _gauge(
+    "triggerer_parked_bound_ratio",
+    _SCHEDULER,
+    "The fullest of the bounds on stored messages; at 1 lanes wait or messages are dead-lettered.",
+)
+
+# Events.
+EVENTS_RECORDED: Final = _counter(
+    "triggerer_events_recorded_total",
+    f"{_TRIGGERER}, {_EXECUTOR}, API",
+    "New asset events, by source: watcher, task, or request (a command or the API).",
+    "source",
+)
+EVENTS_REFUSED: Final = _counter(
+    "triggerer_events_refused_total",
+    _TRIGGERER,
+    "Events of watchers that the database refused for good.",
+)
+RECORD_BATCH: Final = _histogram(
+    "triggerer_record_batch_size",
+    _TRIGGERER,
+    "Events of watchers in one transaction.",
+    bounds=ROWS,
+)
+RECORD_DURATION: Final = _histogram(
+    "triggerer_record_duration_seconds",
+    _TRIGGERER,
+    "Duration of these transactions.",
+)
+EVENT_LATENCY: Final = _histogram(
+    "triggerer_event_latency_seconds",
+    _TRIGGERER,
+    "From the derivation of an event until it is durable: the oldest event of each transaction.",
+)
+
+# Runs.
+RUN_DELAY: Final = _histogram(
+    "triggerer_run_delay_seconds",
+    _EXECUTOR,
+    "From the instant for which a timetable asked until the run was queued: the latest run of each claim.",
+    bounds=LONG_SECONDS,
+)
+RUN_QUEUE: Final = _histogram(
+    "triggerer_run_queue_seconds",
+    _EXECUTOR,
+    "From the queueing of a run until an executor claimed it: the longest of each claim.",
+    bounds=LONG_SECONDS,
+)
+RUNS_CREATED: Final = _counter(
+    "triggerer_runs_created_total", _SCHEDULER, "Runs that the scheduler created."
+)
+RUNS: Final = _counter("triggerer_runs_total", _EXECUTOR, "Runs that ended, by state.", "state")
+RUN_DURATION: Final = _histogram(
+    "triggerer_run_duration_seconds",
+    _EXECUTOR,
+    "From the queueing of a run until its end.",
+    "state",
+    bounds=LONG_SECONDS,
+)
+RUNS_ACTIVE: Final = _gauge(
+    "triggerer_runs_active", _SCHEDULER, "Runs that are queued or running.", "state"
+)
+DAGS: Final = _gauge("triggerer_dags", _SCHEDULER, "DAGs by state.", "state")
+DAG_FILES_BROKEN: Final = _gauge(
+    "triggerer_dag_files_broken", _SCHEDULER, "DAG files that could not be read in full."
+)
+
+# The service itself.
+DATABASE_UP: Final = _gauge(
+    "triggerer_database_up", _ALL, "1 if the database answered this process last time."
+)
+DATABASE_DURATION: Final = _histogram(
+    "triggerer_database_operation_duration_seconds",
+    _ALL,
+    "Duration of transactions, by operation: transaction, script, step or read.",
+    "op",
+)
+UNKNOWN_OUTCOMES: Final = _counter(
+    "triggerer_unknown_outcomes_total",
+    _ALL,
+    "Commits whose answer did not arrive; they are repeated under the same keys.",
+)
+LOOP_STALLS: Final = _counter(
+    "triggerer_loop_stalls_total",
+    _TRIGGERER,
+    "How often code blocked the event loop for longer than [triggerer] stall_threshold.",
+)
+LOOP_STALL_SECONDS: Final = _counter(
+    "triggerer_loop_stall_seconds_total", _TRIGGERER, "How long, in all."
+)
+INSTANCES: Final = _gauge(
+    "triggerer_instances", _SCHEDULER, "Instances with a heartbeat in time, by kind.", "kind"
+)
+STREAMS_UNOWNED: Final = _gauge(
+    "triggerer_streams_unowned", _SCHEDULER, "Streams with watchers that no instance owns."
+)
+CLOCK_SKEW: Final = _gauge(
+    "triggerer_clock_skew_seconds", _SCHEDULER, "This host's clock less the database's."
+)
+OLDEST_EVENT: Final = _gauge(
+    "triggerer_retention_oldest_event_seconds", _SCHEDULER, "Age of the oldest asset event."
+)
+BUILD_INFO: Final = _gauge("triggerer_build_info", _ALL, "1, with the release.", "release")

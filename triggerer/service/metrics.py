@@ -1,0 +1,188 @@
+"""What a scrape reads from the parts of this process: streams, the database's gauges, and the service itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from triggerer.domain.live_state import StreamLive
+from triggerer.errors import StoreError
+from triggerer.observability.metrics import table
+from triggerer.observability.metrics.exposition import GATHERING, Sample
+from triggerer.observability.metrics.instruments import OTHER
+from triggerer.processes.instance_ids import release
+
+if TYPE_CHECKING:
+    from triggerer.domain.watchers.parked import ParkedBounds
+    from triggerer.store.database.transactions import Database
+
+_log = structlog.get_logger(__name__)
+
+MOST_STREAMS: Final = 50
+"""Streams with series of their own. The others are added up as the stream `other`."""
+MOST_LANES: Final = 20
+_LOOK_EVERY: Final = timedelta(seconds=15)
+
+
+def service_samples(database: Database) -> Iterable[Sample]:
+    """Yield the metrics of every process of the service."""
+    yield Sample(table.BUILD_INFO, 1, (release(),))
+    yield Sample(table.DATABASE_UP, float(database.availability.trouble is None))
+
+
+async def gathered(
+    read: Callable[[], Iterable[Sample]],
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Show these values at each scrape until cancelled."""
+    remove = GATHERING.add(read)
+    try:
+        task_status.started()
+        await anyio.sleep_forever()
+    finally:
+        remove()
+
+
+class StreamMetrics:
+    """Reads the metrics of the streams that this instance owns. The number of series has a bound."""
+
+    def __init__(self, read: Callable[[], Sequence[StreamLive]]) -> None:
+        self._read = read
+        self._acked: dict[str, tuple[int, int]] = {}
+        """By stream what was consumed and acked at the last scrape."""
+
+    def read(self) -> Iterable[Sample]:
+        """Yield the present values."""
+        streams = self._read()
+        bounded = _bounded(streams)
+        for live in bounded:
+            yield from _samples_of(live, self._count_acked(live))
+        self._acked = {
+            live.stream: self._acked[live.stream] for live in bounded if live.stream in self._acked
+        }
+        lanes = {
+            (live.stream, lane.lane): lane.outstanding for live in bounded for lane in live.lanes
+        }
+        worst = sorted(lanes.items(), key=lambda one: -one[1])[:MOST_LANES]
+        for labels, outstanding in worst:
+            yield Sample(table.LANE_OUTSTANDING, outstanding, labels)
+
+    def _count_acked(self, live: StreamLive) -> int:
+        """Count the acked messages. A failed message counts before its advance returns; a counter must not shrink."""
+        acked = max(live.advanced - live.rejected - live.failed, 0)
+        consumed, before = self._acked.get(live.stream, (0, 0))
+        if live.consumed >= consumed:
+            acked = max(acked, before)
+        self._acked[live.stream] = live.consumed, acked
+        return acked
+
+
+def _bounded(streams: Sequence[StreamLive]) -> list[StreamLive]:
+    """Return the streams with series of their own, and one that adds up the others."""
+    # By name, because a stream must not change between its own series and the sum from scrape to scrape.
+    named: dict[str, StreamLive] = {}
+    for live in streams:
+        # Two streams may have one readable name.
+        named[live.stream] = _sum(named[live.stream], live) if live.stream in named else live
+    found = [named[name] for name in sorted(named)]
+    if len(found) <= MOST_STREAMS:
+        return found
+    first, others = found[:MOST_STREAMS], found[MOST_STREAMS:]
+    total = replace(others[0], stream=OTHER, system=OTHER)
+    for live in others[1:]:
+        total = _sum(total, live)
+    return [*first, total]
+
+
+def _sum(one: StreamLive, other: StreamLive) -> StreamLive:
+    return replace(
+        one,
+        epoch=max(one.epoch, other.epoch),
+        consumed=one.consumed + other.consumed,
+        advanced=one.advanced + other.advanced,
+        rejected=one.rejected + other.rejected,
+        failed=one.failed + other.failed,
+        restarts=one.restarts + other.restarts,
+        outstanding=one.outstanding + other.outstanding,
+        outstanding_bytes=one.outstanding_bytes + other.outstanding_bytes,
+        lag_messages=_sum_of_known(one.lag_messages, other.lag_messages),
+        lag_seconds=max(_known(one.lag_seconds, other.lag_seconds), default=None),
+        behind=one.behind + other.behind,
+        paused=[*one.paused, *other.paused],
+    )
+
+
+def _sum_of_known(*values: int | None) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _known(*values: float | None) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _samples_of(live: StreamLive, acked: int) -> Iterable[Sample]:
+    name = (live.stream,)
+    yield Sample(table.MESSAGES_CONSUMED, live.consumed, (live.stream, live.system))
+    yield Sample(table.MESSAGES_ADVANCED, live.advanced, name)
+    for outcome, number in (("acked", acked), ("rejected", live.rejected), ("failed", live.failed)):
+        yield Sample(table.MESSAGES_RESOLVED, number, (live.stream, outcome))
+    if live.lag_messages is not None:
+        yield Sample(table.STREAM_LAG_MESSAGES, live.lag_messages, name)
+    if live.lag_seconds is not None:
+        yield Sample(table.STREAM_LAG_SECONDS, live.lag_seconds, name)
+    yield Sample(table.STREAM_OUTSTANDING, live.outstanding, name)
+    yield Sample(table.STREAM_OUTSTANDING_BYTES, live.outstanding_bytes, name)
+    for reason in sorted({pause.reason for pause in live.paused}):
+        yield Sample(table.STREAM_PAUSED, 1, (live.stream, reason))
+    yield Sample(table.STREAM_BEHIND, live.behind, name)
+    yield Sample(table.STREAM_EPOCH, live.epoch, name)
+    yield Sample(table.STREAM_RESTARTS, live.restarts, name)
+
+
+class DatabaseGauges:
+    """Reads the gauges of the database again at most every 15 s, and only while somebody scrapes.
+
+    A scrape itself never asks the database: it shows what was read last.
+    """
+
+    def __init__(self, database: Database, bounds: ParkedBounds) -> None:
+        self._database = database
+        self._bounds = bounds
+        self._samples: list[Sample] = []
+
+    def read(self) -> Iterable[Sample]:
+        """Return the gauges as they were read last."""
+        return self._samples
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Read until cancelled."""
+        from triggerer.store.listing.gauges import read_gauges
+
+        remove = GATHERING.add(self.read)
+        task_status.started()
+        seen = GATHERING.scrapes
+        try:
+            while True:
+                await anyio.sleep(_LOOK_EVERY.total_seconds())
+                if seen == GATHERING.scrapes:
+                    # Nobody scrapes, or no longer.
+                    self._samples = []
+                    continue
+                seen = GATHERING.scrapes
+                try:
+                    async with self._database.reading() as session:
+                        self._samples = await read_gauges(session, self._bounds)
+                except StoreError as error:
+                    # Values of before would look fresh.
+                    self._samples = []
+                    _log.debug("the gauges of the database were not read", error=str(error))
+        finally:
+            remove()

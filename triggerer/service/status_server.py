@@ -1,0 +1,162 @@
+"""Answers `/metrics`, `/livez` and `/readyz` from threads, so that it answers while the event loop is blocked.
+
+It serves a Unix socket in `home`, and the address in `[metrics]` if there is one. Only a few connections are served
+at a time, and each has a deadline. So a client that reads slowly costs one thread, and one too many is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple
+
+import structlog
+
+from triggerer.errors import ConfigurationError
+from triggerer.store.database.wakeups.transport import short_path
+
+_log = structlog.get_logger(__name__)
+
+_MOST_AT_ONCE: Final = 8
+_TIMEOUT_S: Final = 10.0
+_JOIN_S: Final = 2.0
+
+
+class Answer(NamedTuple):
+    """The answer to one request."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+Routes = Mapping[str, Callable[[], Answer]]
+
+
+@contextmanager
+def serving(routes: Routes, listeners: list[socket.socket]) -> Iterator[None]:
+    """Serve these paths on these sockets until the end of the block. The sockets are closed then."""
+    places = threading.BoundedSemaphore(_MOST_AT_ONCE)
+    threads = [
+        threading.Thread(
+            target=_accept, args=(one, routes, places), name="triggerer-status", daemon=True
+        )
+        for one in listeners
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for one in listeners:
+            with suppress(OSError):
+                # Ends the thread's `accept`.
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        for thread in threads:
+            thread.join(_JOIN_S)
+
+
+@contextmanager
+def unix_listener(path: Path) -> Iterator[socket.socket]:
+    """Yield a socket that listens at a path, for this user only. The file is deleted at the end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        # Left behind by a process that was killed. A living one would have been refused before, by its lock.
+        path.unlink(missing_ok=True)
+        with short_path(path) as address:
+            # Nobody may connect between the creation of the file and a change of its mode.
+            before = os.umask(0o177)
+            try:
+                listener.bind(address)
+            finally:
+                os.umask(before)
+        listener.listen(_MOST_AT_ONCE)
+        try:
+            yield listener
+        finally:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def tcp_listener(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at this address.
+
+    Raises:
+        ConfigurationError: The address is not one of this machine, or it is taken.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_MOST_AT_ONCE)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the metrics cannot be served at {host}:{port}: {error.strerror or error}",
+            hint="change [metrics] host or port",
+        ) from error
+
+
+def _accept(listener: socket.socket, routes: Routes, places: threading.BoundedSemaphore) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return  # closed
+        connection.settimeout(_TIMEOUT_S)
+        if not places.acquire(blocking=False):
+            connection.close()
+            continue
+        threading.Thread(
+            target=_serve, args=(connection, routes, places), name="triggerer-status", daemon=True
+        ).start()
+
+
+def _serve(connection: socket.socket, routes: Routes, places: threading.BoundedSemaphore) -> None:
+    with ExitStack() as at_end:
+        at_end.callback(places.release)
+        at_end.callback(connection.close)
+        with suppress(OSError):
+            # It reads the request, answers and returns. Its class has no place for the routes.
+            type("_Handler", (_Handler,), {"routes": routes})(connection, ("", 0), None)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request; see `serving`."""
+
+    routes: ClassVar[Routes]
+    server_version = "triggerer"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer a request, by its path alone."""
+        route = self.routes.get(self.path.partition("?")[0])
+        if route is None:
+            self._send(Answer(404, "text/plain; charset=utf-8", b"not found\n"))
+            return
+        try:
+            self._send(route())
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 (the boundary of the thread)
+            # A bug must show in the log, and must not look like a healthy answer.
+            _log.exception("a request for the status failed", path=self.path)
+            self._send(Answer(500, "text/plain; charset=utf-8", f"{error!r}\n".encode()))
+
+    def do_HEAD(self) -> None:
+        """Answer without the body."""
+        self.do_GET()
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: a probe comes every few seconds."""
