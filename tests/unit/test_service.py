@@ -22,7 +22,9 @@ Start = Callable[..., Awaitable[None]]
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return load_settings(environ={"TRIGGERER__CORE__HOME": str(tmp_path)})
+    return load_settings(
+        environ={"TRIGGERER__CORE__HOME": str(tmp_path), "TRIGGERER__API__PORT": "0"}
+    )
 
 
 def hosting(
