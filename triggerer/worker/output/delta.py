@@ -59,9 +59,12 @@ class DeltaTable:
 
     def was_written(self, mark: str, *, after: int) -> bool:
         """Return whether one of the versions after this one has the mark."""
-        history = self._spark.sql(f"DESCRIBE HISTORY {self._in_sql}")
-        newer = history.where(f"version > {after}").where(history["userMetadata"] == mark)
-        return newer.first() is not None
+        newer = self.version() - after
+        if newer <= 0:
+            return False
+        # Newest first. Without a limit, Delta would read every commit that it keeps.
+        history = self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT {newer}")
+        return any(row["userMetadata"] == mark for row in history.collect())
 
     def write(self, df: DataFrame, mode: str, name: str, mark: str) -> None:
         """Write the rows, unless a commit of the table has this name."""
