@@ -10,7 +10,9 @@ from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
 from triggerer.cli.terminal.one_line import one_line
+from triggerer.domain.outputs import output_token
 from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.schema.models import DagRun
 
 
 async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_house: House) -> None:
@@ -48,6 +50,46 @@ async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_hous
     assert "hello from the task" in log
     assert "got {'n': 20, 'a': 1, 'b': 3}" in log
     assert "to stderr" in log
+
+
+async def test_a_task_without_spark_has_its_outputs_token_and_learns_that_its_attempt_is_former(
+    house: House,
+) -> None:
+    """Another executor has taken the run in the middle, as after a lease that was lost."""
+    await house.add_dag(
+        "one",
+        """
+        with DAG("one"):
+            @task(outlets=[Asset("x-out")])
+            def first(output, outlet_events):
+                outlet_events["x-out"].extra = {"token": output.token, "may": output._may_commit()}
+
+            @task(templated=["text"])
+            def second(done, text, output, log):
+                log.info("rendered %s", text)
+                while output._may_commit():
+                    time.sleep(0.05)
+                log.info("no longer")
+
+            second(first(), "{{ output.token }}")
+        """,
+    )
+    async with house.executor():
+        (pk,) = await house.queue("one")
+        run = await house.until(pk, lambda run: run.log_home is not None)
+        token = output_token("one", run.run_id, "second", 0)
+        await _until_said(house, run, f"rendered {token}")
+        await house.change_run(pk, epoch=1_000_000)
+        await _until_said(house, run, "no longer")
+    (event,) = await house.events("x-out")
+    assert event.extra == {"token": output_token("one", run.run_id, "first", 0), "may": True}
+
+
+async def _until_said(house: House, run: DagRun, text: str) -> None:
+    path = house.log_path(run)
+    with anyio.fail_after(60):
+        while not path.exists() or text not in path.read_text():  # noqa: ASYNC110 - a file tells nobody
+            await anyio.sleep(0.05)
 
 
 async def test_the_log_of_the_service_says_that_a_run_failed_and_why(house: House) -> None:
