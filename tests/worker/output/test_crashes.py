@@ -36,13 +36,14 @@ class Scene:
         self, token: str, point: str | None = None, *, count: bool = False
     ) -> subprocess.Popen[str]:
         given = json.dumps({**self._given, "token": token, "point": point, "count": count})
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.worker.output.crashing", given],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=(self._folder / "errors").open("a"),
-            text=True,
-        )
+        with (self._folder / "errors").open("a") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.worker.output.crashing", given],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
 
     def attempt(self, token: str, point: str | None = None, *, count: bool = False) -> list[str]:
         """Return what an attempt said; `done` is missing if it was killed."""
