@@ -306,5 +306,9 @@ class ServerBusy(RequestError):
     """The API has as many requests at work as it may. `Retry-After` says when to try again."""
 
 
+class ServiceAway(TriggererError):
+    """No process of the service answers at its socket in `home`. It is down, or runs as another user."""
+
+
 class InternalError(TriggererError):
     """The HTTP API failed by a mistake of its own. The log has the traceback under the request's id."""

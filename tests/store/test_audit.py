@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tests.store.scheduling import add_dag
-from tests.store.seeding import add_asset, add_stream
+from tests.store.seeding import add_asset, add_dag, add_stream
 from triggerer.domain.actors import Actor, Role
 from triggerer.errors import MoveRefused, UnknownDag
 from triggerer.operations.audit import Action
@@ -35,7 +35,7 @@ async def change(
     return await rows(database)
 
 
-async def rows(database: Database, **filters: str) -> list[AuditView]:
+async def rows(database: Database, **filters: Any) -> list[AuditView]:
     async with database.reading() as session:
         return await list_audit(session, **filters)
 

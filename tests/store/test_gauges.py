@@ -11,7 +11,6 @@ from sqlalchemy import update
 from tests.actors import TESTER
 from tests.store.seeding import (
     FENCE,
-    NOW,
     Event,
     add_asset,
     add_dag,
@@ -127,4 +126,3 @@ async def test_an_event_by_request_counts_once_its_transaction_has_committed(
     assert recorded("request") == before
     await emit(fails=False)
     assert recorded("request") == before + 1
-    assert NOW

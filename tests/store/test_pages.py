@@ -153,7 +153,7 @@ async def test_pages_of_any_size_together_are_the_whole_list(filled: Database) -
         assert page.count == Count(len(whole), is_counted_short=False)
 
 
-FILTERED: list[tuple[Listing[Any], dict[str, str], int]] = [
+FILTERED: list[tuple[Listing[Any], dict[str, Any], int]] = [
     (ASSET_EVENTS, {"asset": "a"}, 3),
     (ASSET_EVENTS, {"state": "unused"}, 0),
     (ASSET_EVENTS, {"state": "queued"}, 6),
@@ -207,7 +207,12 @@ async def test_a_count_stops_at_its_bound(
 async def test_a_cursor_of_another_list_or_of_other_filters_is_refused(filled: Database) -> None:
     async with filled.reading() as session:
         cursor = (await RUNS.page(session, limit=1, dag="a")).next_cursor
-        for listing, filters in ((RUNS, {}), (RUNS, {"dag": "z"}), (ASSET_EVENTS, {"dag": "a"})):
+        others: list[tuple[Listing[Any], dict[str, Any]]] = [
+            (RUNS, {}),
+            (RUNS, {"dag": "z"}),
+            (ASSET_EVENTS, {"dag": "a"}),
+        ]
+        for listing, filters in others:
             with pytest.raises(CursorRefused, match="other filters"):
                 await listing.page(session, after=cursor, **filters)
         # A filter that is None is no filter, and the limit is none either.
@@ -215,7 +220,19 @@ async def test_a_cursor_of_another_list_or_of_other_filters_is_refused(filled: D
 
 
 async def test_a_forged_cursor_is_refused(filled: Database) -> None:
-    forged = (None, 7, [], ["7"], [1.5], [True], [2**63], [1, 2], {"a": 1}, [[1]], ["\0"])
+    forged: tuple[Any, ...] = (
+        None,
+        7,
+        [],
+        ["7"],
+        [1.5],
+        [True],
+        [2**63],
+        [1, 2],
+        {"a": 1},
+        [[1]],
+        ["\0"],
+    )
     async with filled.reading() as session:
         for key in forged:
             for listing in (RUNS, TASKS):

@@ -157,7 +157,7 @@ def test_clients_that_say_nothing_keep_the_others_waiting_for_no_longer_than_the
 def test_only_this_user_may_connect_and_left_sockets_are_deleted(tmp_path: Path) -> None:
     left = socket_path(tmp_path, 2**22 + 1)
     with unix_listener(socket_path(tmp_path, 1)) as listener:
-        assert listener
+        assert listener.fileno() >= 0
         assert socket_path(tmp_path, 1).stat().st_mode & 0o777 == 0o600
         left.touch()
         (tmp_path / "status-x.sock").touch()

@@ -14,7 +14,7 @@ from triggerer.api.gate import App, Gate
 from triggerer.api.openapi import description
 from triggerer.api.problems import answer_error
 from triggerer.api.responses import JsonResponse
-from triggerer.api.routes import page, signing_in
+from triggerer.api.routes import page, signing_in, status
 from triggerer.api.routes.airflow import airflow_router
 from triggerer.api.routes.all_routes import api_router
 from triggerer.api.routing import public
@@ -43,7 +43,14 @@ def make_routes(context: ApiContext) -> Litestar:
         return found
 
     return Litestar(
-        [api_router(), airflow_router(), openapi_json, signing_in.ROUTER, page.ROUTER],
+        [
+            api_router(),
+            airflow_router(),
+            openapi_json,
+            signing_in.ROUTER,
+            status.ROUTER,
+            page.ROUTER,
+        ],
         dependencies={
             "api": Provide(api, sync_to_thread=False),
             "access": Provide(access, sync_to_thread=False),

@@ -58,6 +58,7 @@ STATUSES: Final[Mapping[type[TriggererError], int]] = {
     errors.WrongHost: 421,
     errors.TooManyRequests: 429,
     errors.ServerBusy: 503,
+    errors.ServiceAway: 503,
 }
 """A class that is missing here has the status of its nearest base."""
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from triggerer.errors import TriggererError
+from triggerer.errors import ServiceAway
 from triggerer.store.database.wakeups.transport import short_path
 
 _PREFIX: Final = "status-"
@@ -37,14 +37,12 @@ def ask_service(home: Path, target: str) -> Status:
     Where several services share a home, the answer is that of one of them: ask each at its address in `[metrics]`.
 
     Raises:
-        TriggererError: No service answers.
+        ServiceAway: No service answers.
     """
     for path in _sockets(home):
         with suppress(OSError, http.client.HTTPException):
             return _ask(path, target)
-    raise TriggererError(
-        f"no service in {home} answers", hint="is it running, and as the same user?"
-    )
+    raise ServiceAway(f"no service in {home} answers", hint="is it running, and as the same user?")
 
 
 def delete_left_sockets(home: Path) -> None:

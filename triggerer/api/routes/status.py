@@ -1,0 +1,73 @@
+"""Whether the service is alive, ready and healthy, and its metrics. The service's own process answers most of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from anyio import to_thread
+from litestar import Response, Router
+
+from triggerer.api.parameters import Api
+from triggerer.api.routing import public, reads
+from triggerer.operations.health import read_health
+from triggerer.operations.status import Status, ask_service
+
+
+@public("/health", include_in_schema=False)
+async def health(api: Api) -> Response[dict[str, Any]]:
+    """Show each part of the service and its latest heartbeat; 503 if a part is missing or silent.
+
+    It needs no token, so it names no host.
+    """
+    found = await read_health(api.database)
+    parts = {
+        part.kind: {
+            "status": "healthy" if part.is_healthy else "unhealthy",
+            "running": part.running,
+            "heartbeat_at": _written(part.heartbeat_at),
+        }
+        for part in found.parts
+    }
+    database = "healthy" if found.database is None else "unhealthy"
+    return Response(
+        {
+            "status": "healthy" if found.is_healthy else "unhealthy",
+            "database": database,
+            "parts": parts,
+        },
+        status_code=200 if found.is_healthy else 503,
+    )
+
+
+@public("/livez", include_in_schema=False)
+async def livez(api: Api) -> Response[bytes]:
+    """Pass on whether the event loop of the service turns."""
+    return _passed_on(await _ask(api, "/livez"))
+
+
+@public("/readyz", include_in_schema=False)
+async def readyz(api: Api) -> Response[bytes]:
+    """Pass on whether the service has started and holds its leases."""
+    return _passed_on(await _ask(api, "/readyz"))
+
+
+@reads("/metrics", include_in_schema=False)
+async def metrics(api: Api) -> Response[bytes]:
+    """Pass on the metrics of the service, in the format of Prometheus."""
+    return _passed_on(await _ask(api, "/metrics"))
+
+
+async def _ask(api: Api, target: str) -> Status:
+    return await to_thread.run_sync(ask_service, api.settings.core.home, target)
+
+
+def _passed_on(answer: Status) -> Response[bytes]:
+    return Response(answer.body, media_type=answer.content_type, status_code=answer.status)
+
+
+def _written(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat()
+
+
+ROUTER = Router("/", route_handlers=[health, livez, readyz, metrics])
