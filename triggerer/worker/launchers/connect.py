@@ -8,9 +8,11 @@ Source: tried with PySpark 4.1 and 4.3, see tests/worker/launchers/test_connect_
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.domain.attempt_states import AttemptState
@@ -39,6 +41,13 @@ _ANSWER_S: Final = 10.0
 """A server that needs longer for one answer counts as silent."""
 _SESSION_CLOSED: Final = "INVALID_HANDLE.SESSION_CLOSED"
 _LOOK_EVERY_S: Final = 1.0
+_MONITOR_S: Final = 2.0
+"""Spark looks this often whether a Python worker belongs to an interrupted task. Then it waits for `killTimeout`.
+Source: PythonRunner.MonitorThread in Spark 4.1."""
+_MARGIN_S: Final = 0.5
+_RELEASES: Final = 5
+_BETWEEN_RELEASES_S: Final = 0.2
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class ConnectLauncher:
@@ -69,21 +78,25 @@ class ConnectLauncher:
         return self._ask(tag, answer)
 
     def stop(self, handle: Handle) -> Sighting:
-        """Interrupt all operations of the session, and release it."""
+        """Interrupt all operations of the session, release it, and wait until Spark has killed its Python workers."""
+        stopped: list[_Stopped] = []
 
         def answer(client: Any) -> Sighting:
-            interrupted = set(client.interrupt_tag(handle.tag)) | set(client.interrupt_all())
-            client.release_session()
-            if not interrupted:
-                return Ended(handle, AttemptState.LOST, "its session had nothing under way")
-            operations = "operation" if len(interrupted) == 1 else "operations"
-            return Ended(
-                handle,
-                AttemptState.KILLED,
-                f"{len(interrupted)} {operations} stopped on {self._shown}",
-            )
+            stopped.append(_stop_session(client, handle.tag))
+            return Absent()
 
-        return self._ask(handle.tag, answer)
+        sighting = self._ask(handle.tag, answer)
+        if not stopped:
+            return sighting
+        (end,) = stopped
+        known = self._handle(handle.tag)
+        if not end.operations:
+            return Ended(known, AttemptState.LOST, "its session had nothing under way")
+        # The server does not tell when they are gone.
+        time.sleep(end.python_workers_live_for_s)
+        operations = "operation" if end.operations == 1 else "operations"
+        said = f"{end.operations} {operations} stopped on {self.place}"
+        return Ended(known, AttemptState.KILLED, said)
 
     def watch(self, handle: Handle) -> Iterator[Sighting]:
         last = None
@@ -130,6 +143,43 @@ class ConnectLauncher:
             raise
         finally:
             client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stopped:
+    """A session that was released."""
+
+    operations: int
+    """The operations that were under way."""
+    python_workers_live_for_s: float
+    """How long a Python worker of an interrupted task may live on, and with it the user's function."""
+
+
+def _stop_session(client: Any, tag: str) -> _Stopped:
+    timeout = ("spark.python.task.killTimeout", "2s")
+    (kill_timeout,) = client.get_config_with_defaults(timeout)
+    interrupted = set(client.interrupt_tag(tag)) | set(client.interrupt_all())
+    for _ in range(_RELEASES):
+        try:
+            client.release_session()
+            break
+        except Exception as error:  # noqa: BLE001 - the client has no class for this error
+            if _SESSION_CLOSED in str(error):
+                break
+            # An operation that was interrupted before it began is not ready to be closed for a moment.
+            time.sleep(_BETWEEN_RELEASES_S)
+    else:
+        client.release_session()
+    lives_s = _MONITOR_S + _seconds(kill_timeout or "2s") + _MARGIN_S
+    return _Stopped(len(interrupted), lives_s)
+
+
+def _seconds(duration: str) -> float:
+    """Return a duration of Spark's configuration. Without a unit it has milliseconds."""
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", duration)
+    if found is None:
+        return 2.0
+    return int(found[1]) * _UNITS.get(found[2], 0.001)
 
 
 def _client(remote: str) -> Any:

@@ -76,6 +76,7 @@ class FormerAttempts:
     def _end(self, former: FormerLaunch, *, keep: bool) -> bool:
         """Return True once the launch is gone, and False if it is left alone."""
         since = datetime.now(UTC)
+        self._on_wait(Wait(f"{_awaited(former)}: it is being stopped", since))
         until = time.monotonic() + patience_for(former, self._patience, since).total_seconds()
         waits_for: str | None = None
         try:
@@ -97,8 +98,7 @@ class FormerAttempts:
                     self._on_wait(Wait(f"{_awaited(former)}: {reason}", since))
                 time.sleep(_LOOK_EVERY_S)
         finally:
-            if waits_for is not None:
-                self._on_wait(Wait(None, datetime.now(UTC)))
+            self._on_wait(Wait(None, datetime.now(UTC)))
 
     def _look_and_stop(self, former: FormerLaunch, *, keep: bool) -> Sighting | None:
         """Return what is known about the launch after it was told to stop; None: it runs, and is left alone."""
