@@ -10,6 +10,7 @@ import structlog
 from triggerer.backoff import Backoff, log_failure, retry
 from triggerer.domain.attempts import RunOrder
 from triggerer.errors import StoreError, TransientStoreError
+from triggerer.executor.launch_queries import store_launch
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.spooling.spools import Spools
 from triggerer.executor.worker_frames import QueryFrame
@@ -34,6 +35,8 @@ async def answer(
         spools: Writes events into files. None: no files, and the worker reads all events by pages.
     """
     what, fields = question["what"], question["fields"]
+    if what == "launch":
+        return await store_launch(result_writer, order, question)
     if what.startswith("inlet"):
         # The query must see the events of earlier tasks in this run.
         await result_writer.written(order.run_pk)

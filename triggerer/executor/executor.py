@@ -19,6 +19,7 @@ from triggerer.executor.callbacks import LONGEST_CALL, CallbackRunner
 from triggerer.executor.claimed_queue import STALE_SECONDS, ClaimedQueue, PrefetchLimit
 from triggerer.executor.claims import Claims
 from triggerer.executor.lease_guard_process import LeaseGuard
+from triggerer.executor.left_launches import LeftLaunches
 from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.run_tokens import RunTokens
@@ -133,6 +134,13 @@ class Executor:
             sweep_every=sweep_every,
             longest_call=callback_timeout,
         )
+        self._left_launches = LeftLaunches(
+            database,
+            self._result_writer,
+            executor=instance_id,
+            spark=dict(spark or {}),
+            sweep_every_s=sweep_every.total_seconds(),
+        )
         self._ending: set[int] = set()
         """Runs that were cancelled before they began, while the end of their logs is written."""
         self._ending_one = anyio.Lock()
@@ -200,6 +208,7 @@ class Executor:
                     async with anyio.create_task_group() as supervision:
                         supervision.start_soon(self._listen, subscription)
                         supervision.start_soon(self._callbacks.run)
+                        supervision.start_soon(self._left_launches.run)
                         task_status.started()
                         await self._supervise(supervision)
             finally:
@@ -329,6 +338,8 @@ class Executor:
             self._wants_warm |= self._prewarm and order.needs_spark and slot.spark is Spark.COLD
         # Read it now, because a new job resets it.
         was_cut_short = slot.was_cut_short
+        if slot.has_left_launches:
+            self._left_launches.ask()
         self._assign_runs()
         self._warm_up()
         # Otherwise a session that always has a next run would keep the cluster to itself.

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 
 import structlog
 
+from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.attempts import RunEnd, RunOrder
+from triggerer.domain.launches import CONNECT, Launch, session_id_of
 from triggerer.domain.runs import RunState
 from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
@@ -32,6 +34,8 @@ class RunEnding:
     """The end of the run, unless the run ends earlier on its own."""
     is_cut_short: bool = False
     """True if the store must show no end of the run: others execute it, or it is queued again."""
+    has_left_launches: bool = False
+    """True if the dead worker may have left something behind that works on without it."""
     may_end_log: bool = True
     """False once others may have begun the run, because the log may be theirs."""
 
@@ -90,8 +94,27 @@ class RunEnding:
             reason = storable(f"{reason}; its last output:\n{output}")
         if self.run is not None:
             end = RunEnd(state, datetime.now(UTC), reason, code)
-            self.result_writer.submit_nowait(AttemptUpdate(self.run, end=end))
+            launches = () if code is None else left_behind(self.run)
+            self.has_left_launches |= bool(launches)
+            self.result_writer.submit_nowait(AttemptUpdate(self.run, end=end, launches=launches))
 
     async def _end_log(self, how: str) -> None:
         if self.run is not None and self.may_end_log:
             await self.log_files.end(self.run.log_path, self.run.run_id, how)
+
+
+def left_behind(run: RunOrder) -> tuple[Launch, ...]:
+    """Return what an attempt may have left on a Spark Connect server when its worker died."""
+    if run.connect is None:
+        return ()
+    return (
+        Launch(
+            run.tag,
+            CONNECT,
+            AttemptState.UNKNOWN,
+            datetime.now(UTC),
+            place=run.connect,
+            external_id=session_id_of(run.tag),
+            reason="its worker died",
+        ),
+    )

@@ -13,6 +13,7 @@ import structlog
 
 from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
 from triggerer.domain.attempts import RunEnd, RunOrder, Wait
+from triggerer.domain.launches import Launch
 from triggerer.domain.runs import RunState
 from triggerer.errors import (
     OutcomeUnknown,
@@ -134,6 +135,16 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         if not rows:
             _log.warning("a run was given to another attempt before it began", run=order.run_id)
         return bool(rows)
+
+    async def store_launch(self, order: RunOrder, launch: Launch) -> bool:
+        """Store what is new about a launch; return whether the run is still ours.
+
+        Raises:
+            As `perform_with_next_commit`.
+        """
+        step = save_launches(executor=self._executor, news=[(order, launch)])
+        assert step is not None
+        return bool(await self.perform_with_next_commit(step))
 
     @property
     def unwritten(self) -> frozenset[int]:

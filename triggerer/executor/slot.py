@@ -128,6 +128,11 @@ class Slot:
         """True if the store must show no end of the run: others execute it, or it is queued again."""
         return self._ending.is_cut_short
 
+    @property
+    def has_left_launches(self) -> bool:
+        """True if the run's worker died and may have left something behind, see `LeftLaunches`."""
+        return self._ending.has_left_launches
+
     def release_executors(self) -> None:
         """Give the session's cores back to the cluster: now if the slot is free, else before its next run."""
         if self.worker is None or self.spark is not Spark.WARM:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from triggerer.domain.attempts import Progress, RunEnd, RunOrder, TaskResult, Wait
 from triggerer.domain.dags import DAG
-from triggerer.domain.launches import Launch
+from triggerer.domain.launches import FormerLaunch, Launch
 from triggerer.domain.runs import RunState
 from triggerer.errors import TriggererError
 from triggerer.plugins.dag_file import LoadedFile, load_dag_file
@@ -27,6 +27,8 @@ from triggerer.worker.context import RunContext
 from triggerer.worker.events import QueryEvents
 from triggerer.worker.failures import WorkerStopped, explain, storable
 from triggerer.worker.kept_tasks import kept_tasks
+from triggerer.worker.launch_reports import SessionLaunches, launch_reports
+from triggerer.worker.launchers.former import FormerAttempts, StillUnknown, former_attempts
 from triggerer.worker.logs import Output
 from triggerer.worker.parallel.side_by_side import execute_side_by_side
 from triggerer.worker.parallel.threads import own_task
@@ -144,12 +146,21 @@ class _Attempt:
     def __init__(self, order: RunOrder, worker: WorkerContext) -> None:
         self._order = order
         self._worker = worker
-        worker.spark.tag = order.tag
         self._progress = ProgressWatch(functools.partial(worker.on_progress, order.run_pk))
+        self._followed: list[FormerLaunch] = []
+        """The applications of former attempts that a task may follow."""
+        self._on_launch = launch_reports(
+            order,
+            functools.partial(worker.on_launch, order.run_pk),
+            functools.partial(worker.query, order.run_pk),
+        )
 
     def execute(self) -> None:
         order = self._order
         logger.info("run %s of DAG %s, attempt %d", order.run_id, order.dag_id, order.attempt)
+        if order.former and not self._are_former_gone():
+            return
+        self._worker.spark.begin_run(SessionLaunches(order, self._on_launch))
         try:
             loaded = self._load_when_stable()
             dag = loaded.dags.get(order.dag_id)
@@ -171,6 +182,34 @@ class _Attempt:
         finally:
             self._progress.stop()
         self._end(tasks, failures)
+
+    def _are_former_gone(self) -> bool:
+        """End former attempts. Return False if the run must wait for them, and report that."""
+        try:
+            self._followed = self._former_attempts().end_all(self._order.former, keep=True)
+        except StillUnknown as unknown:
+            logger.warning("the run waits for %s", unknown)
+            end = RunEnd(RunState.FAILED, datetime.now(UTC), storable(str(unknown)))
+            self._report(RunReport((), end, is_blocked=True))
+            return False
+        return True
+
+    def _former_attempts(self) -> FormerAttempts:
+        return former_attempts(
+            self._worker.spark.settings,
+            on_launch=functools.partial(self._worker.on_launch, self._order.run_pk),
+            on_wait=functools.partial(self._worker.on_wait, self._order.run_pk),
+        )
+
+    def _end_unfollowed(self) -> None:
+        """End the applications of former attempts that no task follows, such as those of a task that is gone."""
+        left = [one for one in self._followed if one.tag not in self._on_launch.reported]
+        if left:
+            try:
+                self._former_attempts().end_all(left)
+            except StillUnknown as unknown:
+                # The executor goes on to look for it once this run has ended.
+                logger.warning("%s", unknown)
 
     def _load_when_stable(self) -> LoadedFile:
         """Load the file. Load it again if that fails or the DAG is missing, while the file or an import changes."""
@@ -290,7 +329,7 @@ class _Attempt:
                 order=self._order,
                 spark_conf=dag.spark_conf,
                 spark_packages=dag.spark_packages,
-                on_launch=functools.partial(self._worker.on_launch, self._order.run_pk),
+                on_launch=self._on_launch,
                 tell_absence=self._tell_absence,
             )
 
@@ -335,6 +374,8 @@ class _Attempt:
     def _end(self, tasks: Sequence[TaskResult], failures: list[str]) -> None:
         state = RunState.FAILED if failures else RunState.SUCCESS
         logger.info("run %s: %s", self._order.run_id, state)
+        self._end_unfollowed()
+        self._worker.spark.end_run()
         end = RunEnd(state, datetime.now(UTC), "\n\n".join(failures) or None)
         self._report(RunReport(tuple(tasks), end))
 

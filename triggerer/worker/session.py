@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.errors import SubmitFailed
 from triggerer.worker.fork_server.link import ForkServerLink
+from triggerer.worker.launch_reports import SessionLaunches
 
 if TYPE_CHECKING:
     from triggerer.config import SparkSettings
@@ -34,14 +35,27 @@ class SparkHolder:
     def __init__(self, settings: Mapping[str, Any], link: ForkServerLink) -> None:
         self._values = settings
         self._link = link
-        self.tag: str | None = None
-        """The tag of the run's attempt, which names a session on a Spark Connect server."""
         self._session: Any = None
         self._driver: SharedDriver | None = None
         self._opening_since: float | None = None
+        self._launches: SessionLaunches | None = None
         self._is_broken = False
+        self._was_interrupted = False
         self._interrupts: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._interrupter: threading.Thread | None = None
+
+    def begin_run(self, launches: SessionLaunches) -> None:
+        """Report the sessions that are opened from now on, if they live on a server."""
+        self._launches = launches
+
+    def end_run(self) -> None:
+        """Release the session if it lives on a server, which would otherwise work on for it.
+
+        After an interruption this is left to the executor or to the next attempt, see `triggerer.worker.launchers`:
+        Spark takes some seconds to kill the Python workers of interrupted tasks, and the run need not wait for that.
+        """
+        if self._session is not None and self._is_connect and not self._was_interrupted:
+            self._drop()
 
     @property
     def is_open(self) -> bool:
@@ -164,10 +178,8 @@ class SparkHolder:
 
     def close(self) -> None:
         """Release what a server keeps for this session. The JVM is for others."""
-        if self._session is not None and self._is_connect:
-            from triggerer.worker.spark import close_session
-
-            close_session(self._session)
+        if self._is_connect:
+            self.end_run()
         elif self._is_broken and self._driver is not None:
             self._link.unusable("a run could not use it any longer")
 
@@ -177,7 +189,8 @@ class SparkHolder:
             if self._is_connect:
                 from triggerer.worker.spark.connect import open_connect
 
-                self._session = open_connect(self.settings, tag=self.tag or None)
+                tag = None if self._launches is None else self._launches.begin()
+                self._session = open_connect(self.settings, tag=tag)
             else:
                 self._attach(self._link.open_driver(is_fresh=self._is_broken))
         finally:
@@ -202,7 +215,8 @@ class SparkHolder:
     def _drop(self) -> None:
         from triggerer.worker.spark import close_session
 
-        close_session(self._session)
+        if close_session(self._session) and self._launches is not None:
+            self._launches.released()
         self._session = None
         self._is_broken = True
 
@@ -227,6 +241,7 @@ class SparkHolder:
         session = self._session
         if session is None:
             return
+        self._was_interrupted = True
         if self._is_connect:
             session.interruptAll()
             return

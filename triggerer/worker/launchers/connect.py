@@ -90,10 +90,11 @@ class ConnectLauncher:
             return sighting
         (end,) = stopped
         known = self._handle(handle.tag)
+        # The server does not tell when they are gone. Even if nothing is under way now, the dead client may have
+        # interrupted an operation a moment ago.
+        time.sleep(end.python_workers_live_for_s)
         if not end.operations:
             return Ended(known, AttemptState.LOST, "its session had nothing under way")
-        # The server does not tell when they are gone.
-        time.sleep(end.python_workers_live_for_s)
         operations = "operation" if end.operations == 1 else "operations"
         said = f"{end.operations} {operations} stopped on {self.place}"
         return Ended(known, AttemptState.KILLED, said)

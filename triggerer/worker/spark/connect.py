@@ -94,15 +94,29 @@ def is_connect_alive(session: SparkSession) -> bool:
         return False
 
 
-def close_connect(session: SparkSession) -> None:
-    """Release the session on its server. Never fails."""
+def close_connect(session: SparkSession) -> bool:
+    """Release the session on its server; return whether the server has confirmed it. Never fails."""
     endpoint = _endpoints.pop(session, None)
     remote: Any = session
-    # Without its server there is nothing to release, but the client is closed.
-    remote.release_session_on_close = endpoint is not None and is_reachable(endpoint)
+    is_released = False
     with _without_retries(session):
+        if endpoint is not None and not remote.is_stopped and is_reachable(endpoint):
+            is_released = _release(session)
+        # This closes the client. It would hide a failure of the release.
+        remote.release_session_on_close = False
         session.stop()
     os.environ.pop(_MODE_VARIABLE, None)
+    return is_released
+
+
+def _release(session: SparkSession) -> bool:
+    client: Any = session.client
+    try:
+        client.release_session()
+    except Exception as error:  # noqa: BLE001 - whatever the client raises, the server has not confirmed it
+        _log.warning("a session on a Spark Connect server was not released", reason=str(error))
+        return False
+    return True
 
 
 def _configure(session: SparkSession, key: str, value: str) -> None:

@@ -53,9 +53,13 @@ def how_it_ended(session: SparkSession) -> str | None:
     return classic.how_classic_ended(session)
 
 
-def close_session(session: SparkSession, *, grace: timedelta = CLOSE_GRACE) -> None:
-    """Stop the session and its JVM, by force after `grace`. Never fails, and can be repeated."""
+def close_session(session: SparkSession, *, grace: timedelta = CLOSE_GRACE) -> bool:
+    """Stop the session and its JVM, by force after `grace`. Never fails, and can be repeated.
+
+    Returns:
+        True if the session works no longer. False: a Spark Connect server did not confirm it.
+    """
     if connect.is_connect(session):
-        connect.close_connect(session)
-    else:
-        classic.close_classic(grace)
+        return connect.close_connect(session)
+    classic.close_classic(grace)
+    return True

@@ -1,0 +1,150 @@
+"""Ends what runs have left behind outside their process, such as sessions on a Spark Connect server.
+
+A run that ends in order ends its launches itself. A run whose process was killed cannot, and the server works on for
+it. If the run is repeated, the next attempt ends them first. Otherwise this part does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import anyio
+import structlog
+from pydantic import TypeAdapter
+
+from triggerer.backoff import Backoff, warn_seldom
+from triggerer.domain.launches import FormerLaunch, Launch
+from triggerer.errors import TransientStoreError
+from triggerer.executor.result_writer import ResultWriter
+from triggerer.processes.child_process import ChildProcess
+from triggerer.processes.ipc import ChannelClosed
+from triggerer.store.database.transactions import Database
+from triggerer.store.runs.attempts.left import left_launches, update_left
+from triggerer.store.runs.attempts.steps import settle_attempts
+from triggerer.synchronization import AutoResetEvent
+from triggerer.worker.protocol import message
+
+_log = structlog.get_logger(__name__)
+
+_MOST: Final = 50
+"""Launches for one process."""
+_TIME_S: Final = 300.0
+_LONGEST_DELAY_S: Final = 600.0
+_LAUNCH: Final = TypeAdapter(Launch)
+
+
+class LeftLaunches:
+    """Finds and ends launches of ended runs. `run` is its only task.
+
+    Args:
+        spark: `[spark]` as JSON.
+        sweep_every_s: How often to look without being asked.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        result_writer: ResultWriter,
+        *,
+        executor: str,
+        spark: Mapping[str, Any],
+        sweep_every_s: float,
+    ) -> None:
+        self._database = database
+        self._result_writer = result_writer
+        self._executor = executor
+        self._spark = spark
+        self._sweep_every_s = sweep_every_s
+        self._asked = AutoResetEvent()
+        self._tries: dict[str, tuple[float, float]] = {}
+        """The next time for a launch that nobody could end, by the clock `time.monotonic`, and the last delay."""
+
+    def ask(self) -> None:
+        """Look soon, because a run has just left something behind."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Look regularly, until cancelled."""
+        backoff = Backoff(first=1.0, longest=60.0)
+        while True:
+            self._asked.clear()
+            try:
+                # The end of the run that asked may still wait to be stored.
+                await self._result_writer.written()
+                await self._end_some()
+                backoff.reset()
+            except (TransientStoreError, OSError) as error:
+                # OSError: no process can be started now.
+                delay = backoff.next_delay()
+                warn_seldom(
+                    _log,
+                    backoff.failures,
+                    "nothing that runs left behind is ended",
+                    error=str(error),
+                )
+                await anyio.sleep(delay)
+                continue
+            await self._asked.wait_for(self._sweep_every_s)
+
+    async def _end_some(self) -> None:
+        alone = self._database.dialect == "sqlite"
+        async with self._database.reading() as session:
+            found = await left_launches(session, executor=self._executor, alone=alone, limit=_MOST)
+        self._tries = {one.tag: self._tries[one.tag] for _, one in found if one.tag in self._tries}
+        now = time.monotonic()
+        due = [(pk, one) for pk, one in found if self._tries.get(one.tag, (now, 0.0))[0] <= now]
+        if not due:
+            return
+        runs = {one.tag: pk for pk, one in due}
+        news = [
+            (runs[launch.tag], launch)
+            for launch in await self._in_a_process([one for _, one in due])
+            if launch.tag in runs
+        ]
+        for _, one in due:
+            self._delay(one.tag)
+        if not news:
+            return
+        await self._database.perform_steps(
+            [update_left(news), settle_attempts([pk for pk, _ in news])]
+        )
+        for pk, launch in news:
+            _log.info(
+                "something that a run left behind was looked for",
+                run_pk=pk, launcher=launch.launcher, tag=launch.tag, state=launch.state,
+                reason=launch.reason,
+            )  # fmt: skip
+
+    async def _in_a_process(self, launches: Sequence[FormerLaunch]) -> list[Launch]:
+        """End launches in a child process; return what became of those that it has reported.
+
+        Raises:
+            OSError: No process can be started.
+        """
+        found: list[Launch] = []
+        async with (
+            aclosing(await ChildProcess.start("triggerer.worker.launchers.main")) as child,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(child.supervise)
+            with anyio.move_on_after(_TIME_S):
+                try:
+                    await child.channel.send(
+                        message("end", spark=self._spark, launches=list(launches))
+                    )
+                    while True:
+                        frame: Any = await child.channel.receive()
+                        found.append(_LAUNCH.validate_python(frame["launch"]))
+                except ChannelClosed:
+                    pass
+            child.kill()
+            tasks.cancel_scope.cancel()
+        return found
+
+    def _delay(self, tag: str) -> None:
+        _, last = self._tries.get(tag, (0.0, self._sweep_every_s / 2))
+        delay = min(2 * last, _LONGEST_DELAY_S)
+        self._tries[tag] = (time.monotonic() + delay, delay)

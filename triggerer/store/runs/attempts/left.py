@@ -1,0 +1,106 @@
+"""Launches that runs have left behind: the run has ended, and something that it launched may still work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import or_, select, text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.attempt_states import AttemptState
+from triggerer.domain.launches import FormerLaunch, Launch
+from triggerer.store.database.statement import (
+    BoundStatement,
+    ParameterRows,
+    Statement,
+    parameter_rows,
+)
+from triggerer.store.database.transactions import database_now
+from triggerer.store.schema.models import DagRun, Instance, RunAttempt, RunLaunch
+
+_ENDED: Final = text("dag_run.state IN ('success', 'failed', 'cancelled')")
+
+
+async def left_launches(
+    session: AsyncSession, *, executor: str, alone: bool, limit: int
+) -> list[tuple[int, FormerLaunch]]:
+    """Return open launches of ended runs, each with the primary key of its run, longest unseen first.
+
+    These are the runs of this executor, and of executors that are gone.
+
+    Args:
+        alone: True if no other executor can be alive.
+    """
+    query = (
+        select(RunLaunch, RunAttempt.number, RunAttempt.unknown_since)
+        .join(DagRun, DagRun.id == RunLaunch.run_pk)
+        .join(
+            RunAttempt,
+            (RunAttempt.run_pk == RunLaunch.run_pk) & (RunAttempt.epoch == RunLaunch.epoch),
+        )
+        .where(RunLaunch.ended_at.is_(None), _ENDED)
+        .order_by(RunLaunch.seen_at)
+        .limit(limit)
+    )
+    if not alone:
+        living = select(Instance.id).where(Instance.expires_at > await database_now(session))
+        query = query.where(or_(DagRun.executor == executor, DagRun.executor.not_in(living)))
+    return [
+        (
+            row.run_pk,
+            FormerLaunch(
+                row.tag,
+                row.launcher,
+                number,
+                AttemptState(row.state),
+                task_id=row.task_id,
+                place=row.place,
+                external_id=row.external_id,
+                link=row.link,
+                unknown_since=unknown_since,
+            ),
+        )
+        for row, number, unknown_since in await session.execute(query)
+    ]
+
+
+def update_left(launches: Sequence[tuple[int, Launch]]) -> BoundStatement:
+    """A step: store what is known now about launches that were left behind, by the primary keys of their runs.
+
+    What became of them is true whichever attempt the run has by now. A stored end stays.
+    """
+    rows: list[tuple[Any, ...]] = [
+        (
+            run_pk,
+            one.tag,
+            str(one.state),
+            one.reason,
+            one.external_id,
+            one.link,
+            one.at,
+            one.at if one.state.has_ended else None,
+        )
+        for run_pk, one in launches
+    ]
+    return _UPDATE(rows=ParameterRows(rows))
+
+
+_UPDATE: Final = Statement(
+    """
+UPDATE run_launch SET state = g.state, reason = g.reason, seen_at = g.seen_at, ended_at = g.ended_at,
+    external_id = COALESCE(g.external_id, run_launch.external_id), link = COALESCE(g.link, run_launch.link)
+FROM {GIVEN} AS g
+WHERE run_launch.run_pk = g.run_pk AND run_launch.tag = g.tag AND run_launch.ended_at IS NULL
+""",
+    GIVEN=parameter_rows(
+        run_pk="bigint",
+        tag="text",
+        state="text",
+        reason="text",
+        external_id="text",
+        link="text",
+        seen_at="timestamptz",
+        ended_at="timestamptz",
+    ),
+)
