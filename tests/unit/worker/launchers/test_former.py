@@ -107,7 +107,7 @@ def test_a_stop_that_was_accepted_is_no_end_until_it_is_confirmed(told: Told) ->
     told.attempts(place, timedelta(seconds=60)).end_all([launch()])
     assert place.asked == ["find", "stop app-1", "find", "stop app-1", "find"]
     assert told.states == [AttemptState.LOST]
-    assert [wait.reason is None for wait in told.waits] == [False, True]
+    assert [wait.reason is None for wait in told.waits] == [False, False, True]
 
 
 def test_a_place_that_does_not_answer_blocks_the_next_attempt(told: Told) -> None:
@@ -127,6 +127,7 @@ def test_a_place_that_answers_late_is_waited_for(told: Told) -> None:
     told.attempts(place, timedelta(seconds=60)).end_all([launch()])
     assert told.states == [AttemptState.LOST]
     assert [wait.reason for wait in told.waits] == [
+        "the end of attempt 1, which may still work: it is being stopped",
         "the end of attempt 1, which may still work: the server does not answer",
         None,
     ]
