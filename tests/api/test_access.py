@@ -52,6 +52,7 @@ MATRIX: dict[tuple[str, str], tuple[str, bool]] = {
     ("GET", f"{RUN}/why"): (VIEWER, True),
     ("GET", f"{RUN}/tasks"): (VIEWER, True),
     ("GET", f"{RUN}/events"): (VIEWER, True),
+    ("GET", f"{RUN}/attempts"): (VIEWER, True),
     ("GET", "/assets/events/find"): (VIEWER, False),
     ("GET", f"{RUN}/logs"): (VIEWER, True),
     ("POST", f"{RUN}/cancel"): (OPERATOR, False),

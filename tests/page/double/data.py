@@ -202,6 +202,27 @@ class Data:
             "asset_event_ids": [max(1, self.size.events - number)],
         }
 
+    def attempt(self, run: Row) -> Row:
+        launch = {
+            "tag": "triggerer-i-1-1-1",
+            "launcher": "yarn",
+            "task_id": "collect",
+            "place": "yarn",
+            "external_id": "application_17_0001" + self.mark,
+            "link": "javascript:alert(1)" if self.mark else "http://yarn.example/app/1",
+            "state": "ended",
+            "reason": None,
+        }
+        times = {name: run[name] for name in ("state", "executor", "started_at", "ended_at")}
+        return {
+            "number": 1,
+            "epoch": 1,
+            "tag": "triggerer-i-1-1-1",
+            "reason": run["error"],
+            "claimed_at": run["queued_at"],
+            "launches": [launch],
+        } | times
+
     def task_run(self, index: int, run: Row) -> Row:
         began = 20 - index * 3
         is_last = index == 3

@@ -130,6 +130,8 @@ def _dag(data: Data, dag_id: str, rest: list[str], query: dict[str, str]) -> Any
             return run | {"run_id": run_id}
         case ["dagRuns", _, "why"]:
             return answers.why(data, run)
+        case ["dagRuns", _, "attempts"]:
+            return {"items": [data.attempt(run)], "next_cursor": None}
         case ["dagRuns", _, "events"]:
             return {"items": [data.emitted(0)], "next_cursor": None}
         case ["dagRuns", _, "tasks"]:

@@ -1,4 +1,4 @@
-"""Finds events: those of a message, and those that a run emitted."""
+"""Finds the events of a message, the events that a run emitted, and the attempts of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from triggerer.api.parameters import Api, Caller, InPath
 from triggerer.api.routing import reads
 from triggerer.errors import UnknownRun
 from triggerer.store.events.finding import find_events, find_events_of_run
-from triggerer.store.listing.views import AssetEventView
+from triggerer.store.listing.views import AssetEventView, AttemptView
+from triggerer.store.runs.attempts.listing import list_attempts
 from triggerer.store.runs.listing import find_run
 
 
@@ -47,4 +48,14 @@ async def emitted(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> P
     return without_payloads(access, whole(found))
 
 
-ROUTER = Router("/", route_handlers=[find, emitted], tags=["Assets"])
+@reads("/dags/{dag_id:str}/dagRuns/{run_id:str}/attempts", by_run=True)
+async def attempts(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> Page[AttemptView]:
+    """List the attempts of a run, with what each one launched elsewhere."""
+    access.require_run(part(dag_id), part(run_id))
+    async with api.use.reading() as session:
+        if await find_run(session, part(dag_id), part(run_id)) is None:
+            raise UnknownRun(part(dag_id), part(run_id))
+        return whole(await list_attempts(session, part(dag_id), part(run_id)))
+
+
+ROUTER = Router("/", route_handlers=[find, emitted, attempts], tags=["Assets"])

@@ -23,8 +23,11 @@ export class Held<T> {
     const byKey = new Map(rows.map((row) => [this.key(row), row]))
     const shown = this.rows.map((row) => byKey.get(this.key(row)) ?? row)
     const known = new Set(shown.map(this.key))
-    this.gone = new Set([...known].filter((key) => !byKey.has(key)))
     this.fresh = rows.filter((row) => !known.has(this.key(row))).length
+    // What new rows pushed over the end of the page is still there; only what is missing before the end is gone.
+    const last = shown.findLastIndex((row) => byKey.has(this.key(row)))
+    const missing = shown.filter((row, index) => !byKey.has(this.key(row)) && (this.fresh === 0 || index < last))
+    this.gone = new Set(missing.map(this.key))
     this.rows = shown
   }
 

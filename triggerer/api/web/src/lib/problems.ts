@@ -92,7 +92,9 @@ export function problemsOf(overview: Overview, streams: Stream[]): Problem[] {
       key: `waits ${run.dag_id}\n${run.run_id}`, kind: 'Run waits', state: 'queued', title: `${run.dag_id} ${run.run_id}`, detail: run.waiting_for ?? 'It is queued.',
       since: run.waiting_since ?? run.queued_at, href: link(path('dags', run.dag_id, 'runs', run.run_id)), action: 'Open the run', command: command('why-not', run.dag_id),
     })
-  return found.sort((a, b) => a.rank - b.rank || (a.since ?? '').localeCompare(b.since ?? ''))
+  // What has lasted longest comes first, but of the failed runs the newest one.
+  const age = (one: Problem) => (one.since ?? '').localeCompare('') && Date.parse(one.since!) * (one.retry ? -1 : 1)
+  return found.sort((a, b) => a.rank - b.rank || age(a) - age(b))
 }
 
 /** How many things need somebody, also those that the lists leave out. */

@@ -94,7 +94,6 @@ export type Run = {
   waiting_for?: string | null
   waiting_since?: string | null
   asset_event_ids?: number[]
-  attempts?: Attempt[]
 }
 
 export type Attempt = {
