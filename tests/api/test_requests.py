@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import anyio
 import orjson
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from tests.api.conftest import Api
+from triggerer.api import context
 from triggerer.api.context import MOST_INSIDE
 from triggerer.config.sections import HookSettings
 from triggerer.domain.run_logs import log_path
+from triggerer.errors import StoreError
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.schema.models import AssetEvent, Audit
 
@@ -250,3 +253,26 @@ async def test_canary_secrets_are_in_no_answer(api: Api, monkeypatch: pytest.Mon
         sent += (await client.get(f"{V1}/dags/tweety-one")).content
     assert len(sent) > 10_000
     assert [sent[at - 80 : at + 80] for at in [sent.find(b"tweety")] if at >= 0] == []
+
+
+async def test_a_query_that_takes_too_long_is_stopped(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "STATEMENT_TIMEOUT", timedelta(seconds=0.2))
+    endless = text(
+        "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
+    )
+    with anyio.fail_after(5):
+        with pytest.raises(StoreError):
+            async with api.context.use.reading() as session:
+                await session.execute(endless)
+        async with api.context.use.reading() as session:
+            assert await session.scalar(text("SELECT 1")) == 1
+
+
+@pytest.mark.parametrize("path", ["/dags?lmit=5", "/runs?dagid=x", "/overview?x=1"])
+async def test_an_unknown_parameter_is_named(api: Api, path: str) -> None:
+    async with api.client() as client:
+        answer = await client.get(f"{V1}{path}")
+    assert answer.status_code == 400
+    assert path.partition("?")[2].partition("=")[0] in answer.json()["detail"]

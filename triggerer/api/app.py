@@ -6,18 +6,21 @@ from typing import Any, Final, cast
 
 from litestar import Litestar, Request, Response
 from litestar.di import Provide
+from litestar.handlers import BaseRouteHandler
 
-from triggerer.api.access.authorizing import Guard
+from triggerer.api.access.authorizing import Connection, Guard
 from triggerer.api.access.roles import Access
 from triggerer.api.context import ApiContext
 from triggerer.api.gate import App, Gate
-from triggerer.api.openapi import description
+from triggerer.api.openapi import description, query_parameters
 from triggerer.api.problems import answer_error
 from triggerer.api.responses import JsonResponse
 from triggerer.api.routes import page, signing_in, status
 from triggerer.api.routes.airflow import airflow_router
 from triggerer.api.routes.all_routes import api_router
 from triggerer.api.routing import public
+from triggerer.errors import BadRequest
+from triggerer.nearest import ending
 
 MOST_BODY_BYTES: Final = 1024 * 1024
 
@@ -55,7 +58,7 @@ def make_routes(context: ApiContext) -> Litestar:
             "api": Provide(api, sync_to_thread=False),
             "access": Provide(access, sync_to_thread=False),
         },
-        guards=[Guard(context)],
+        guards=[Guard(context), refuse_unknown_parameters],
         exception_handlers={Exception: answer_error},
         response_class=JsonResponse,
         openapi_config=None,
@@ -63,6 +66,24 @@ def make_routes(context: ApiContext) -> Litestar:
         logging_config=None,
         debug=False,
     )
+
+
+def refuse_unknown_parameters(connection: Connection, handler: BaseRouteHandler) -> None:
+    """Refuse a query parameter that a route of ours does not know: it is most likely mistyped.
+
+    Raises:
+        BadRequest: There is one. The message suggests the nearest known name.
+    """
+    given = connection.query_params.keys()
+    path = connection.scope.get("path_template", "")
+    if not given or not str(path).startswith("/api/v1/"):
+        return
+    known = query_parameters().get((str(connection.scope.get("method")), str(path)))
+    if known is not None and (unknown := sorted(given - known)):
+        raise BadRequest(
+            f"there is no parameter {unknown[0]!r} here{ending(unknown[0], known)}",
+            hint="/api/v1/openapi.json describes every request",
+        )
 
 
 @public("/api/v1/openapi.json")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -48,7 +49,8 @@ class DatabaseUse:
         """
         async with self._place(), self._explaining(), self._database.reading() as session:
             await self._limit(session)
-            yield session
+            with await _interrupted_in_time(session):
+                yield session
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[AsyncSession]:
@@ -88,6 +90,28 @@ class DatabaseUse:
         if self._database.dialect == "postgresql":
             milliseconds = int(STATEMENT_TIMEOUT.total_seconds() * 1000)
             await session.execute(text(f"SET LOCAL statement_timeout = {milliseconds}"))
+
+
+async def _interrupted_in_time(session: AsyncSession) -> AbstractContextManager[None]:
+    """Return a block after which SQLite stops a query that is still running. Elsewhere the block does nothing."""
+    if session.get_bind().dialect.name != "sqlite":
+        return nullcontext()
+    connection = await (await session.connection()).get_raw_connection()
+    driver = connection.driver_connection
+    assert driver is not None
+
+    @contextmanager
+    def limited() -> Iterator[None]:
+        # SQLite allows this call from any thread. The query fails, and the connection stays usable.
+        loop = asyncio.get_running_loop()
+        seconds = STATEMENT_TIMEOUT.total_seconds()
+        timer = loop.call_later(seconds, lambda: loop.create_task(driver.interrupt()))
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    return limited()
 
 
 @dataclass(slots=True)

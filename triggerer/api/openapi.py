@@ -65,6 +65,19 @@ def description() -> bytes:
     return orjson.dumps(completed(described.openapi_schema.to_schema()))
 
 
+@cache
+def query_parameters() -> dict[tuple[str, str], frozenset[str]]:
+    """Return the names of the query parameters by method and path template."""
+    paths = orjson.loads(description())["paths"]
+    return {
+        (method.upper(), path): frozenset(
+            one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"
+        )
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+    }
+
+
 def _nothing() -> Provide:
     return Provide(lambda: None, sync_to_thread=False)
 
