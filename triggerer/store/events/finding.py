@@ -61,7 +61,8 @@ async def find_events_of_run(
 
 async def _topic_ids(session: AsyncSession, topic: str) -> set[str]:
     assets = await session.scalars(
-        select(Watcher.asset_id.distinct())
+        select(Watcher.asset_id)
+        .distinct()
         .join(Trigger, Trigger.id == Watcher.trigger_id)
         .join(Stream, Stream.digest == Trigger.stream_digest)
         .where(Stream.key.contains(topic, autoescape=True))
