@@ -17,6 +17,7 @@ from triggerer.service.metrics import MOST_LANES, DatabaseGauges, StreamMetrics,
 from triggerer.service.status import Readiness
 from triggerer.service.supervising import Runs, once_it_answers, unless_it_returns, without_status
 from triggerer.store.database.transactions import Database
+from triggerer.worker.spark.settings import SUBMIT, mode_of
 
 if TYPE_CHECKING:
     from triggerer.config.sections import TriggererSettings
@@ -281,7 +282,7 @@ async def _start_executor(
         spark=settings.spark.to_json(),
         file_patience=settings.dag_processor.removal_grace,
         holds_broken=settings.executor.broken_file == "hold",
-        prewarm=settings.executor.prewarm,
+        prewarm=settings.executor.prewarm and mode_of(settings.spark) != SUBMIT,
         shutdown_grace=settings.core.shutdown_grace,
     )
     registration = Registration(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from triggerer.domain.attempts import Progress, RunEnd, RunOrder, TaskResult, Wait
@@ -22,7 +20,6 @@ from triggerer.errors import TriggererError
 from triggerer.plugins.dag_file import LoadedFile, load_dag_file
 from triggerer.plugins.folder import STABLE_AFTER_S, Stamp, has_just_changed, stamp_of
 from triggerer.worker.api_token import offered
-from triggerer.worker.cluster_wait import ClusterWatch
 from triggerer.worker.context import RunContext
 from triggerer.worker.events import QueryEvents
 from triggerer.worker.failures import WorkerStopped, explain, storable
@@ -31,11 +28,9 @@ from triggerer.worker.launch_reports import SessionLaunches, launch_reports
 from triggerer.worker.launchers.former import FormerAttempts, StillUnknown, former_attempts
 from triggerer.worker.logs import Output
 from triggerer.worker.parallel.side_by_side import execute_side_by_side
-from triggerer.worker.parallel.threads import own_task
 from triggerer.worker.protocol import RunReport, TaskStart
 from triggerer.worker.session import SparkHolder
-from triggerer.worker.spark.progress import ProgressWatch
-from triggerer.worker.spark.threads import cancel_task, enter_thread
+from triggerer.worker.spark.run_session import RunSession
 from triggerer.worker.task_outcomes import TaskOutcomes
 from triggerer.worker.tasks import TaskRunner
 from triggerer.worker.users_code import users_code
@@ -146,7 +141,6 @@ class _Attempt:
     def __init__(self, order: RunOrder, worker: WorkerContext) -> None:
         self._order = order
         self._worker = worker
-        self._progress = ProgressWatch(functools.partial(worker.on_progress, order.run_pk))
         self._followed: list[FormerLaunch] = []
         """The applications of former attempts that a task may follow."""
         self._on_launch = launch_reports(
@@ -175,12 +169,16 @@ class _Attempt:
         if dag is None:
             self._end_unloaded(f"{order.path} does not define the DAG {order.dag_id} any more")
             return
-        on_wait = functools.partial(self._worker.on_wait, order.run_pk)
-        try:
-            with ClusterWatch(self._worker.spark.why_waiting, on_wait, order.log_path) as watch:
-                tasks, failures = self._run_tasks(dag, loaded.modules, watch)
-        finally:
-            self._progress.stop()
+        with RunSession(
+            self._worker.spark,
+            order,
+            dag,
+            loaded.modules,
+            home=self._worker.home,
+            on_wait=functools.partial(self._worker.on_wait, order.run_pk),
+            on_progress=functools.partial(self._worker.on_progress, order.run_pk),
+        ) as spark:
+            tasks, failures = self._run_tasks(dag, spark)
         self._end(tasks, failures)
 
     def _are_former_gone(self) -> bool:
@@ -269,31 +267,17 @@ class _Attempt:
             time.sleep(_LOOK_EVERY_S)
         self._worker.on_wait(self._order.run_pk, Wait(None, datetime.now(UTC)))
 
-    def _run_tasks(
-        self, dag: DAG, modules: tuple[ModuleType, ...], watch: ClusterWatch
-    ) -> tuple[list[TaskResult], list[str]]:
+    def _run_tasks(self, dag: DAG, spark: RunSession) -> tuple[list[TaskResult], list[str]]:
         """Execute the tasks. Return the results that are not reported yet, and the failures."""
-        opening = threading.Lock()
-
-        def spark() -> Any:
-            with opening:
-                if self._worker.spark.needs_cluster:
-                    watch.start()
-                session = self._open_spark(modules)
-                self._progress.follow(session)
-            if (task_id := own_task.get()) is not None:
-                enter_thread(session, task_id)
-            return session
-
         query: QueryEvents = functools.partial(self._worker.query, self._order.run_pk)
-        context = RunContext(self._order, dag, query, spark, self._submit_for(dag))
+        context = RunContext(self._order, dag, query, spark.get, self._submit_for(dag, spark))
         runner = TaskRunner(
             context,
             self._worker.dags_folder,
             on_start=functools.partial(self._worker.on_start, self._order.run_pk),
-            cancel_work=self._cancel_task,
-            on_abandoned=self._abandon,
-            find_cause=self._worker.spark.how_driver_ended,
+            cancel_work=spark.cancel_task,
+            on_abandoned=functools.partial(self._abandon, spark),
+            find_cause=spark.how_driver_ended,
         )
         outcomes = TaskOutcomes()
         kept = kept_tasks(dag, self._order.repeat.kept)
@@ -315,7 +299,7 @@ class _Attempt:
                 outcomes.add(task, runner.execute(task, outcomes.values))
         return outcomes.unreported, outcomes.failures
 
-    def _submit_for(self, dag: DAG) -> Callable[..., None]:
+    def _submit_for(self, dag: DAG, spark: RunSession) -> Callable[..., None]:
         """Return the function that submits a task's application. Nothing is imported before it is called."""
 
         @functools.cache
@@ -330,46 +314,21 @@ class _Attempt:
                 spark_conf=dag.spark_conf,
                 spark_packages=dag.spark_packages,
                 on_launch=self._on_launch,
-                tell_absence=self._tell_absence,
+                tell_absence=spark.tell_absence,
             )
 
         return lambda *args, **kwargs: submitter().submit(*args, **kwargs)
-
-    def _open_spark(self, modules: tuple[ModuleType, ...]) -> Any:
-        """Return the session, and show the run as waiting while its cluster is away or the session opens."""
-        self._worker.spark.await_cluster(self._tell_absence)
-        if self._worker.spark.is_open:
-            return self._worker.spark.get(modules)
-        on_wait = functools.partial(self._worker.on_wait, self._order.run_pk)
-        on_wait(Wait("Spark, which is starting", datetime.now(UTC)))
-        try:
-            return self._worker.spark.get(modules)
-        finally:
-            on_wait(Wait(None, datetime.now(UTC)))
-
-    def _tell_absence(self, reason: str | None) -> None:
-        if reason is None:
-            logger.info("the wait is over")
-        else:
-            logger.warning("the run waits for %s", reason)
-        self._worker.on_wait(self._order.run_pk, Wait(reason, datetime.now(UTC)))
 
     def _report_tasks(self, outcomes: TaskOutcomes) -> None:
         if outcomes.unreported:
             self._report(RunReport(tuple(outcomes.unreported), None))
             outcomes.unreported.clear()
 
-    def _cancel_task(self, task_id: str) -> None:
-        session = self._progress.session
-        if session is not None:
-            cancel_task(session, task_id)
-
-    def _abandon(self) -> None:
-        if self._worker.spark.is_open:
-            try:
-                self._worker.spark.interrupt()
-            except Exception:
-                logger.exception("the work on Spark could not be stopped")
+    def _abandon(self, spark: RunSession) -> None:
+        try:
+            spark.interrupt()
+        except Exception:
+            logger.exception("the work on Spark could not be stopped")
 
     def _end(self, tasks: Sequence[TaskResult], failures: list[str]) -> None:
         state = RunState.FAILED if failures else RunState.SUCCESS

@@ -1,0 +1,139 @@
+"""A driver of a run's own: for the mode `submit`, and for DAGs whose settings or packages only a new JVM can have.
+
+Such a run is an application of its own on the master, in client mode. PySpark starts its JVM by `spark-submit`. The
+application ends with the run, and the warm drivers of other runs are not touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from triggerer.domain.authoring.spark_values import is_static
+from triggerer.errors import SubmitFailed
+from triggerer.worker.spark import classic
+from triggerer.worker.spark.connect import is_connect
+from triggerer.worker.spark.session import is_alive
+from triggerer.worker.spark.settings import CONNECT, SUBMIT, mode_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from triggerer.config import SparkSettings
+
+logger = logging.getLogger("triggerer.run")
+
+_PACKAGES: Final = "spark.jars.packages"
+_CLOSING: Final = timedelta(seconds=5)
+
+
+class DagSettings(NamedTuple):
+    """`spark_conf` and `spark_packages` of a DAG."""
+
+    conf: Mapping[str, str]
+    packages: Sequence[str]
+
+    @property
+    def static(self) -> dict[str, str]:
+        """The settings that only a new JVM can have."""
+        return {key: value for key, value in self.conf.items() if is_static(key)}
+
+    def need_own_driver(self, settings: SparkSettings) -> bool:
+        """Return whether the runs need a driver of their own.
+
+        Raises:
+            SubmitFailed: They would need one, and a Spark Connect server cannot have another.
+        """
+        mode = mode_of(settings)
+        static = self.static
+        if mode == CONNECT and (static or self.packages):
+            what = "spark_packages" if self.packages else f"{next(iter(static))} in spark_conf"
+            raise SubmitFailed(
+                f"a run on a Spark Connect server cannot have {what} of its own",
+                hint="start the server with it, or use another [spark] mode",
+            )
+        return mode == SUBMIT or bool(static or self.packages)
+
+    def apply(self, session: SparkSession) -> None:
+        """Set the other settings in a run's own session."""
+        for key, value in self.conf.items():
+            if is_connect(session) or not is_static(key):
+                session.conf.set(key, value)
+
+
+class OwnDriver:
+    """Opens the driver when the run first needs it, and ends it with `close`."""
+
+    def __init__(self, settings: SparkSettings, dag: DagSettings, *, home: Path, name: str) -> None:
+        packages = [one for one in settings.conf.get(_PACKAGES, "").split(",") if one]
+        conf = {**settings.conf, **dag.conf}
+        if dag.packages:
+            conf[_PACKAGES] = ",".join(dict.fromkeys([*packages, *dag.packages]))
+        self._settings = replace(settings, conf=conf)
+        self._home = home
+        self._name = name
+        self._opened = ExitStack()
+        self.session: SparkSession | None = None
+
+    def get(self, modules: Sequence[ModuleType] = ()) -> SparkSession:
+        """Return the live session. See `SparkHolder.get`.
+
+        Raises:
+            SubmitFailed: No session could be opened.
+        """
+        if self.session is not None and not is_alive(self.session):
+            logger.warning("the run's own Spark application has ended; another one is started")
+            self.close()
+        if self.session is None:
+            begun = time.monotonic()
+            self._opened.enter_context(_detached())
+            installation = classic.find_installation(self._home)
+            self.session = classic.open_classic(self._settings, installation, app_name=self._name)
+            self._opened.callback(classic.close_classic, _CLOSING)
+            logger.info("application of this run started in %.2f s", time.monotonic() - begun)
+        from pyspark.cloudpickle import register_pickle_by_value
+
+        for module in modules:
+            register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        return self.session
+
+    def interrupt(self) -> None:
+        """Stop the session's jobs."""
+        if self.session is not None:
+            self.session.sparkContext.cancelAllJobs()
+
+    def close(self) -> None:
+        """End the application and its JVM. Can be repeated."""
+        self.session = None
+        self._opened.close()
+
+
+@contextmanager
+def _detached() -> Iterator[None]:
+    """Let PySpark forget the session of this process during the block, without touching its JVM."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession, SQLContext
+
+    known: tuple[tuple[Any, str], ...] = (
+        (SparkContext, "_gateway"),
+        (SparkContext, "_jvm"),
+        (SparkContext, "_active_spark_context"),
+        (SparkSession, "_instantiatedSession"),
+        (SparkSession, "_activeSession"),
+        (SQLContext, "_instantiatedContext"),
+    )
+    before = [getattr(owner, name, None) for owner, name in known]
+    for owner, name in known:
+        setattr(owner, name, None)
+    try:
+        yield
+    finally:
+        for (owner, name), value in zip(known, before, strict=True):
+            setattr(owner, name, value)

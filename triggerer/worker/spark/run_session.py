@@ -1,0 +1,139 @@
+"""The Spark session of one run: the worker's warm one, or one of the run's own, with its waits and its progress."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from triggerer.domain.attempts import Progress, RunOrder, Wait
+from triggerer.domain.dags import DAG
+from triggerer.worker.cluster_wait import ClusterWatch
+from triggerer.worker.parallel.threads import own_task
+from triggerer.worker.spark.cluster import why_waiting
+from triggerer.worker.spark.own_driver import DagSettings, OwnDriver
+from triggerer.worker.spark.progress import ProgressWatch
+from triggerer.worker.spark.threads import cancel_task, enter_thread
+
+if TYPE_CHECKING:
+    from triggerer.worker.session import SparkHolder
+
+logger = logging.getLogger("triggerer.run")
+
+
+class RunSession:
+    """Opens the session when a task first asks for it, in any thread. The end of the block ends what is the run's own.
+
+    Args:
+        holder: The worker's warm session.
+        modules: See `SparkHolder.get`.
+        home: The service's own directory.
+        on_wait: Receives the reason while the run waits for Spark, and its end.
+        on_progress: Receives the progress of the run's work on Spark.
+    """
+
+    def __init__(
+        self,
+        holder: SparkHolder,
+        order: RunOrder,
+        dag: DAG,
+        modules: tuple[ModuleType, ...],
+        *,
+        home: Path,
+        on_wait: Callable[[Wait], None],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._holder = holder
+        self._dag = DagSettings(dag.spark_conf, dag.spark_packages)
+        self._name = f"{dag.dag_id} {order.tag}"
+        self._modules = modules
+        self._home = home
+        self._on_wait = on_wait
+        self._own: OwnDriver | None = None
+        self._opening = threading.Lock()
+        self._watch = ClusterWatch(self._why_waiting, on_wait, order.log_path)
+        self._progress = ProgressWatch(on_progress)
+
+    def __enter__(self) -> Self:
+        self._watch.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+        self._watch.__exit__(kind, error, trace)
+        if self._own is not None:
+            self._own.close()
+
+    def get(self) -> Any:
+        """Return a live session, ready for the task of this thread.
+
+        Raises:
+            SubmitFailed: No session could be opened.
+        """
+        with self._opening:
+            if self._holder.needs_cluster:
+                self._watch.start()
+            session = self._open()
+            self._progress.follow(session)
+        if (task_id := own_task.get()) is not None:
+            enter_thread(session, task_id)
+        return session
+
+    def interrupt(self) -> None:
+        """Stop the session's work, because nobody waits for it any longer."""
+        if self._own is not None:
+            self._own.interrupt()
+        elif self._holder.is_open:
+            self._holder.interrupt()
+
+    def cancel_task(self, task_id: str) -> None:
+        """Cancel the jobs of one task that runs beside others."""
+        if self._progress.session is not None:
+            cancel_task(self._progress.session, task_id)
+
+    def tell_absence(self, reason: str | None) -> None:
+        """Show that the run waits for a master or a server that is away, or, with None, that the wait is over."""
+        if reason is None:
+            logger.info("the wait is over")
+        else:
+            logger.warning("the run waits for %s", reason)
+        self._on_wait(Wait(reason, datetime.now(UTC)))
+
+    def _open(self) -> Any:
+        self._holder.await_cluster(self.tell_absence)
+        settings = self._holder.settings
+        if self._dag.need_own_driver(settings):
+            if self._own is None:
+                self._own = OwnDriver(settings, self._dag, home=self._home, name=self._name)
+            is_open = self._own.session is not None
+            return self._showing(functools.partial(self._own.get, self._modules), is_open=is_open)
+        get = functools.partial(self._holder.get, self._modules)
+        session = self._showing(get, is_open=self._holder.is_open)
+        self._dag.apply(session)
+        return session
+
+    def _showing(self, get: Callable[[], Any], *, is_open: bool) -> Any:
+        """Call `get`, and show the run as waiting while a session opens."""
+        if is_open:
+            return get()
+        self._on_wait(Wait("Spark, which is starting", datetime.now(UTC)))
+        try:
+            return get()
+        finally:
+            self._on_wait(Wait(None, datetime.now(UTC)))
+
+    def _why_waiting(self) -> str | None:
+        if self._own is None:
+            return self._holder.why_waiting()
+        session = self._own.session
+        return None if session is None else why_waiting(session)
