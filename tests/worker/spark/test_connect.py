@@ -24,7 +24,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def connect_server(home: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def connect_server(
+    home: Path, port: int, *, token: str | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     found = find_installation(home)
     environment = {
         "JAVA_HOME": str(found.java_home),
@@ -34,6 +36,7 @@ def connect_server(home: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": port,
+        **({} if token is None else {"spark.connect.authenticate.token": token}),
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": home / "connect",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"
@@ -90,6 +93,41 @@ def test_a_connect_session_works_like_a_classic_one_and_notices_its_servers_end(
         "3 True",
         "False",
         "the Spark Connect server no longer knows this session",
+    ]
+
+
+@pytest.mark.full
+def test_errors_are_a_sentence_and_progress_is_told(home: Path, tmp_path: Path) -> None:
+    port = free_port()
+    with connect_server(home, port, token="right"):
+        shown = run_python(
+            "import warnings; warnings.simplefilter('ignore')\n"
+            "from triggerer.worker.failures import explain\n"
+            "from triggerer.worker.spark.explanations import explain_spark\n"
+            "from triggerer.worker.spark.progress import ProgressWatch\n"
+            f"remote = 'sc://localhost:{port}/;token='\n"
+            "try: open_it(SparkSettings(remote=remote + 'wrong'))\n"
+            "except SubmitFailed as error: print(explain_spark(error), '|', 'wrong' in str(error))\n"
+            "session = open_it(SparkSettings(remote=remote + 'right'))\n"
+            "seen = []\n"
+            "watch = ProgressWatch(seen.append, every_s=0.1)\n"
+            "watch.follow(session)\n"
+            "for source in ('kafka', 'nosuch'):\n"
+            "    try: session.read.format(source).load().collect()\n"
+            "    except Exception as error:\n"
+            "        text = explain(error, home)\n"
+            "        print(source, explain_spark(error).split(':')[0], '|', '\\tat ' in text or 'stacktrace' in text)\n"
+            "session.range(0, 30_000_000, 1, 8).selectExpr('sum(sqrt(id) * rand())').collect()\n"
+            "time.sleep(0.3)\n"
+            "print('tasks', seen[-1].tasks_done > 0, seen[-1].rows_read)\n"
+            "close_session(session)",
+            tmp_path,
+        )
+    assert shown.splitlines() == [
+        "the Spark Connect server refused the token: correct `;token=…` in [spark] remote | False",
+        "kafka Spark has no `kafka` | False",
+        "nosuch Spark knows no data source `nosuch` | False",
+        "tasks True None",
     ]
 
 

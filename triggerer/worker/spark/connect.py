@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _MODE_VARIABLE: Final = "SPARK_CONNECT_MODE_ENABLED"
 """PySpark sets it with the first session. While it is set, no classic session can be opened."""
+
+_LONGEST_PAUSE_S: Final = 5.0
 
 _endpoints: WeakKeyDictionary[SparkSession, Endpoint] = WeakKeyDictionary()
 
@@ -66,6 +69,7 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
     except Exception as error:
         os.environ.pop(_MODE_VARIABLE, None)
         raise SubmitFailed(f"{shown} gave no session: {reason_of(error)}") from error
+    _bound_retries(session, settings.cluster_patience)
     if tag is not None:
         session.addTag(tag)
     for key, value in settings.conf.items():
@@ -128,6 +132,28 @@ def _configure(session: SparkSession, key: str, value: str) -> None:
             key=key,
             reason=reason_of(error),
         )
+
+
+def retries_within(patience: timedelta) -> int:
+    """Return how often the client asks again within this time. Its pauses grow up to `_LONGEST_PAUSE_S`."""
+    retries, waited_s, pause_s = 0, 0.0, 0.05
+    while waited_s < patience.total_seconds():
+        waited_s += min(pause_s, _LONGEST_PAUSE_S)
+        pause_s *= 4
+        retries += 1
+    return retries
+
+
+def _bound_retries(session: SparkSession, patience: timedelta) -> None:
+    """Let the client ask a server that went away for the patience of the settings. Its own bound is ten minutes."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    client: Any = session.client
+    policy: Any = DefaultPolicy
+    longest_ms = int(1000 * _LONGEST_PAUSE_S)
+    client.set_retry_policies(
+        [policy(max_retries=retries_within(patience), max_backoff=longest_ms)]
+    )
 
 
 def _never_retry(session: SparkSession) -> None:
