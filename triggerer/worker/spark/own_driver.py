@@ -7,6 +7,7 @@ application ends with the run, and the warm drivers of other runs are not touche
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,8 +21,9 @@ from triggerer.domain.authoring.spark_values import is_static
 from triggerer.errors import SubmitFailed
 from triggerer.worker.spark import classic
 from triggerer.worker.spark.connect import is_connect
-from triggerer.worker.spark.session import is_alive
+from triggerer.worker.spark.session import how_it_ended, is_alive
 from triggerer.worker.spark.settings import CONNECT, SUBMIT, mode_of
+from triggerer.worker.spark.shared import drop_connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +34,8 @@ logger = logging.getLogger("triggerer.run")
 
 _PACKAGES: Final = "spark.jars.packages"
 _CLOSING: Final = timedelta(seconds=5)
+_INTERRUPT_S: Final = 2.0
+"""Many times longer than a JVM needs to take the order to cancel its jobs."""
 
 
 class DagSettings(NamedTuple):
@@ -105,14 +109,38 @@ class OwnDriver:
         return self.session
 
     def interrupt(self) -> None:
-        """Stop the session's jobs."""
-        if self.session is not None:
-            self.session.sparkContext.cancelAllJobs()
+        """Stop the session's work, because nobody waits for it any longer. The session can be used afterwards."""
+        session = self.session
+        if session is None:
+            return
+        # The connection of this thread may wait for the answer of an interrupted call. Another thread has its own.
+        stopping = threading.Thread(target=_stop_work, args=(session,), daemon=True)
+        stopping.start()
+        stopping.join(_INTERRUPT_S)
+        drop_connection()
+
+    def kill(self) -> None:
+        """Kill the JVM, because the run is stopped. Its application ends on the cluster as well."""
+        if self.session is not None and (process := classic.jvm_process()) is not None:
+            process.kill()
+        self.close()
+
+    def how_it_ended(self) -> str | None:
+        """Return how the driver ended, as a sentence for the user; None: it lives, or was never opened."""
+        if self.session is None or is_alive(self.session):
+            return None
+        return how_it_ended(self.session)
 
     def close(self) -> None:
         """End the application and its JVM. Can be repeated."""
         self.session = None
         self._opened.close()
+
+
+def _stop_work(session: SparkSession) -> None:
+    session.sparkContext.cancelAllJobs()
+    for query in session.streams.active:
+        query.stop()
 
 
 @contextmanager

@@ -71,8 +71,12 @@ class RunSession:
     ) -> None:
         self._progress.stop()
         self._watch.__exit__(kind, error, trace)
-        if self._own is not None:
+        if self._own is None:
+            return
+        if error is None:
             self._own.close()
+        else:
+            self._own.kill()
 
     def get(self) -> Any:
         """Return a live session, ready for the task of this thread.
@@ -95,6 +99,12 @@ class RunSession:
             self._own.interrupt()
         elif self._holder.is_open:
             self._holder.interrupt()
+
+    def how_driver_ended(self, error: BaseException) -> str | None:
+        """Return how the driver ended, as a sentence, if that is the cause of the error; None: it is not."""
+        if self._own is not None:
+            return self._own.how_it_ended()
+        return self._holder.how_driver_ended(error)
 
     def cancel_task(self, task_id: str) -> None:
         """Cancel the jobs of one task that runs beside others."""
