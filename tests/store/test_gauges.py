@@ -1,4 +1,4 @@
-"""What metrics show of the database, and that the counters agree with its rows."""
+"""Gauges show the state of the database, and counters agree with its rows."""
 
 from __future__ import annotations
 

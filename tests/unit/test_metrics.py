@@ -1,4 +1,4 @@
-"""Metrics: what is counted, how it is written, and that the number of series has a bound."""
+"""Metrics are counted, written for Prometheus, and bounded in the number of their series."""
 
 from __future__ import annotations
 

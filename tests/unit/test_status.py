@@ -1,4 +1,4 @@
-"""Probes are answered from a thread: also while the event loop is blocked, and then with the name of what blocks it."""
+"""A thread answers probes. While the event loop is blocked, it names the code that blocks."""
 
 from __future__ import annotations
 

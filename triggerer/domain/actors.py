@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Role(StrEnum):
-    """What an actor may do. Each role may also do what the roles before it may."""
+    """The rights of an actor. Each role includes the roles before it."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"

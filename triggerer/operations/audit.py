@@ -49,7 +49,7 @@ async def record(
     """Record a change in the caller's transaction. Secrets in `before` and `after` are hidden.
 
     Args:
-        subject: What was changed, as commands print it, such as a DAG id, or a DAG id, a space and a run id.
+        subject: The changed object, as commands print it: a DAG id, for example, or a DAG id, a space and a run id.
         before, after: JSON of the changed values. None: there are none.
     """
     await insert_audit(session, actor, action.value, subject, before=before, after=after)

@@ -34,7 +34,7 @@ class Health:
 
     is_healthy: bool
     database: str | None
-    """What is wrong with the database. None: it answers."""
+    """The error of the database. None: it answers."""
     parts: list[PartHealth]
 
 

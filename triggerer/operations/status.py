@@ -34,7 +34,7 @@ def socket_path(home: Path, pid: int) -> Path:
 def ask_service(home: Path, target: str) -> Status:
     """Return the answer of the service in this home to `/metrics`, `/livez` or `/readyz`. Call it in a thread.
 
-    Where several services share a home, the answer is that of one of them: ask each at its address in `[metrics]`.
+    If several services share a home, one of them answers. Ask each of them at its address in `[metrics]` instead.
 
     Raises:
         ServiceAway: No service answers.

@@ -1,4 +1,4 @@
-"""What a scrape reads from the parts of this process: streams, the database's gauges, and the service itself."""
+"""Reads the metrics of this process at a scrape: of its streams, of the database, and of the service itself."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Readiness:
         """Add a condition. It is asked from another thread, and neither waits nor asks the database.
 
         Args:
-            name: What is missing while the condition does not hold.
+            name: The name of the thing that is missing while the condition does not hold.
         """
         self._checks[name] = check
 

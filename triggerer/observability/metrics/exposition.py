@@ -48,7 +48,7 @@ class Gathering:
         return remove
 
     def text(self) -> bytes:
-        """Return all metrics, those of the process and the interpreter included."""
+        """Return all metrics, including the metrics of the process and the interpreter."""
         from prometheus_client import exposition
 
         self.scrapes += 1

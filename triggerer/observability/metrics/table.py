@@ -72,13 +72,13 @@ MESSAGES_CONSUMED: Final = _read(
 MESSAGES_ADVANCED: Final = _read(
     "triggerer_messages_advanced_total",
     _TRIGGERER,
-    "Messages that the broker was told about, whatever their outcome.",
+    "Messages whose outcome the broker has learned.",
     "stream",
 )
 MESSAGES_RESOLVED: Final = _read(
     "triggerer_messages_resolved_total",
     _TRIGGERER,
-    "Messages that the broker was told about, by outcome: acked, rejected, or failed and delivered again.",
+    "The same messages by outcome: acked, rejected, or failed and delivered again.",
     "stream",
     "outcome",
 )

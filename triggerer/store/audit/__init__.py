@@ -1,1 +1,1 @@
-"""The audit: who changed what, and when."""
+"""The audit of changes: their actors, subjects and times."""
