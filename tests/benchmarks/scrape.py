@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -97,7 +98,7 @@ async def turn(messages: int, *, scrapes: bool) -> tuple[float, float, int]:
     specs = [
         TriggerSpec(
             f"w{number}",
-            lambda number=number: Watching(number),
+            partial(Watching, number),
             {"number": number},
             EventSource((WatcherRef(number + 1, 1),), fence),
             stream_id="digest",
@@ -158,7 +159,7 @@ def main() -> int:
     for number in range(arguments.rounds):
         order = (False, True) if number % 2 else (True, False)
         found = {
-            scrapes: anyio.run(lambda scrapes=scrapes: turn(arguments.messages, scrapes=scrapes))
+            scrapes: anyio.run(partial(turn, arguments.messages, scrapes=scrapes))
             for scrapes in order
         }
         (with_, wall, scrapes), (without, wall_without, _) = found[True], found[False]

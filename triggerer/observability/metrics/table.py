@@ -85,14 +85,14 @@ MESSAGES_RESOLVED: Final = _read(
 PROCESS_DURATION: Final = _histogram(
     "triggerer_message_process_duration_seconds",
     _TRIGGERER,
-    "From the broadcast of a message until it is durable: the oldest message of each advance.",
+    "From the broadcast of a message until the broker has learned its outcome: the oldest of each pass.",
     "stream",
     otel="messaging.process.duration",
 )
 OPERATION_DURATION: Final = _histogram(
     "triggerer_client_operation_duration_seconds",
     _TRIGGERER,
-    "Duration of the calls that tell the broker what became of messages.",
+    "Duration of the calls that tell the broker what became of messages: the first of each pass over the lanes.",
     "stream",
     "operation",
     "error_type",
