@@ -1,4 +1,4 @@
-"""What the page draws: the grid and the calendar of a DAG, and the graph of the assets."""
+"""The page's drawings: the grid and the calendar of a DAG, and the graph of the assets."""
 
 from __future__ import annotations
 

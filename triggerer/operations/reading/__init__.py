@@ -1,1 +1,1 @@
-"""What a user can read besides the lists: settings, the reasons for a run, and why a log is missing."""
+"""Answers besides the lists: settings, the reasons for a run, and why a log is missing."""

@@ -30,7 +30,7 @@ class AttemptUpdate:
     is_unloaded: bool = False
     """True if the run has not begun because its file does not load. It is held if possible; otherwise it ends."""
     launches: tuple[Launch, ...] = ()
-    """What is new about launches, in order."""
+    """The news about launches, in order."""
     is_blocked: bool = False
     """True if the run has not begun because a former attempt may still work. It is held if possible."""
 

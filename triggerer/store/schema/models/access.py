@@ -1,4 +1,4 @@
-"""Who may use the HTTP API: tokens, sessions of the page, one-time login links, and the services' key.
+"""Access to the HTTP API: tokens, sessions of the page, one-time login links, and the services' key.
 
 No secret is stored, only its SHA-256. The secrets are random, so a slow hash would protect nothing more.
 """
