@@ -47,11 +47,16 @@ class BoundedProtocol(H11Protocol):
         if not self._counts:
             return
         super().data_received(data)
-        if self.cycle is not None:
+        if self._has_request():
             self._stop_patience()
 
+    def _has_request(self) -> bool:
+        # uvicorn's own annotation leaves out None.
+        cycle: Any = self.cycle
+        return cycle is not None
+
     def _give_up(self) -> None:
-        if self.cycle is None:
+        if not self._has_request():
             self.transport.abort()
 
     def _stop_patience(self) -> None:

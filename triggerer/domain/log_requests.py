@@ -38,15 +38,19 @@ def read_request(line: bytes, key: bytes, now: float) -> LogRequest | None:
     try:
         document: dict[str, Any] = json.loads(line)
         mac = str(document.pop("mac"))
-        request = LogRequest(**document)
         is_signed = hmac.compare_digest(_mac(key, document), mac)
+        request = LogRequest(
+            str(document["dag_id"]),
+            str(document["run_id"]),
+            int(document["start"]),
+            int(document["limit"]),
+            float(document["valid_until"]),
+        )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     is_valid = (
         is_signed
         and now <= request.valid_until <= now + 2 * VALID_S
-        and isinstance(request.start, int)
-        and isinstance(request.limit, int)
         and request.limit >= 0
     )
     return request if is_valid else None
