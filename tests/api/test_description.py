@@ -41,6 +41,7 @@ def test_every_answer_of_a_live_service_is_described(tmp_path: Path, examples: i
             ],
             capture_output=True,
             text=True,
+            cwd=tmp_path,
             timeout=1_000,
             check=False,
         )

@@ -48,11 +48,7 @@ def read_request(line: bytes, key: bytes, now: float) -> LogRequest | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-    is_valid = (
-        is_signed
-        and now <= request.valid_until <= now + 2 * VALID_S
-        and request.limit >= 0
-    )
+    is_valid = is_signed and now <= request.valid_until <= now + 2 * VALID_S and request.limit >= 0
     return request if is_valid else None
 
 
