@@ -160,13 +160,13 @@ async def test_the_service_is_healthy_while_every_part_has_a_heartbeat_in_time(
     async with database.transaction() as session:
         for number, kind in enumerate(EXPECTED[1:]):
             await register_instance(session, f"elsewhere:{number}:a", kind=kind)
-    found = await read_health(database)
+    found = await read_health(database.reading)
     assert not found.is_healthy
     assert [one.kind for one in found.parts if not one.is_healthy] == ["triggerer"]
     async with database.transaction() as session:
         await register_instance(session, "elsewhere:9:a", kind="triggerer")
         await register_instance(session, "elsewhere:8:a", kind="scheduler")
-    found = await read_health(database)
+    found = await read_health(database.reading)
     assert found.is_healthy
     assert {one.kind: one.running for one in found.parts}["scheduler"] == 2
     async with database.transaction() as session:
@@ -174,5 +174,5 @@ async def test_the_service_is_healthy_while_every_part_has_a_heartbeat_in_time(
         await session.execute(
             update(Instance).where(Instance.kind == "executor").values(expires_at=past)
         )
-    found = await read_health(database)
+    found = await read_health(database.reading)
     assert [one.kind for one in found.parts if not one.is_healthy] == ["executor"]

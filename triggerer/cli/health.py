@@ -22,7 +22,7 @@ def health(json: options.Json = False, config: options.Config = None) -> None:
     async def ask(database: Database) -> Health:
         from triggerer.operations.health import read_health
 
-        return await read_health(database)
+        return await read_health(database.reading)
 
     found = with_database(config, ask)
     if json:

@@ -248,8 +248,8 @@ class MetricsSettings:
 
     host: str = "127.0.0.1"
     """The address to listen on. Nothing there needs a token, so another address must not be reachable by strangers."""
-    port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    """None: no address. `/metrics`, `/livez` and `/readyz` are then only at the API, and at a socket in `home`."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """0: no address. `/metrics`, `/livez` and `/readyz` are then only at the API, and at a socket in `home`."""
 
 
 SECTIONS: Final[dict[str, type[Any]]] = {

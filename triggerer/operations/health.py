@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Final
 
 from triggerer.errors import StoreError
-from triggerer.store.database.transactions import Database
 from triggerer.store.listing.views import InstanceView
 from triggerer.store.streams.listing import list_instances
+from triggerer.store.streams.reports import Sessions
 
 EXPECTED: Final = ("triggerer", "scheduler", "dag-processor", "executor")
 """The parts without which the service does not work. The API is reported if it runs."""
@@ -38,10 +38,14 @@ class Health:
     parts: list[PartHealth]
 
 
-async def read_health(database: Database) -> Health:
-    """Return the health of each part. A database that does not answer is an answer, too."""
+async def read_health(reading: Sessions) -> Health:
+    """Return the health of each part. A database that does not answer is an answer, too.
+
+    Args:
+        reading: `Database.reading`, or a function that bounds it.
+    """
     try:
-        async with database.reading() as session:
+        async with reading() as session:
             instances = await list_instances(session)
     except StoreError as error:
         return Health(is_healthy=False, database=error.message, parts=[])

@@ -92,7 +92,7 @@ def status_served(settings: Settings, database: Database, readiness: Readiness) 
         delete_left_sockets(settings.core.home)
         path = socket_path(settings.core.home, os.getpid())
         listeners = [stack.enter_context(unix_listener(path))]
-        if chosen.port is not None:
+        if chosen.port:
             listeners.append(tcp_listener(chosen.host, chosen.port))
             host, port, *_ = listeners[-1].getsockname()
             _log.info("metrics and probes are at", url=f"http://{host}:{port}")

@@ -71,3 +71,26 @@ async def test_a_cluster_that_does_not_answer_is_an_error_that_names_it() -> Non
         servers = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(BrokerUnavailable, match=servers):
             await measure_lag(settings_for(servers), ["t"], "g", "earliest")
+
+
+async def test_the_producer_knows_what_waits_at_the_broker_without_asking(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    assert producer.get_waiting() is None
+    async with driving(producer) as driver:
+        await driver.settled(7)
+        assert producer.get_waiting() == 0
+        kafka_server.produce(topic, [*"hij"], partition=1)
+        await driver.settled(10)
+        assert producer.get_waiting() == 0
+    another = producer_on(kafka_server.bootstrap_servers, topic, f"{topic}-again")
+    messages = another.open_stream()
+    try:
+        # Nine of ten messages in two partitions: both have been fetched, so both ends are known.
+        for _ in range(9):
+            await anext(messages)
+        assert another.get_waiting() == 1
+    finally:
+        await messages.aclose()
+        await another.aclose()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from litestar import Response, Router
 
 from triggerer.api.parameters import Api
@@ -20,7 +21,7 @@ async def health(api: Api) -> Response[dict[str, Any]]:
 
     It needs no token, so it names no host.
     """
-    found = await read_health(api.database)
+    found = await read_health(api.use.reading)
     parts = {
         part.kind: {
             "status": "healthy" if part.is_healthy else "unhealthy",
@@ -59,7 +60,13 @@ async def metrics(api: Api) -> Response[bytes]:
 
 
 async def _ask(api: Api, target: str) -> Status:
-    return await to_thread.run_sync(ask_service, api.settings.core.home, target)
+    return await to_thread.run_sync(ask_service, api.settings.core.home, target, limiter=_limiter())
+
+
+@cache
+def _limiter() -> CapacityLimiter:
+    # Probes need no token. They must not use up the threads of other requests, nor the places of the service.
+    return CapacityLimiter(4)
 
 
 def _passed_on(answer: Status) -> Response[bytes]:
