@@ -23,7 +23,6 @@ export const connection = $state({
   needsLogin: false,
   /** Grows when the service is back: everything on screen is read again. */
   comeback: 0,
-  requests: 0,
 })
 
 export function address(path: string, query: Query = {}): string {
@@ -48,7 +47,6 @@ export async function send<T>(method: string, url: string, body?: unknown): Prom
 }
 
 export async function ask(url: string, init: RequestInit): Promise<Response> {
-  connection.requests += 1
   let answer: Response
   try {
     answer = await fetch(url, { ...init, credentials: 'same-origin', cache: init.method ? 'no-store' : 'no-cache' })
