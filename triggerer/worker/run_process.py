@@ -10,8 +10,10 @@ import logging
 import os
 import queue
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from types import FrameType
@@ -72,6 +74,7 @@ class RunProcess:
         self._busy = True
         try:
             set_up_logging()
+            self._enter_temporary_folder()
             threading.Thread(target=self._listen, name="triggerer-channel", daemon=True).start()
             self._handle(order)
             self._busy = False
@@ -110,6 +113,8 @@ class RunProcess:
                 heard = self._link.receive()
                 if heard == "go":
                     self._sightings.recall(self._link.sightings)
+                    for folder in self._link.left_folders:
+                        shutil.rmtree(folder, ignore_errors=True)
                 elif heard == "driver":
                     self._spark.attach_ahead()
                 elif heard == "leave":
@@ -131,6 +136,16 @@ class RunProcess:
             wanted = CallbackOrder.from_json(order["callback"])
             call_back(wanted, self._context)
             self._reporter.send(message("called", run=wanted.run.run_pk))
+
+    def _enter_temporary_folder(self) -> None:
+        """Let `tempfile`, and the programs that the run starts, use a folder that is removed after the run."""
+        try:
+            folder = tempfile.mkdtemp(prefix="triggerer-run-")
+        except OSError as error:
+            logger.warning("the run has no folder of its own for temporary files: %s", error)
+            return
+        self._link.owns(folder)
+        tempfile.tempdir = os.environ["TMPDIR"] = folder
 
     def _release(self) -> None:
         try:

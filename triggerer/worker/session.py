@@ -201,6 +201,7 @@ class SparkHolder:
         from triggerer.worker.spark.shared import attach
 
         self._session = attach(driver)
+        self._link.owns(self._session.sparkContext._temp_dir)  # noqa: SLF001
         self._driver = driver
         self._is_broken = False
 

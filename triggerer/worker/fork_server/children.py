@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from triggerer.worker.fork_server.control import Control
@@ -39,6 +39,8 @@ class Child:
     """True once the child was asked to end, unless it has an order."""
     log: int | None = None
     """The run's log."""
+    folders: list[str] = field(default_factory=list)
+    """Folders that are removed after it."""
     is_reaped: bool = False
     """True: others may have the number of the process now."""
 

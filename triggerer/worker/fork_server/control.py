@@ -2,7 +2,8 @@
 
 From a run's process: `taken` (it has an order; with the descriptor of the run's log), `attached` and `unusable` (the
 answers to a pushed `driver`), `open` (it needs a driver), `how_ended` (why its driver does not answer), `sighted` (a
-DAG file that does not load), `imported` (modules that later runs may need), `finished` (it ends now).
+DAG file that does not load), `imported` (modules that later runs may need), `owns` (a folder to remove after it),
+`finished` (it ends now).
 From the process that opens a driver: `started` (the JVM's process id), `output` (what did it write?), `opened` and
 `failed`.
 To them: `go` (the former run's process has ended), `driver` (attach to it), `leave` (another

@@ -20,6 +20,7 @@ class ForkServerLink:
     Attributes:
         has_gone: True once nothing of a former run is left.
         sightings: See `triggerer.worker.attempt.Sightings`.
+        left_folders: The folders that a former process has left.
         driver: The driver to attach to, as soon as the fork server has told.
     """
 
@@ -29,6 +30,7 @@ class ForkServerLink:
         self._asking = threading.Lock()
         self.has_gone = False
         self.sightings: dict[str, dict[str, Any]] = {}
+        self.left_folders: list[str] = []
         self.driver: SharedDriver | None = None
 
     def fileno(self) -> int:
@@ -49,6 +51,7 @@ class ForkServerLink:
         if heard.kind == "go":
             self.has_gone = True
             self.sightings = heard.fields["sightings"]
+            self.left_folders = heard.fields["folders"]
         elif heard.kind == "driver":
             self.driver = _driver(heard.fields["driver"])
         return heard
@@ -68,6 +71,10 @@ class ForkServerLink:
     def sighted(self, path: str, **state: Any) -> None:
         """Tell in which state a DAG file was when it did not load, for the next runs."""
         self._control.send("sighted", path=path, **state)
+
+    def owns(self, folder: str) -> None:
+        """Tell that a folder must be removed after this process."""
+        self._control.send("owns", path=folder)
 
     def finished(self, imported: list[str]) -> None:
         """Tell that the order is executed, and which modules that took."""

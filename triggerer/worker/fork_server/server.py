@@ -63,6 +63,7 @@ class ForkServer:
         self._next: Child | None = None
         self._run: Child | None = None
         self._sightings: dict[str, dict[str, Any]] = {}
+        self._left_folders: list[str] = []
         self._preloaded = Preloaded(setup["spark"])
         self._drivers = DriverKeeper(self, setup)
         # Nobody writes to this pipe. Its end tells children that this process is gone.
@@ -265,7 +266,9 @@ class ForkServer:
         if child is None or child.has_gone or self._run is not None:
             return
         child.has_gone = True
-        child.control.send("go", sightings=self._sightings)
+        # It removes the folders, because this process must not wait for a file system.
+        child.control.send("go", sightings=self._sightings, folders=self._left_folders)
+        self._left_folders = []
         self._drivers.push(child)
 
     # Children.
@@ -291,6 +294,8 @@ class ForkServer:
                 self._on_taken(child, heard)
             case "sighted":
                 self._sightings[str(heard.fields["path"])] = heard.fields
+            case "owns":
+                child.folders.append(str(heard.fields["path"]))
             case "imported":
                 self._preloaded.note(heard.fields["names"])
             case "finished":
@@ -340,6 +345,7 @@ class ForkServer:
             self._run = None
             if self._preloaded.load_noted():
                 self.replace_next()
+        self._left_folders += child.folders
         # Only now: the executor may give the next order as soon as it knows.
         child.close()
         self.tell("ended", process=child.number, code=code)

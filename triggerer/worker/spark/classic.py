@@ -57,6 +57,9 @@ appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX}{UTC} %p %c{1}
 # That Hadoop's native library is absent is so everywhere but on a Hadoop cluster.
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
+# Between two runs the idle Python workers are ended, see jvm_leftovers.py, and Spark warns about each.
+logger.python.name = org.apache.spark.api.python.PythonWorkerFactory
+logger.python.level = error
 """
 
 ON_PYTHON_PATH: Final = Path(__file__).parent / "on_python_path"

@@ -175,7 +175,10 @@ def classic_conf(
             "spark.sql.warehouse.dir": str(warehouse),
             _DRIVER_OPTIONS: shlex_join([_EXIT, *java_options]),
         }
-    elif not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
+    else:
+        # Otherwise a run's function finds the modules and variables that another run's functions have left there.
+        defaults["spark.python.worker.reuse"] = "false"
+    if not is_local(master) and not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
         defaults |= _SHARING
         if master.startswith("spark://"):
             # The default on YARN and Kubernetes. A standalone cluster's default is all cores of a worker, so that the
