@@ -1,5 +1,5 @@
 # ruff: noqa: E501  (each is one line of a task)
-"""What a run may leave behind: for each, code that leaves it, and code that returns what the next run sees of it."""
+"""The things that a run may leave behind: code that leaves each of them, and code that looks at it in the next run."""
 
 from typing import Final, NamedTuple
 
@@ -154,7 +154,7 @@ IN_A_DRIVER: Final = {
 def source_of(dag_id: str, leftovers: dict[str, Leftover], *, spark: bool) -> str:
     """Return a DAG file: its task leaves everything or looks at everything, as `params["what"]` says.
 
-    What it sees is written to `params["out"]` as JSON.
+    It writes everything that it sees to `params["out"]`, as JSON.
     """
     arguments = "spark, params" if spark else "params"
     lines = []

@@ -332,8 +332,8 @@ async def test_nothing_is_left_of_an_executor_that_is_killed(
         await house.queue("stays", params={"log": str(log)})
         await _begun(log)
         family = service.children(recursive=True)
-        # The guard, a worker, and the worker's child.
-        assert len(family) == 3
+        # The guard, a worker, the run's process and its child; and perhaps a process that waits.
+        assert len(family) >= 4
         service.kill()
         await _gone(family, within_s=5)
 

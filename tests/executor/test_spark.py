@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
 from tests.executor.test_deaths import _all_gone, _descendants
+from tests.services.process import is_alive
 from tests.services.spark import TrainedHome
 from triggerer.executor import Executor
 
@@ -35,7 +36,8 @@ READS = """
             outlet_events["x-out"].extra = {
                 **rows[0].asDict(),
                 "doubled": sorted(row.d for row in doubled),
-                "driver": os.getpid(),
+                "driver": spark._jvm.java.lang.ProcessHandle.current().pid(),
+                "process": os.getpid(),
             }
         count()
     """
@@ -49,7 +51,7 @@ async def spark_house(house: House, trained_home: TrainedHome) -> House:
 
 
 @pytest.mark.long
-async def test_runs_share_a_session_that_was_opened_ahead(spark_house: House) -> None:
+async def test_runs_share_a_driver_that_was_opened_ahead(spark_house: House) -> None:
     house = spark_house
     first, second = await house.queue("reads", 2, state="failed")
     await house.trigger_with(first, "reads", "x-in", [{"n": n} for n in range(5000)])
@@ -64,6 +66,7 @@ async def test_runs_share_a_session_that_was_opened_ahead(spark_house: House) ->
     events = await house.events("x-out")
     drivers = {event.extra.pop("driver") for event in events}
     assert len(drivers) == 1
+    assert len({event.extra.pop("process") for event in events}) == 2
     assert [event.extra for event in events] == [
         {"total": sum(range(5000)), "rows": 5000, "doubled": [0, 2, 4]},
         {"total": None, "rows": 0, "doubled": []},
@@ -130,7 +133,10 @@ async def test_a_killed_jvm_fails_its_run_and_the_next_one_gets_another(
         os.kill(java[0].pid, signal.SIGKILL)
         (run,) = await house.ended(pk, timeout=240)
         assert run.state == "failed"
-        # Cancelling takes the JVM and Spark's own Python workers along.
+        assert (run.error or "").startswith(
+            "task waits failed: Spark's JVM was killed, as the kernel does when memory runs out."
+        )
+        # Cancelling leaves the JVM, and ends the Python functions.
         marker.unlink()
         (pk,) = await house.queue("long", params={"marker": str(marker)})
         with anyio.fail_after(120):
@@ -139,11 +145,16 @@ async def test_a_killed_jvm_fails_its_run_and_the_next_one_gets_another(
                     break
                 await anyio.sleep(0.05)
         family = _descendants(executor.worker_pids[0])
-        assert sum(process.name() == "java" for process in family) == 1
+        (jvm,) = [process for process in family if process.name() == "java"]
+        (daemon,) = [one for one in jvm.children() if one.name() != "bash"]
+        functions = daemon.children()
+        assert functions
         await house.cancel(pk)
         (run,) = await house.ended(pk, timeout=240)
         assert run.state == "cancelled"
-        await _all_gone(family)
+        await _all_gone(functions)
+        assert is_alive(jvm)
+    await _all_gone(family)
 
 
 async def _warm(executor: Executor) -> None:
