@@ -40,7 +40,7 @@ IN_A_PROCESS: Final = {
     ),
     "signal handlers": Leftover(
         "signal.signal(signal.SIGUSR1, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN)",
-        "return f'{signal.getsignal(signal.SIGUSR1)!r} {signal.getsignal(signal.SIGINT)!r}'",
+        "return str([signal.getsignal(one) is signal.SIG_IGN for one in (signal.SIGUSR1, signal.SIGINT)])",
     ),
     "limits": Leftover(
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))",
@@ -135,7 +135,7 @@ IN_A_DRIVER: Final = {
     "added files": Leftover(
         "Path(params['note'] + '.py').write_text('x = 1'); spark.sparkContext.addPyFile(params['note'] + '.py')",
         "from pyspark import SparkFiles\n"
-        'return f"{spark.sparkContext._jsc.sc().addedFiles()} {os.listdir(SparkFiles.getRootDirectory())} {len(sys.path)}"',
+        'return f"{spark.sparkContext._jsc.sc().listFiles()} {os.listdir(SparkFiles.getRootDirectory())} {len(sys.path)}"',
     ),
     "checkpoint folder": Leftover(
         "spark.sparkContext.setCheckpointDir(params['note'] + '.checkpoints')",

@@ -30,9 +30,10 @@ from triggerer.worker.fork_server.control import Control
 from triggerer.worker.fork_server.link import ForkServerLink
 from triggerer.worker.fork_server.preloading import imported_by_run
 from triggerer.worker.logs import Output, set_up_logging
-from triggerer.worker.protocol import message
+from triggerer.worker.protocol import RunReport, message
 from triggerer.worker.reporter import Reporter
 from triggerer.worker.session import SparkHolder
+from triggerer.worker.spark.connections import forget_connection
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class RunProcess:
         self._link = ForkServerLink(control)
         self._numbers = itertools.count()
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
-        self._busy = False
+        self._busy = self._is_stopping = False
         self._spark = SparkHolder(setup["spark"], self._link)
         self._sightings = Sightings(self._link.sighted)
         self._context = WorkerContext(
@@ -62,7 +63,7 @@ class RunProcess:
             on_wait=self._on_wait,
             on_progress=self._reporter.progress,
             on_launch=self._reporter.launch,
-            report=self._reporter.report,
+            report=self._report,
         )
 
     def live(self) -> NoReturn:
@@ -174,9 +175,17 @@ class RunProcess:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if not self._busy:
             os._exit(128 + number)
-        # The task's own `finally` may use Spark, whose answer would come after that of the interrupted call.
+        self._is_stopping = True
+        # The task's own `finally` may use Spark, and should not wait for the end of the interrupted call.
+        forget_connection()
         self._spark.interrupt_soon()
         raise WorkerStopped
+
+    def _report(self, run_pk: int, report: RunReport) -> None:
+        if self._is_stopping and report.end is not None:
+            # The task's code has replaced the exception by another one.
+            raise WorkerStopped
+        self._reporter.report(run_pk, report)
 
 
 def _seed_random_numbers() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from triggerer.errors import SubmitFailed
 from triggerer.worker.fork_server.link import ForkServerLink
 from triggerer.worker.launch_reports import SessionLaunches
+from triggerer.worker.spark.connections import enter_session
 
 if TYPE_CHECKING:
     from triggerer.config import SparkSettings
@@ -120,7 +121,7 @@ class SparkHolder:
         try:
             self._attach(self._link.driver)
         except SubmitFailed as error:
-            self._link.unusable(str(error))
+            self._link.unusable(str(error), self._link.driver.pid)
         else:
             self._link.attached()
 
@@ -158,10 +159,8 @@ class SparkHolder:
         if not done.wait(_INTERRUPT_S):
             logger.warning("Spark does not answer; its session is not used again")
             self._is_broken = True
-        if not self._is_connect:
-            from triggerer.worker.spark.shared import drop_connection
-
-            drop_connection()
+        elif not self._is_connect:
+            enter_session(self._session)
 
     def interrupt_soon(self) -> None:
         """Stop the session's work, but do not wait. A handler of a signal may call it."""
@@ -181,7 +180,7 @@ class SparkHolder:
         if self._is_connect:
             self.end_run()
         elif self._is_broken and self._driver is not None:
-            self._link.unusable("a run could not use it any longer")
+            self._link.unusable("a run could not use it any longer", self._driver.pid)
 
     def _open(self) -> None:
         begun = self._opening_since = time.monotonic()

@@ -29,6 +29,7 @@ from triggerer.worker.failures import (
 from triggerer.worker.outlets import OutletEvents
 from triggerer.worker.parallel.threads import own_task, thread_time_limit
 from triggerer.worker.protocol import TaskStart
+from triggerer.worker.spark.connections import forget_connection
 from triggerer.worker.spark.explanations import explain_spark
 from triggerer.worker.users_code import users_code
 
@@ -187,13 +188,26 @@ def time_limit(limit: timedelta | None) -> Iterator[None]:
         yield
         return
 
+    late = f"the task did not end within {limit}"
+    has_expired = False
+
     def expire(number: int, frame: FrameType | None) -> None:
-        raise TaskTimeout(f"the task did not end within {limit}")
+        nonlocal has_expired
+        has_expired = True
+        forget_connection()
+        raise TaskTimeout(late)
 
     before = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, limit.total_seconds())
     try:
         yield
+    except (TaskTimeout, WorkerStopped):
+        raise
+    except BaseException as error:
+        if has_expired:
+            # The task's code has replaced the exception by another one.
+            raise TaskTimeout(late) from error
+        raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -129,7 +129,8 @@ class DriverKeeper:
                 self._tell_warmed(None)
             case "unusable":
                 logger.warning("the driver is not used again: %s", fields["reason"])
-                self._drop_driver()
+                if self._driver is not None and self._driver.pid == fields["pid"]:
+                    self._drop_driver()
                 self._tell_warmed(fields["reason"])
             case "open":
                 self._lend(_Question(child, fields["number"]), is_fresh=fields["fresh"])

@@ -64,9 +64,9 @@ class ForkServerLink:
         """Tell that this process is ready for a run on Spark."""
         self._control.send("attached")
 
-    def unusable(self, reason: str) -> None:
-        """Tell that the driver must not be used again."""
-        self._control.send("unusable", reason=reason)
+    def unusable(self, reason: str, pid: int) -> None:
+        """Tell that a driver must not be used again."""
+        self._control.send("unusable", reason=reason, pid=pid)
 
     def sighted(self, path: str, **state: Any) -> None:
         """Tell in which state a DAG file was when it did not load, for the next runs."""

@@ -93,23 +93,3 @@ def attach(driver: SharedDriver) -> SparkSession:
         raise
     except Exception as error:
         raise SubmitFailed(f"Spark's JVM does not answer: {error}") from error
-
-
-def drop_connection() -> None:
-    """Close this thread's connection to the JVM, because an interrupted call may have left an answer in it.
-
-    The next call opens another one.
-    """
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    client: Any = SparkContext._gateway and SparkContext._gateway._gateway_client  # noqa: SLF001
-    if not hasattr(client, "get_thread_connection"):
-        return
-    connection = client.get_thread_connection()
-    if connection is not None:
-        connection.close()
-    session: Any = SparkSession._activeSession  # noqa: SLF001
-    if session is not None:
-        # Java's new thread knows no session yet.
-        session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001

@@ -1,0 +1,25 @@
+"""The timeout of a task on the main thread."""
+
+import time
+from datetime import timedelta
+
+import pytest
+
+from triggerer.worker.failures import TaskTimeout
+from triggerer.worker.tasks import time_limit
+
+
+def test_the_error_is_the_timeout_even_if_the_tasks_cleaning_fails() -> None:
+    with (
+        pytest.raises(TaskTimeout, match="did not end within"),
+        time_limit(timedelta(seconds=0.05)),
+    ):
+        try:
+            time.sleep(10)
+        finally:
+            raise ValueError("the cleaning failed, too")
+
+
+def test_an_error_before_the_time_is_up_stays_the_error() -> None:
+    with pytest.raises(ValueError, match="mine"), time_limit(timedelta(seconds=10)):
+        raise ValueError("mine")
