@@ -21,9 +21,9 @@ from triggerer.domain.authoring.spark_values import is_static
 from triggerer.errors import SubmitFailed
 from triggerer.worker.spark import classic
 from triggerer.worker.spark.connect import is_connect
+from triggerer.worker.spark.connections import enter_session
 from triggerer.worker.spark.session import how_it_ended, is_alive
 from triggerer.worker.spark.settings import CONNECT, SUBMIT, mode_of
-from triggerer.worker.spark.shared import drop_connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +117,8 @@ class OwnDriver:
         stopping = threading.Thread(target=_stop_work, args=(session,), daemon=True)
         stopping.start()
         stopping.join(_INTERRUPT_S)
-        drop_connection()
+        if not stopping.is_alive():
+            enter_session(session)
 
     def kill(self) -> None:
         """Kill the JVM, because the run is stopped. Its application ends on the cluster as well."""
