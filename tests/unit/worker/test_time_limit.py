@@ -8,7 +8,6 @@ import pytest
 from triggerer.worker.failures import TaskTimeout
 from triggerer.worker.tasks import time_limit
 
-
 _SOON = timedelta(seconds=0.05)
 
 
