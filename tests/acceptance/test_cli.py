@@ -38,6 +38,7 @@ NARRATING = {
     "scheduler",
     "dag-processor",
     "executor",
+    "api",
     "demo",
     "simulate",
     # It prints a script.
@@ -223,8 +224,8 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
             continue
         (limit,) = [one for one in command.params if "--limit" in one.opts]
         assert limit.default == 100, path
-        if path[-1] == "next":
-            # The command is about one DAG, which is its argument.
+        if path[-1] == "next" or path[0] == "tokens":
+            # A command about one DAG, which is its argument; tokens have no DAG.
             continue
         assert "--dag" in options, path
         # A plan is about DAGs.

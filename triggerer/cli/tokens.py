@@ -120,7 +120,9 @@ def revoke(
 
 
 @app.command()
-def login(role: RoleOption = "admin", config: options.Config = None) -> None:
+def login(
+    role: RoleOption = "admin", json: options.Json = False, config: options.Config = None
+) -> None:
     """Print a link that signs a browser in, once, within 15 minutes."""
     wanted = _role(role)
 
@@ -132,9 +134,10 @@ def login(role: RoleOption = "admin", config: options.Config = None) -> None:
     code = write(config, change)
     file = settings_for(config).core.home / "api-address"
     address = file.read_text("utf-8").strip() if file.is_file() else None
-    if address is None:
+    if address is None and not json:
         print_note("no API runs with this home; put its address in front of this path:")
-    typer.echo(f"{address or ''}/login?code={code}")
+    link = f"{address or ''}/login?code={code}"
+    print_answer({"link": link}, link, json=json)
 
 
 def _role(written: str) -> Role:
