@@ -100,6 +100,16 @@ def test_a_burst_of_hints_makes_one_request_a_second_at_most(browser: Browser) -
         assert 1 <= len(asked) <= 7
 
 
+def test_a_page_that_nobody_touches_asks_every_five_seconds(browser: Browser) -> None:
+    with serving("one") as (double, address), open_page(browser) as (page, _):
+        load(page, address)
+        page.wait_for_timeout(1_000)
+        before = len(double.asked)
+        page.wait_for_timeout(5_500)
+        # Three lists, twice at most.
+        assert len(double.asked) - before <= 6
+
+
 def test_the_address_restores_a_screen_with_its_filters(browser: Browser) -> None:
     with serving("big") as (_, address), open_page(browser) as (page, _):
         load(page, address + "/runs")
