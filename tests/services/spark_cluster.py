@@ -1,4 +1,4 @@
-"""A real standalone cluster of Spark's, one master and one worker, on free loopback ports."""
+"""A real standalone cluster of Spark's, one master and its workers, on free loopback ports."""
 
 import json
 import urllib.request
@@ -16,8 +16,10 @@ QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
-def open_spark_cluster(*, cores: int = 2, memory: str = "3g") -> Iterator["SparkCluster"]:
-    """Start a master, and a worker with this number of cores and this much memory.
+def open_spark_cluster(
+    *, cores: int = 2, memory: str = "3g", workers: int = 1
+) -> Iterator["SparkCluster"]:
+    """Start a master, and workers with this number of cores and this much memory each.
 
     Raises:
         ServiceUnavailable: There is no PySpark, or no Java for it.
@@ -27,21 +29,23 @@ def open_spark_cluster(*, cores: int = 2, memory: str = "3g") -> Iterator["Spark
             installation = find_installation(home)
         except SubmitFailed as absent:
             raise ServiceUnavailable(str(absent)) from absent
-        cluster = SparkCluster(installation, home, cores=cores, memory=memory)
+        cluster = SparkCluster(installation, home, cores=cores, memory=memory, workers=workers)
         with running(cluster):
             yield cluster
 
 
 class SparkCluster:
-    """One master and one worker, which keep their ports over `kill` and `start`.
+    """One master and its workers, which keep their ports over `kill` and `start`.
 
     Attributes:
         url: What `[spark] master` is set to.
-        daemon: The worker; `master` is the other process.
+        daemon: The first worker; `master` is another process, and `others` are the other workers.
     """
 
-    def __init__(self, installation: Installation, home: Path, *, cores: int, memory: str) -> None:
-        port, self._page, self._worker_port, worker_page = free_ports(4)
+    def __init__(
+        self, installation: Installation, home: Path, *, cores: int, memory: str, workers: int
+    ) -> None:
+        port, self._page = free_ports(2)
         self.url = f"spark://127.0.0.1:{port}"
         self._spark_class = installation.spark_home / "bin" / "spark-class"
         self._home = home
@@ -58,24 +62,19 @@ class SparkCluster:
         self.master = self._daemon(
             "master", ["--port", port, "--webui-port", self._page], ready=self._is_alive
         )
-        self.daemon = self._daemon(
-            "worker",
-            [
-                "--port", self._worker_port, "--webui-port", worker_page,
-                "--cores", cores, "--memory", memory, "--work-dir", home / "work", self.url,
-            ],
-            ready=self._has_worker,
-        )  # fmt: skip
+        self.daemon, *self.others = (
+            self._worker(number, cores, memory) for number in range(workers)
+        )
 
     def start(self) -> None:
-        """Start both, and wait until the master counts the worker in."""
-        self.master.start()
-        self.daemon.start()
+        """Start all, and wait until the master counts the workers in."""
+        for daemon in (self.master, self.daemon, *self.others):
+            daemon.start()
 
     def kill(self) -> None:
-        """Kill both, and with the worker its executors."""
-        self.daemon.kill()
-        self.master.kill()
+        """Kill all, and with the workers their executors."""
+        for daemon in (*self.others, self.daemon, self.master):
+            daemon.kill()
 
     def state(self) -> dict[str, Any]:
         """Return the data of the master's page as JSON: workers, activeapps, coresused, ..."""
@@ -83,15 +82,30 @@ class SparkCluster:
             state: dict[str, Any] = json.load(answer)
         return state
 
+    def _worker(self, number: int, cores: int, memory: str) -> Daemon:
+        port, page = free_ports(2)
+        arguments = ("--port", port, "--webui-port", page, "--cores", cores, "--memory", memory)
+        return self._daemon(
+            "worker",
+            [*arguments, "--work-dir", self._home / f"work-{number}", self.url],
+            ready=lambda: self._has_worker(port),
+            name="worker" if number == 0 else f"worker-{number}",
+        )
+
     def _daemon(
-        self, kind: str, arguments: Sequence[object], *, ready: Callable[[], bool]
+        self,
+        kind: str,
+        arguments: Sequence[object],
+        *,
+        ready: Callable[[], bool],
+        name: str | None = None,
     ) -> Daemon:
-        name = f"org.apache.spark.deploy.{kind}.{kind.title()}"
-        command = [str(self._spark_class), name, "--host", "127.0.0.1", *map(str, arguments)]
+        program = f"org.apache.spark.deploy.{kind}.{kind.title()}"
+        command = [str(self._spark_class), program, "--host", "127.0.0.1", *map(str, arguments)]
         return Daemon(
-            f"spark-{kind}",
+            f"spark-{name or kind}",
             command,
-            log=self._home / f"{kind}.log",
+            log=self._home / f"{name or kind}.log",
             ready=ready,
             env=self._env,
         )
@@ -102,8 +116,8 @@ class SparkCluster:
         except (OSError, ValueError):
             return False
 
-    def _has_worker(self) -> bool:
+    def _has_worker(self, port: int) -> bool:
         return any(
-            worker["port"] == self._worker_port and worker["state"] == "ALIVE"
+            worker["port"] == port and worker["state"] == "ALIVE"
             for worker in self.state()["workers"]
         )
