@@ -133,7 +133,7 @@ class _NamedLines:
 @contextmanager
 def _named_output() -> Iterator[None]:
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _NamedLines(sys.stdout), _NamedLines(sys.stderr)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _NamedLines(sys.stdout), _NamedLines(sys.stderr)
     try:
         yield
     finally:

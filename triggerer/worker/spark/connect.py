@@ -62,7 +62,7 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
     require_reachable(f"The Spark Connect server {shown}", [endpoint])
     try:
         address = remote if tag is None else with_session(remote, session_id_of(tag))
-        session = SparkSession.builder.remote(address).create()
+        session: SparkSession = SparkSession.builder.remote(address).create()
         with _without_retries(session):
             # This call is the first to reach the server.
             session.version  # noqa: B018
@@ -114,7 +114,7 @@ def close_connect(session: SparkSession) -> bool:
 
 
 def _release(session: SparkSession) -> bool:
-    client: Any = session.client
+    client = _client_of(session)
     try:
         client.release_session()
     except Exception as error:  # noqa: BLE001 - whatever the client raises, the server has not confirmed it
@@ -148,7 +148,7 @@ def _bound_retries(session: SparkSession, patience: timedelta) -> None:
     """Let the client ask a server that went away for the patience of the settings. Its own bound is ten minutes."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    client: Any = session.client
+    client = _client_of(session)
     policy: Any = DefaultPolicy
     longest_ms = int(1000 * _LONGEST_PAUSE_S)
     client.set_retry_policies(
@@ -156,15 +156,21 @@ def _bound_retries(session: SparkSession, patience: timedelta) -> None:
     )
 
 
+def _client_of(session: SparkSession) -> Any:
+    """Return the client. PySpark's types tell of the classic session only."""
+    remote: Any = session
+    return remote.client
+
+
 def _never_retry(session: SparkSession) -> None:
-    client: Any = session.client
+    client = _client_of(session)
     client.set_retry_policies([])
 
 
 @contextlib.contextmanager
 def _without_retries(session: SparkSession) -> Iterator[None]:
     """Disable retries during the block. By default the client retries a silent server for ten minutes."""
-    client: Any = session.client
+    client = _client_of(session)
     policies = client.get_retry_policies()
     _never_retry(session)
     try:
