@@ -54,17 +54,20 @@ class DeltaTable:
 
     def version(self) -> int:
         """Return the table's latest version."""
-        row: Any = self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT 1").first()
-        return int(row["version"])
+        (latest,) = self._history(1)
+        return int(latest["version"])
 
     def was_written(self, mark: str, *, after: int) -> bool:
         """Return whether one of the versions after this one has the mark."""
-        newer = self.version() - after
-        if newer <= 0:
-            return False
-        # Newest first. Without a limit, Delta would read every commit that it keeps.
-        history = self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT {newer}")
-        return any(row["userMetadata"] == mark for row in history.collect())
+        (latest,) = self._history(1)
+        newer = int(latest["version"]) - after
+        if newer <= 1:
+            return newer == 1 and latest["userMetadata"] == mark
+        return any(row["userMetadata"] == mark for row in self._history(newer))
+
+    def _history(self, limit: int) -> list[Any]:
+        """Return the latest versions, newest first. Without a limit, Delta would read every commit that it keeps."""
+        return self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT {limit}").collect()
 
     def write(self, df: DataFrame, mode: str, name: str, mark: str) -> None:
         """Write the rows, unless a commit of the table has this name."""

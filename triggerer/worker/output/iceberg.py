@@ -10,8 +10,10 @@ only the question to the service keeps two live tries apart.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
+from triggerer.errors import OutputRefused
 from triggerer.worker.output.marks import is_stale
 from triggerer.worker.output.spark_errors import has_condition, mentions
 from triggerer.worker.output.writing import Outcome, Writing
@@ -33,17 +35,22 @@ class IcebergTable:
 
     def writer_of(self, name: str) -> str | None:
         """Return the mark of the call that wrote this output; None: the table's history does not have it."""
-        rows: Any = self._spark.sql(
+        named = f"own.summary['wap.id'] = '{name}' OR own.summary['published-wap-id'] = '{name}'"
+        snapshots = f"{self.name}.snapshots"
+        # Most often there is none. The question for the table's history takes three times as long.
+        if not self._spark.sql(f"SELECT 1 FROM {snapshots} own WHERE {named}").take(1):
+            return None
+        rows = self._spark.sql(
             f"""
             SELECT coalesce(picked.summary['triggerer.mark'], own.summary['triggerer.mark'], '')
-            FROM {self.name}.snapshots own
+            FROM {snapshots} own
             JOIN {self.name}.history h ON h.snapshot_id = own.snapshot_id AND h.is_current_ancestor
-            LEFT JOIN {self.name}.snapshots picked
+            LEFT JOIN {snapshots} picked
               ON picked.snapshot_id = CAST(own.summary['source-snapshot-id'] AS BIGINT)
-            WHERE own.summary['wap.id'] = '{name}' OR own.summary['published-wap-id'] = '{name}'
+            WHERE {named}
             """
-        ).first()
-        return None if rows is None else str(rows[0])
+        ).take(1)
+        return str(rows[0][0]) if rows else None
 
     def create_branch(self, branch: str) -> bool:
         """Branch off the table's present state; False if the session lacks Iceberg's SQL extensions."""
@@ -102,18 +109,15 @@ def write_iceberg(df: DataFrame, table: IcebergTable, writing: Writing) -> Outco
     """
     writing.require_current()
     found = table.writer_of(writing.name)
-    if found is None:
-        branch = f"{_branches_of(writing.name)}{writing.mark}"
-        if table.create_branch(branch):
-            _sweep(table, writing, own=branch)
-            found = _append_and_pick(df, table, writing, branch)
-        else:
-            logger.info(
-                "without Iceberg's SQL extensions, %s is written without a branch", table.name
-            )
-            writing.require_current()
-            table.append(df, writing.name, writing.mark)
-            found = writing.mark
+    if found is not None:
+        _sweep(table, writing, table.drafts(), own="")
+    elif table.create_branch(branch := f"{_branches_of(writing.name)}{writing.mark}"):
+        found = _append_and_pick(df, table, writing, branch)
+    else:
+        logger.info("without Iceberg's SQL extensions, %s is written without a branch", table.name)
+        writing.require_current()
+        table.append(df, writing.name, writing.mark)
+        found = writing.mark
     return writing.outcome(found, table.name)
 
 
@@ -122,16 +126,23 @@ def _append_and_pick(df: DataFrame, table: IcebergTable, writing: Writing, branc
         table.append(df, writing.name, writing.mark, branch=branch)
         # The last moment before the commit.
         writing.require_current()
-        if table.pick(table.drafts()[branch]):
-            return writing.mark
-        return table.writer_of(writing.name) or ""
+        drafts = table.drafts()
+        # Without the branch, a later try has swept it, and has written the output before.
+        is_mine = branch in drafts and table.pick(drafts[branch])
+        found = writing.mark if is_mine else table.writer_of(writing.name)
+        if found is None:
+            raise OutputRefused(
+                f"another attempt has dropped the draft of the rows for {table.name}"
+            )
+        _sweep(table, writing, drafts, own=branch)
     finally:
         table.drop_branch(branch)
+    return found
 
 
-def _sweep(table: IcebergTable, writing: Writing, *, own: str) -> None:
+def _sweep(table: IcebergTable, writing: Writing, drafts: Iterable[str], *, own: str) -> None:
     """Drop the branches of earlier tries of this output, and those of other outputs that are a week old."""
-    for branch in table.drafts():
+    for branch in drafts:
         of_this = branch.startswith(_branches_of(writing.name))
         mark = branch.removeprefix(_BRANCH).split("__")[-1]
         if branch != own and (of_this or is_stale(mark)):
