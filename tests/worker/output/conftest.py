@@ -21,7 +21,7 @@ def spark(spark_jars: SparkJars, tmp_path_factory: pytest.TempPathFactory) -> It
     # Delta's own computations would otherwise have 50 and 200 parts.
     conf |= {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2"}
     settings = SparkSettings(master="local[2]", conf=conf)
-    session = open_session(settings, home=home, app_name="tests", train_after=None)
+    session = open_session(settings, home=home, app_name="tests")
     yield session
     close_session(session)
 

@@ -47,7 +47,7 @@ class Attempt:
         home = folder / "home"
         home.mkdir(exist_ok=True)
         settings = SparkSettings(master="local[2]", conf=conf)
-        self.spark = open_session(settings, home=home, app_name="crashing", train_after=None)
+        self.spark = open_session(settings, home=home, app_name="crashing")
         self.parquet, self.delta = str(folder / "rows"), str(folder / "delta")
         self.url = url
         self.spark.sql(

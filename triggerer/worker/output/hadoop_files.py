@@ -19,6 +19,7 @@ class HadoopFiles:
     def __init__(self, spark: SparkSession, path: str) -> None:
         session: Any = spark
         self._jvm = session._jvm  # noqa: SLF001
+        self._gateway = session.sparkContext._gateway  # noqa: SLF001
         self._conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
         self._fs = self._path(path).getFileSystem(self._conf)
         self.root: str = self._fs.makeQualified(self._path(path)).toString()
@@ -101,7 +102,7 @@ class HadoopFiles:
         except Py4JJavaError:
             # Some object stores have no such class. Their answer to `exists` is a moment old.
             return bool(self._fs.rename(self._path(source), self._path(target)))
-        options = self._new_array(self._jvm.org.apache.hadoop.fs.Options.Rename)
+        options = self._gateway.new_array(hadoop.Options.Rename, 0)
         try:
             context.rename(self._path(source), self._path(target), options)
         except Py4JJavaError as error:
@@ -109,12 +110,6 @@ class HadoopFiles:
                 return False
             raise
         return True
-
-    def _new_array(self, of: Any) -> Any:
-        from pyspark import SparkContext
-
-        gateway: Any = SparkContext._gateway  # noqa: SLF001
-        return gateway.new_array(of, 0)
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
