@@ -21,6 +21,8 @@ from triggerer.streams.supervision.member import Member, MemberState
 from triggerer.streams.supervision.stream import SharedStream
 
 MOST_LANES: Final = 256
+_MOST_LANES_IN_ALL: Final = 4_096
+_FEWEST_LANES: Final = 4
 _MOST_NAMED: Final = 5
 
 
@@ -28,12 +30,12 @@ def read_streams(manager: Manager, *, most_lanes: int = MOST_LANES) -> list[Stre
     """Return the live state of the streams that have an owner here, by readable name.
 
     Args:
-        most_lanes: The lanes to describe of each stream. The sums cover all.
+        most_lanes: The most lanes to describe of each stream; fewer if there are many streams. The sums cover all.
     """
-    found = [
-        _read(stream_id, stream, most_lanes)
-        for stream_id, stream in list(manager.streams_by_id.items())
-    ]
+    streams = list(manager.streams_by_id.items())
+    # A report is one row, however many streams an instance has.
+    most = min(most_lanes, max(_FEWEST_LANES, _MOST_LANES_IN_ALL // (len(streams) or 1)))
+    found = [_read(stream_id, stream, most) for stream_id, stream in streams]
     return sorted(found, key=lambda one: one.stream)
 
 
