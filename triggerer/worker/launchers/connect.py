@@ -3,7 +3,7 @@
 A session's id follows from its tag, so another process can open the session of a dead client and release it. The server
 refuses a released id from then on. So a client that was cut off, and is alive, can begin nothing more.
 
-Source: tried with PySpark 4.1 and 4.3, see tests/worker/launchers/test_connect_fence.py.
+Source: tried with PySpark 4.1 and 4.3, see tests/worker/spark/test_connect_fence.py.
 """
 
 from __future__ import annotations
