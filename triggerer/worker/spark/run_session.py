@@ -18,7 +18,7 @@ from triggerer.worker.parallel.threads import own_task
 from triggerer.worker.spark.cluster import why_waiting
 from triggerer.worker.spark.own_driver import DagSettings, OwnDriver
 from triggerer.worker.spark.progress import ProgressWatch
-from triggerer.worker.spark.threads import cancel_task, enter_thread
+from triggerer.worker.spark.threads import cancel_task, describe_jobs, enter_thread
 
 if TYPE_CHECKING:
     from triggerer.worker.session import SparkHolder
@@ -51,6 +51,7 @@ class RunSession:
         self._holder = holder
         self._dag = DagSettings(dag.spark_conf, dag.spark_packages)
         self._name = f"{dag.dag_id} {order.tag}"
+        self._run = f"{order.dag_id} {order.run_id}"
         self._modules = modules
         self._home = home
         self._on_wait = on_wait
@@ -89,8 +90,10 @@ class RunSession:
                 self._watch.start()
             session = self._open()
             self._progress.follow(session)
-        if (task_id := own_task.get()) is not None:
-            enter_thread(session, task_id)
+        if (task_id := own_task.get()) is None:
+            describe_jobs(session, self._run)
+        else:
+            enter_thread(session, self._run, task_id)
         return session
 
     def interrupt(self) -> None:

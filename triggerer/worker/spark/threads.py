@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def enter_thread(session: SparkSession, task_id: str) -> None:
+def describe_jobs(session: SparkSession, run: str) -> None:
+    """Let Spark's pages show which run the jobs of this thread belong to. A Spark Connect server shows the tag."""
+    if not is_connect(session):
+        session.sparkContext.setLocalProperty("spark.job.description", run)
+
+
+def enter_thread(session: SparkSession, run: str, task_id: str) -> None:
     """Prepare this thread for one task: its jobs share the cores fairly with those of the other tasks."""
     if is_connect(session):
         session.addTag(_tag(task_id))
@@ -19,7 +25,7 @@ def enter_thread(session: SparkSession, task_id: str) -> None:
     context: Any = session.sparkContext
     context.addJobTag(_tag(task_id))
     context.setLocalProperty("spark.scheduler.pool", task_id)
-    context.setLocalProperty("spark.job.description", f"task {task_id}")
+    context.setLocalProperty("spark.job.description", f"{run} {task_id}")
     # Java's thread for this one knows no session yet.
     remote: Any = session
     jvm = remote._jvm  # noqa: SLF001
