@@ -21,10 +21,12 @@ from tests.services.process import still_alive
 class Standalone:
     """The service and its folder."""
 
-    def __init__(self, folder: Path, dags: str) -> None:
+    def __init__(self, folder: Path, dags: str, settings: str = "") -> None:
         self.folder = folder
         self.config = folder / "triggerer.toml"
-        self.config.write_text('[core]\nhome = "."\ndags_folder = "dags"\nshutdown_grace = 2\n')
+        self.config.write_text(
+            '[core]\nhome = "."\ndags_folder = "dags"\nshutdown_grace = 2\n' + settings
+        )
         (folder / "dags").mkdir()
         (folder / "dags" / "orders.py").write_text(dags)
         self.log = folder / "service.log"
@@ -76,17 +78,20 @@ class Standalone:
 
 
 @contextmanager
-def serving(folder: Path, dags: str, *, count: int) -> Iterator[Standalone]:
+def serving(folder: Path, dags: str, *, count: int, settings: str = "") -> Iterator[Standalone]:
     """Start a standalone with this number of DAGs. Kill it at the end; no process may outlive it."""
-    service = Standalone(folder, dags)
+    service = Standalone(folder, dags, settings)
     service.start()
     assert service.process is not None
-    parent = psutil.Process(service.process.pid)
     try:
         service.until(f"SELECT count(*) = {count} FROM dag")
         yield service
     finally:
-        children = parent.children(recursive=True) if parent.is_running() else []
+        # A test may have started the service again.
+        is_running = service.process.poll() is None
+        children = (
+            psutil.Process(service.process.pid).children(recursive=True) if is_running else []
+        )
         service.process.kill()
         service.process.wait()
         assert not still_alive(children, within_s=15), "children outlived the service"
