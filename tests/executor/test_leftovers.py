@@ -42,7 +42,7 @@ async def _assert_clean(
 ) -> None:
     spark = "spark" in options
     await house.add_dag("leaves", source_of("leaves", leftovers, spark=spark), needs_spark=spark)
-    async with house.executor(workers=1, **options) as executor:
+    async with house.executor(workers=1, prewarm=False, **options) as executor:
         before, after = await _seen(house, executor, folder)
     assert after == before
     assert before.keys() == leftovers.keys()

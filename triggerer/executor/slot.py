@@ -295,19 +295,23 @@ class Slot:
     async def _warm(self, worker: WorkerProcess) -> _AfterJob:
         self._warmed = None
         await worker.tell(message("warm"))
-        while self._warmed is None and not worker.gone.is_set():
-            await self._arrived.wait()
-        if self._warmed is None:
+        warmed = await self._end_of_warming(worker)
+        if warmed is None:
             code = await worker.reap()
             if worker.has_lost_guard:
                 self.cut_short()
             if not self._ending.is_called_off:
                 _log.warning("a worker died while it opened Spark", code=code, output=worker.output)
             return _AfterJob.NEXT_JOB
-        if self._warmed["error"] is not None:
-            _log.warning("Spark could not be started ahead", error=self._warmed["error"])
+        if warmed["error"] is not None:
+            _log.warning("Spark could not be started ahead", error=warmed["error"])
         self.spark = Spark.WARM if self._is_open else Spark.COLD
         return _AfterJob.NEXT_JOB
+
+    async def _end_of_warming(self, worker: WorkerProcess) -> WarmedFrame | None:
+        while self._warmed is None and not worker.gone.is_set():
+            await self._arrived.wait()
+        return self._warmed
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> _AfterJob:
         has_begun = False

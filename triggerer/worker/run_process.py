@@ -108,6 +108,7 @@ class RunProcess:
         """Prepare for an order, and return it."""
         while True:
             # What the former run shares with this one comes first, and only then an order.
+            sources: list[ForkServerLink | ChildChannel]
             sources = [self._link, self._channel] if self._link.has_gone else [self._link]
             ready = [] if self._channel.has_more else select.select(sources, (), ())[0]
             if self._link in ready:

@@ -76,10 +76,14 @@ def _open(
 
     settings = SparkSettings.from_json(setup["spark"])
     installation = find_installation(Path(setup["home"]))
+
+    def tell(pid: int) -> None:
+        control.send("started", pid=pid)
+
     streams = JvmStreams(
         driver.lifeline,
         _ReadElsewhere(control, driver.write_end),
-        on_start=lambda pid: control.send("started", pid=pid),
+        on_start=tell,
     )
     session = open_classic(settings, installation, app_name="triggerer", streams=streams)
     if warms:

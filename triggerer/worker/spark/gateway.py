@@ -137,7 +137,7 @@ def connect(port: int, secret: str) -> JavaGateway:
 
     where = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     with laid_over_environment(where):
-        return launch_gateway()  # type: ignore[no-untyped-call, no-any-return]
+        return launch_gateway()  # type: ignore[no-untyped-call]
 
 
 def on_command_line(conf: Mapping[str, str]) -> dict[str, str]:
