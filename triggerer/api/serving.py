@@ -13,6 +13,7 @@ from typing import Any, Final
 import anyio
 import structlog
 import uvicorn
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from triggerer.api.app import make_app
 from triggerer.api.connections import MOST_CONNECTIONS, BoundedProtocol
@@ -48,6 +49,8 @@ async def serve(settings: Settings, database: Database, listener: socket.socket)
         finally:
             serving.cancel()
         tasks.cancel_scope.cancel()
+    # The server ended because we were cancelled: let the cancellation go on.
+    await checkpoint_if_cancelled()
 
 
 def _allow_descriptors() -> None:
