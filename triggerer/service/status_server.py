@@ -66,6 +66,8 @@ def serving(routes: Routes, listeners: list[socket.socket]) -> Iterator[None]:
 def unix_listener(path: Path) -> Iterator[socket.socket]:
     """Yield a socket that listens at a path, for this user only. The file is deleted at the end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        # With PostgreSQL, nothing else may have made the service's home yet.
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Left behind by a process that was killed. A living one would have been refused before, by its lock.
         path.unlink(missing_ok=True)
         with short_path(path) as address:
