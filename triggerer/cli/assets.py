@@ -146,6 +146,6 @@ def _source(row: AssetEventView) -> str | None:
     return None
 
 
-def _shortened(extra: dict[str, Any]) -> str:
+def _shortened(extra: dict[str, Any] | None) -> str:
     whole = text(extra)
     return whole if len(whole) <= 120 else whole[:119] + "…"

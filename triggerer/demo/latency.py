@@ -67,7 +67,7 @@ async def _first_rows(session: AsyncSession) -> dict[str, float]:
     return {
         event.source_run_id: event.extra["first_row_at"]
         for event in emitted
-        if event.source_run_id is not None
+        if event.source_run_id is not None and event.extra is not None
     }
 
 

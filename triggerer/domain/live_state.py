@@ -76,7 +76,7 @@ class StreamLive:
 
 def stream_from_json(value: Mapping[str, Any]) -> StreamLive:
     """Return a stream from the JSON of a report. Keys of a later release are ignored."""
-    known = {name: value.get(name) for name in StreamLive.__dataclass_fields__}
+    known: dict[str, Any] = {name: value.get(name) for name in StreamLive.__dataclass_fields__}
     known["paused"] = [Pause(one["reason"], one.get("detail")) for one in value["paused"]]
     names = LaneLive.__dataclass_fields__
     known["lanes"] = [LaneLive(**{name: one.get(name) for name in names}) for one in value["lanes"]]

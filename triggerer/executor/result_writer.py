@@ -142,7 +142,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         Raises:
             As `perform_with_next_commit`.
         """
-        step = save_launches(executor=self._executor, news=[(order, launch)])
+        step = save_launches(executor=self.executor, news=[(order, launch)])
         assert step is not None
         return bool(await self.perform_with_next_commit(step))
 

@@ -55,9 +55,9 @@ def advance_again_after_an_advance_raised() -> Replacements:
         await one_by_one(self, cast("SharedStreamProducer", _Forgiving(producer)))
 
     async def advance_beside_others(
-        self: Pump, producer: SharedStreamProducer, lane: Lane, batch: Sequence[AdvanceItem]
+        self: Pump, producer: SharedStreamProducer, *others: Any
     ) -> None:
-        await beside_others(self, cast("SharedStreamProducer", _Forgiving(producer)), lane, batch)
+        await beside_others(self, cast("SharedStreamProducer", _Forgiving(producer)), *others)
 
     yield one_by_one, advance_one_by_one
     yield beside_others, advance_beside_others

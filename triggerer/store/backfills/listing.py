@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -77,7 +78,7 @@ async def list_backfills(
     return views
 
 
-async def count_backfills(session: AsyncSession, **filters: str) -> Count:
+async def count_backfills(session: AsyncSession, **filters: Any) -> Count:
     """Count the backfills that `list_backfills` returns with these filters."""
     return counted(len(await list_backfills(session, limit=MOST_COUNTED + 1, **filters)))
 

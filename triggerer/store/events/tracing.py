@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, func, null, select
+from sqlalchemy import func, null, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.events.listing import list_asset_events, list_events_by_id
@@ -134,7 +134,7 @@ async def _traced(
 
 async def _waiting(session: AsyncSession, event_id: int) -> list[WaitingDag]:
     found: list[WaitingDag] = []
-    no_key: ColumnElement[str | None] = null()
+    no_key: Any = null()
     for entry, key in (
         (QueuedAssetEvent, no_key),
         (DagPartitionEvent, DagPartitionEvent.partition_key),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, cast
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, TextClause, and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempts import Progress
@@ -106,8 +106,10 @@ async def count_runs(
     return await count_rows(session, select(DagRun.id).where(*_runs(dag, run_id, state)))
 
 
-def _runs(dag: str | None, run_id: str | None, state: str | None) -> list[ColumnElement[bool]]:
-    wanted: list[ColumnElement[bool]] = []
+def _runs(
+    dag: str | None, run_id: str | None, state: str | None
+) -> list[ColumnElement[bool] | TextClause]:
+    wanted: list[ColumnElement[bool] | TextClause] = []
     if dag is not None:
         wanted.append(DagRun.dag_id == dag)
     if run_id is not None:
@@ -117,7 +119,7 @@ def _runs(dag: str | None, run_id: str | None, state: str | None) -> list[Column
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):
-        wanted += (UNSUCCESSFUL, DagRun.state == state)
+        wanted += [UNSUCCESSFUL, DagRun.state == state]
     elif state is not None:
         wanted.append(DagRun.state == state)
     return wanted

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
-from sqlalchemy import Table, and_, case, delete, select, update
+from sqlalchemy import Table, and_, case, delete, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempt_states import AttemptState
@@ -87,7 +87,7 @@ async def requeue_runs(
     """
     requeued: dict[int, int] = {}
     for pk, epoch in epochs.items():
-        is_first = and_(_RUNS.c.attempt == 1, not have_begun)
+        is_first = and_(_RUNS.c.attempt == 1, literal(not have_begun))
         result = await session.execute(
             update(_RUNS)
             .where(_RUNS.c.id == pk, _RUNS.c.executor == executor, _RUNS.c.epoch == epoch, RUNNING)

@@ -36,4 +36,4 @@ def _arm() -> None:
 
 if __name__ == "__main__":
     _arm()
-    daemon.manager()
+    daemon.manager()  # type: ignore[no-untyped-call,unused-ignore]
