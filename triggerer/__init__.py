@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from triggerer.domain.authoring.spark_tasks import SparkApplication, SparkSql
     from triggerer.domain.conditions import AssetAll, AssetAny
     from triggerer.domain.dags import DAG
-    from triggerer.domain.kafka_ranges import kafka_ranges
     from triggerer.domain.tasks import SkipTask, task
+    from triggerer.offset_ranges import kafka_ranges
 
 __all__ = [
     "DAG",
@@ -66,7 +66,7 @@ _HOMES = {
     "SparkApplication": "triggerer.domain.authoring.spark_tasks",
     "SparkSql": "triggerer.domain.authoring.spark_tasks",
     "asset": "triggerer.domain.authoring.asset_functions",
-    "kafka_ranges": "triggerer.domain.kafka_ranges",
+    "kafka_ranges": "triggerer.offset_ranges",
     "task": "triggerer.domain.tasks",
 }
 

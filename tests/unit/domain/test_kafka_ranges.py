@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triggerer import kafka_ranges
-from triggerer.domain.kafka_ranges import ranges as ranges_module
 from triggerer.errors import BrokenRanges, ConfigurationError
+from triggerer.offset_ranges import ranges as ranges_module
 
 
 def event(start: int, end: int, *, partition: int = 0, **extra: Any) -> Any:

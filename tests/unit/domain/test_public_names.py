@@ -21,6 +21,7 @@ CONTRACT = {
     "SparkSql",
     "SparkApplication",
     "asset",
+    "kafka_ranges",
     "SkipTask",
     "BaseTrigger",
     "BaseEventTrigger",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import PurePosixPath
+from posixpath import splitext
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from triggerer.domain.assets import Asset, AssetAlias
@@ -17,10 +17,14 @@ from triggerer.domain.authoring.sql_statements import split_statements
 from triggerer.domain.tasks import OPTION_NAMES, Task, TaskOptions
 from triggerer.errors import DagError
 
-if TYPE_CHECKING:
-    from logging import Logger
-
 Outlets = Asset | AssetAlias | Iterable[Asset | AssetAlias]
+
+
+class Log(Protocol):
+    """The log of the run, as tasks receive it."""
+
+    def info(self, message: str, /, *values: object) -> None: ...
+
 
 SHOWN_ROWS: Final = 20
 _WIDEST: Final = 60
@@ -138,7 +142,7 @@ def SparkApplication(  # noqa: N802
 
 def kind_of(application: str) -> str | None:
     """Return `.py` or `.jar`; None: the application is neither."""
-    suffix = PurePosixPath(urlsplit(application).path).suffix.lower()
+    suffix = splitext(urlsplit(application).path)[1].lower()
     return suffix if suffix in _KINDS else None
 
 
@@ -163,7 +167,7 @@ def _add(
     return dag.add_task(task_id, function, checked, (), arguments, internal=("submit",))
 
 
-def _execute_sql(spark: Any, log: Logger, sql: str, arguments: Any) -> None:
+def _execute_sql(spark: Any, log: Log, sql: str, arguments: Any) -> None:
     """Execute the statements in order, and log the first rows of the last result."""
     statements = split_statements(sql)
     if not statements:

@@ -1,6 +1,6 @@
 """Ranges of Kafka offsets for Spark, from the events of a `KafkaRangeTrigger`."""
 
-from triggerer.domain.kafka_ranges.merging import kafka_ranges
-from triggerer.domain.kafka_ranges.ranges import KafkaRanges
+from triggerer.offset_ranges.merging import kafka_ranges
+from triggerer.offset_ranges.ranges import KafkaRanges
 
 __all__ = ["KafkaRanges", "kafka_ranges"]

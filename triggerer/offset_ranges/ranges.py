@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, Literal, NamedTuple
 
-from triggerer.domain.kafka_ranges.losses import PartitionRange, compare
 from triggerer.errors import BrokenRanges, ConfigurationError
+from triggerer.offset_ranges.losses import PartitionRange, compare
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from triggerer.domain.kafka_ranges.losses import PartitionRange
-from triggerer.domain.kafka_ranges.ranges import Gap, KafkaRanges
 from triggerer.errors import BrokenRanges
+from triggerer.offset_ranges.losses import PartitionRange
+from triggerer.offset_ranges.ranges import Gap, KafkaRanges
 
 _FIELDS: Final = ("topic", "topic_id", "partition", "from", "to")
 _MOST_SHOWN: Final = 5
