@@ -146,8 +146,8 @@ async def test_a_killed_jvm_fails_its_run_and_the_next_one_gets_another(
                 await anyio.sleep(0.05)
         family = _descendants(executor.worker_pids[0])
         (jvm,) = [process for process in family if process.name() == "java"]
-        (daemon,) = [one for one in jvm.children() if one.name() != "bash"]
-        functions = daemon.children()
+        # The children of the daemon that starts Python workers.
+        functions = [one for child in jvm.children() for one in child.children()]
         assert functions
         await house.cancel(pk)
         (run,) = await house.ended(pk, timeout=240)
