@@ -68,9 +68,9 @@ class Sighting:
 class FilesProducer(SharedStreamProducer):
     """Scans a directory, claims and delivers the files that subscribers wait for, and deletes them.
 
-    Each scan that finds files asks the subscribers for the names that they want, so that a later subscriber gets
-    earlier files too. A
-    failed file stays claimed and is delivered again at the next scan; a rejected one is moved aside.
+    Each scan that finds files asks the subscribers for the names that they want. So a subscriber that joins late also
+    receives files that were there before. A failed file stays claimed and is delivered again at the next scan. A
+    rejected file is moved aside.
     """
 
     def __init__(self, directory: Path, *, only: str | None = None, poke_interval: float) -> None:

@@ -71,8 +71,9 @@ class RunProcess:
     async def reap(self) -> int:
         """End the process, and return its exit code. `WorkerProcess.listen` must be running.
 
-        A process that closed its channel has a second to end, so that its own exit code is returned instead of our
-        signal. If the worker is dead or does not answer, its code is returned.
+        The process is killed if it has not ended within one second. During this second it may end by itself, and then
+        the result is its own exit code. If the worker is dead, or does not report the end, the worker is killed, and
+        the result is the exit code of the worker.
         """
         with anyio.move_on_after(1):
             await self._end()

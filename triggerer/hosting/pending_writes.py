@@ -19,9 +19,10 @@ class Writer(Protocol):
 class Unwritten:
     """The streams that wait for the store's answers before they start again under the same lease.
 
-    An instance may stop its streams by its own clock, and keep the lease. A change that they submitted before could be
-    written after the next start has read the rows, and nobody would know of it. A lease is not released before the
-    answers either: a later write would be refused, and the next owner would repeat the work.
+    An instance may stop its streams by its own clock, and extend the lease afterwards. A change that the streams
+    submitted before the stop may be written late. If the streams started again earlier, they would have read rows
+    without this change. A lease is not released before the answers for another reason: the store would refuse the
+    late write, and the next owner would repeat the work.
     """
 
     def __init__(self, writers: Sequence[Writer]) -> None:

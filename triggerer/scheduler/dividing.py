@@ -196,8 +196,8 @@ def _record_keys(
 def newest_at(now: datetime, times: Iterable[datetime]) -> datetime:
     """Return the latest of these event instants. Instants far ahead count only if there are no others.
 
-    An instant far ahead comes from before the clock was set back. An event that arrived after the look began lies
-    slightly ahead, and counts.
+    An event may lie far ahead of `now` if it was recorded before the clock was set back. An event may lie slightly
+    ahead of `now` if it was recorded during this transaction; such an event counts.
     """
     in_order = sorted(times)
     return next((at for at in reversed(in_order) if at <= now + CLOCK_STEP), in_order[-1])

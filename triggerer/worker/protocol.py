@@ -21,8 +21,8 @@ from typing import Any, Final
 from triggerer.domain.attempts import RunEnd, TaskResult
 
 PAGE_SIZE: Final = 2000
-"""The most events per reply: about a megabyte of typical messages, or 20 ms of the event loop. A reply has fewer large
-events, see `triggerer.store.events.run_events`."""
+"""The most events per reply: about a megabyte of typical messages, or 20 ms of the event loop. If the events are
+large, a reply has fewer of them; see `triggerer.store.events.run_events`."""
 
 
 SPOOL_FROM: Final = 20_000

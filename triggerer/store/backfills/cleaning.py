@@ -22,8 +22,8 @@ async def old_backfills(
 ) -> list[int]:
     """Return the backfills from before an instant that nothing reads any longer.
 
-    A backfill stays while its intervals reach beyond the last run that the DAG's timetable asked for. It keeps the
-    timetable from creating those runs again.
+    Some backfills cover intervals that the DAG's timetable has not reached yet. Such a backfill stays, because without
+    its row the timetable would create the runs of these intervals again.
 
     Args:
         needed: The runs that decisions need, by DAG.

@@ -1,4 +1,4 @@
-"""The fork server's children: forked, told apart, and ended with all that they leave behind."""
+"""The fork server's view of its children: their state, and their end with all that they leave behind."""
 
 from __future__ import annotations
 
