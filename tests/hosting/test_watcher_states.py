@@ -91,9 +91,11 @@ async def hosting_queues(
         tasks.cancel_scope.cancel()
 
 
-def shown(database: Database, name: str, error: str | None) -> Callable[[], Awaitable[bool]]:
+def shown(
+    database: Database, name: str, error: str | None, state: str = "running"
+) -> Callable[[], Awaitable[bool]]:
     async def is_shown() -> bool:
-        return (await watchers(database))[name] == ("running", error, "me")
+        return (await watchers(database))[name] == (state, error, "me")
 
     return is_shown
 
@@ -112,7 +114,7 @@ async def test_a_watcher_that_waits_for_a_full_sibling_is_shown_with_its_name(
         broker.publish("a", "b")
         said = "its stream waits: the store has no room for messages of sick/w"
         await eventually(shown(database, "well", said))
-        assert (await watchers(database))["sick"][:2] == ("failing", "ValueError: cannot take it")
+        await eventually(shown(database, "sick", "ValueError: cannot take it", "failing"))
         async with database.transaction() as session:
             await discard_parked(session, await choose_parked(session))
         await eventually(shown(database, "well", None))
