@@ -120,6 +120,7 @@ def test_the_next_attempt_begins_only_after_the_last_mark_of_one_whose_service_w
     assert scene.states() == [(1, "killed"), (2, "success")]
 
 
+@pytest.mark.soak
 def test_what_a_killed_worker_leaves_on_the_server_is_stopped_without_another_attempt(
     scene: Scene,
 ) -> None:
@@ -136,6 +137,7 @@ def test_what_a_killed_worker_leaves_on_the_server_is_stopped_without_another_at
     assert len(scene.times("mark", 1)) == left
 
 
+@pytest.mark.soak
 def test_a_run_waits_while_the_server_is_away_and_goes_on_at_the_operators_word(
     scene: Scene, server: ConnectServer
 ) -> None:

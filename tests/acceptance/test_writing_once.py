@@ -69,7 +69,7 @@ def service(tmp_path: Path) -> Iterator[Standalone]:
         yield service
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_a_run_that_is_killed_at_six_random_moments_writes_once(
     service: Standalone, seed: int

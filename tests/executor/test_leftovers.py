@@ -64,7 +64,7 @@ async def test_a_run_on_a_local_driver_sees_nothing_of_another_one(
     await _assert_clean(house, tmp_path, everything, spark={"master": "local[2]"})
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_a_run_on_a_cluster_sees_nothing_of_another_one(

@@ -20,7 +20,7 @@ _RUN = """async (rules) => (await axe.run(document, {resultTypes: ['violations']
   .map((one) => one.id + ': ' + one.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(' | '))"""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
 def test_no_screen_has_a_serious_finding(browser: Browser, packages: Path, theme: str) -> None:
     axe = packages / "node_modules" / "axe-core" / "axe.min.js"
     found = {}

@@ -68,7 +68,7 @@ def _once(*tokens: str) -> dict[str, dict[str, int]]:
     return {kind: dict.fromkeys(tokens, ROWS) for kind in KINDS}
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_a_task_that_dies_in_the_middle_of_a_commit_writes_once(scene: Scene) -> None:
     assert scene.attempt("task", "parquet: after the first move") == ["open"]
     *outcomes, counts = scene.attempt("task", count=True)

@@ -19,7 +19,7 @@ from tests.services.spark_jars import SparkJars
 from triggerer.worker.spark.classic import find_installation
 from triggerer.worker.spark.reachability import Endpoint, is_reachable
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.full]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.soak]
 
 CLIENT = """
     import sys

@@ -103,6 +103,7 @@ def test_the_work_of_a_killed_client_goes_on_until_its_session_is_stopped(
     assert places.stop(found.handle) == Absent()
 
 
+@pytest.mark.soak
 def test_a_client_that_was_cut_off_can_begin_nothing_after_its_session_was_stopped(
     server: ConnectServer, tmp_path: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_server_that_is_away_knows_nothing_and_one_that_was_restarted_has_noth
     assert places.find("before") == Absent()
 
 
+@pytest.mark.soak
 def test_a_server_that_hangs_is_not_waited_for_without_end(
     server: ConnectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
