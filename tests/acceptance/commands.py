@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
-"""Without settings of whoever runs the tests."""
+"""Without settings of whoever runs the tests. Services take a free port, because tests run side by side."""
+ENVIRONMENT["TRIGGERER__API__PORT"] = "0"
 
 
 def run_command(

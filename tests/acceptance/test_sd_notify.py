@@ -108,7 +108,7 @@ def test_a_service_manager_hears_of_its_life_and_the_watchdog_of_a_loop_that_tur
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
     monkeypatch.setenv("WATCHDOG_USEC", "200000")
     site.instance.start()
-    names = "dag-processor, executor, scheduler, triggerer"
+    names = "api, dag-processor, executor, scheduler, triggerer"
     heard = wait_for_line(manager, "READY=1", site)
     assert heard[:3] == [f"STATUS=Starting {names}", "READY=1", f"STATUS=Running {names}"]
     assert '"started"' in site.instance.log.read_text()

@@ -116,7 +116,10 @@ def test_a_run_of_an_executor_that_is_stopped_is_never_executed_by_two(
     assert deployment.start("dags", "trigger", "writes").wait(60) == 0
     deployment.until(lambda: bool(deployment.lines()))
     first = deployment.lines()[0]
-    executor = psutil.Process(first).parent()
+    # The executor's worker has forked the run's process.
+    worker = psutil.Process(first).parent()
+    assert worker is not None
+    executor = worker.parent()
     assert executor is not None
     assert executor.pid in {process.pid for process in deployment.processes}
     executor.suspend()

@@ -18,7 +18,7 @@ CHECKS = (
 
 @pytest.mark.parametrize(
     "examples",
-    [pytest.param(1, marks=pytest.mark.full), pytest.param(100, marks=pytest.mark.soak)],
+    [pytest.param(1, marks=pytest.mark.soak), pytest.param(100, marks=pytest.mark.soak)],
 )
 def test_every_answer_of_a_live_service_is_described(tmp_path: Path, examples: int) -> None:
     # Streams of answers do not end by themselves.

@@ -55,6 +55,7 @@ async def test_an_application_runs_with_its_settings_and_the_identity_of_its_out
     assert "INFO SparkContext" not in log
 
 
+@pytest.mark.soak
 async def test_the_error_is_the_applications_own(house: House, trained_home: TrainedHome) -> None:
     pk = await _submit(house, "fail")
     async with house.executor(prewarm=False):

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from tests.executor.conftest import House, open_house
 from tests.services.postgres import PostgresServer
-from triggerer.executor.worker_process import WorkerProcess
+from triggerer.executor.worker_process import RunProcess, WorkerProcess
 
 WAITS = """
     with DAG("waits"):
@@ -109,13 +109,14 @@ async def test_a_run_that_is_tried_again_begins_when_sqlite_can_be_written_again
     params = _params(house.folder)
     Path(params["go"]).touch()
     locks = []
-    ready = WorkerProcess.ready
+    take = WorkerProcess.take
 
-    async def ready_when_the_store_is_away(worker: WorkerProcess) -> None:
-        await ready(worker)
+    async def take_when_the_store_is_away(worker: WorkerProcess) -> RunProcess:
+        process = await take(worker)
         locks.append(_lock(house))
+        return process
 
-    monkeypatch.setattr(WorkerProcess, "ready", ready_when_the_store_is_away)
+    monkeypatch.setattr(WorkerProcess, "take", take_when_the_store_is_away)
     async with house.executor(workers=1):
         with capture_logs() as logs:
             (pk,) = await house.queue("waits", params=params, attempt=1)

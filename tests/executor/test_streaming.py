@@ -8,7 +8,7 @@ import pytest
 from tests.executor.conftest import House
 from tests.services.spark import TrainedHome
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.full]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.soak]
 
 SOURCE = """
     IN, OUT, MARK = PATHS

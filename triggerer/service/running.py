@@ -178,10 +178,11 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
     patience = settings.database.start_timeout
     start = partial(once_it_answers, patience=patience, waits_for_mending=_is_served(settings))
     async with AsyncExitStack() as stack:
-        listener = _listener(settings, parts, stack)
         database = await start(lambda: _open_database(settings, stack))
         readiness = Readiness()
         with lock_exclusively(database), status_served(settings, database, readiness):
+            # After the lock: a second service on the database learns of the first one, not of its port.
+            listener = _listener(settings, parts, stack)
             await start(lambda: _prepare(database))
             # The outer group ends last: the parts in the inner group need it to finish their work.
             async with anyio.create_task_group() as background:

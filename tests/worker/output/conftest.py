@@ -14,7 +14,7 @@ from triggerer.worker.spark import SparkSettings, close_session, open_session
 TryAgain = Callable[..., Output]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark(spark_jars: SparkJars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     home = tmp_path_factory.mktemp("output")
     conf = spark_jars.conf(("delta", "iceberg", "jdbc"), home / "ice")
