@@ -89,6 +89,7 @@ def said_of_waits(house: House, run: DagRun) -> list[str]:
 
 
 @pytest.mark.long
+@pytest.mark.soak
 async def test_sessions_share_a_cluster_that_has_too_few_cores_for_all(
     cluster_house: House, spark_cluster: SparkCluster, tmp_path: Path
 ) -> None:
