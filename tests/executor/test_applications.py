@@ -42,6 +42,7 @@ async def _submit(house: House, *arguments: object) -> int:
     return pk
 
 
+@pytest.mark.soak
 async def test_an_application_runs_with_its_settings_and_the_identity_of_its_output(
     house: House, trained_home: TrainedHome
 ) -> None:

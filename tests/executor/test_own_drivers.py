@@ -52,6 +52,7 @@ async def test_a_dag_with_settings_of_its_own_gets_a_jvm_and_others_keep_theirs(
     assert last[-3:] == ["None", "7", "5"]
 
 
+@pytest.mark.soak
 async def test_in_the_mode_submit_each_run_is_an_application_with_its_name(
     house: House, trained_home: TrainedHome
 ) -> None:

@@ -16,7 +16,7 @@ from triggerer.worker.output.hadoop_files import HadoopFiles
 from triggerer.worker.output.jdbc import Connection
 from triggerer.worker.output.marks import new_mark
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.full]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.soak]
 
 
 @pytest.fixture

@@ -119,6 +119,7 @@ def test_a_client_that_was_cut_off_can_begin_nothing_after_its_session_was_stopp
     assert client.count == left
 
 
+@pytest.mark.soak
 def test_a_server_that_is_away_knows_nothing_and_one_that_was_restarted_has_nothing(
     server: ConnectServer,
 ) -> None:

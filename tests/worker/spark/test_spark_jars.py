@@ -7,7 +7,7 @@ import pytest
 from tests.services.spark_jars import SparkJars
 from tests.worker.spark.processes import start_python
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.full]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.soak]
 
 
 def test_delta_and_iceberg_tables_are_written_and_kafkas_source_is_known(
