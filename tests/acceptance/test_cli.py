@@ -378,7 +378,7 @@ def test_config_show_names_the_origin_and_hides_secrets(shell: Shell) -> None:
     assert shown["executor", "workers"]["source"] == "TRIGGERER__EXECUTOR__WORKERS"
     assert shown["core", "home"]["value"] == str(shell.folder)
     assert shown["core", "home"]["source"] == f"{shell.config}:2"
-    assert shown["api", "port"]["source"] == "default"
+    assert shown["api", "start"]["source"] == "default"
     assert shown["connections.kafka", "sasl_plain_password"]["value"] == "***"
     assert shown["connections.kafka", "ssl_password"]["value"] == "env:SSL_PASSWORD"
     assert "hunter" not in done.stdout + done.stderr
