@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.acceptance.standalone import Standalone, serving
+from tests.services.availability import skip_or_fail
 from tests.services.process import ServiceUnavailable
 from tests.services.spark_connect import ConnectServer, open_connect_server
 
@@ -52,7 +53,7 @@ def server() -> Iterator[ConnectServer]:
         with open_connect_server() as running:
             yield running
     except ServiceUnavailable as absent:
-        pytest.skip(str(absent))
+        skip_or_fail(str(absent))
 
 
 class Scene:

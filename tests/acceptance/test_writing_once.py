@@ -93,7 +93,7 @@ def _kill_and_repeat(service: Standalone, chance: random.Random, *, moments: int
         victim = ("executor", "worker", "driver")[kills.total() % 3]
         if _active(service) == 0:
             service.run("dags", "trigger", "writes")
-        time.sleep(chance.uniform(0, 4))
+        time.sleep(chance.uniform(0, 4))  # the moment of the kill
         if _active(service) and _kill(service, victim):
             kills[victim] += 1
         _retry_failed(service)
@@ -108,7 +108,7 @@ def _run_whole(service: Standalone) -> None:
     deadline = time.monotonic() + 240
     while _active(service):
         assert time.monotonic() < deadline, service.log.read_text()[-3000:]
-        time.sleep(0.2)
+        time.sleep(0.2)  # the service is another process, and looked at by commands
         _retry_failed(service)
 
 

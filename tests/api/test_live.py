@@ -74,7 +74,7 @@ def test_a_killed_api_is_back_within_five_seconds(service: SampleService) -> Non
                 if client.get(f"{V1}/dags", timeout=5).status_code == 200:
                     break
             except httpx.HTTPError:
-                time.sleep(0.05)
+                time.sleep(0.05)  # the API is another process, and starts again
         took = time.monotonic() - began
     assert api_process(service).pid != killed.pid
     assert took < 5, f"it took {took:.1f} s"
@@ -155,7 +155,7 @@ def test_airflows_own_client_emits_triggers_reads_and_pauses(service: SampleServ
         deadline = time.monotonic() + 30
         while runs.get_dag_run("daily", "from_airflow").state != "success":
             assert time.monotonic() < deadline
-            time.sleep(0.1)
+            time.sleep(0.1)  # a client of Airflow asks again and again
         assert DAGApi(client).patch_dag("daily", DAGPatchBody(is_paused=True)).is_paused
         assert not DAGApi(client).patch_dag("daily", DAGPatchBody(is_paused=False)).is_paused
         with pytest.raises(NotFoundException):
@@ -180,7 +180,7 @@ def test_a_followed_log_ends_with_the_run_and_hints_name_its_dag(service: Sample
         deadline = time.monotonic() + 30
         while client.get(f"{path}/logs").status_code != 200:
             assert time.monotonic() < deadline
-            time.sleep(0.1)
+            time.sleep(0.1)  # the log appears with the run's process
         log = client.get(f"{path}/logs", params={"follow": True}, timeout=30).text
         thread.join(20)
     assert "line 0\nline 1\nline 2\n" in log

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.availability import skip_or_fail
 from tests.services.process import ServiceUnavailable
 from tests.services.spark_connect import ConnectServer, open_connect_server
 from tests.worker.spark.processes import start_python
@@ -52,7 +53,7 @@ def server() -> Iterator[ConnectServer]:
         with open_connect_server() as running:
             yield running
     except ServiceUnavailable as absent:
-        pytest.skip(str(absent))
+        skip_or_fail(str(absent))
 
 
 class Client:
