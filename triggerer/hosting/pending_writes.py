@@ -48,6 +48,10 @@ class Unwritten:
         await self.wait_for(self._streams)
 
     async def wait_for(self, stream_digests: Collection[str]) -> None:
-        """Wait until the store has answered all changes of these streams."""
-        for writer in self._writers:
-            await writer.wait_until_written(stream_digests)
+        """Wait until the store has answered all changes of these streams.
+
+        The answer of one writer may submit a change to another, so that all are asked again.
+        """
+        while self.has(stream_digests):
+            for writer in self._writers:
+                await writer.wait_until_written(stream_digests)

@@ -795,3 +795,20 @@ async def test_a_message_that_cannot_be_written_comes_again_and_the_stream_goes_
         assert stream.group is group, "it was opened anew"
         lanes = "a", "b"
         await sink.until(lambda: [scene.broker.committed(lane) for lane in lanes] == [2, 3])
+
+
+async def test_what_fails_after_its_stream_was_closed_submits_nothing(scene: Scene) -> None:
+    """The lease may be released by then, so the store would call it lost. The filter was woken before the close."""
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event != "a"
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.kept(1) == ["b"])
+        scene.gates["sick", "b"] = gate = anyio.Event()
+        scene.opened.clear()
+        await sink.until(lambda: ("sick", "b") in scene.opened)
+        sink.held_parked = []
+        gate.set()
+        manager.abandon(sick)
+        await anyio.wait_all_tasks_blocked()
+        assert sink.held_parked == []

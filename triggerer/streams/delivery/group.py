@@ -225,9 +225,8 @@ class Group:
         """Decide as for a queue, if the upstream is one: the messages that a watcher misses are stored."""
         state = self.state
         if state.stores_messages and state.backlogs.is_enabled:
-            assert state.parked is not None
             self._queue_decisions = decisions = FallingBehindInQueues(
-                state, self.subscribers, state.parked, self._random
+                state, self.subscribers, self._random
             )
             lanes = state.lanes
             rejected = Rejected(state, decisions.decide)

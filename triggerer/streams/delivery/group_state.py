@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from triggerer.abc import AdvanceItem, SharedStreamProducer, SharedStreamSelector
 from triggerer.domain.events import EventSink, EventSource, WatcherRef
 from triggerer.domain.watchers.lane_positions import Position, cut_before, following, is_before
-from triggerer.domain.watchers.parked import ParkedStore
+from triggerer.domain.watchers.parked import ParkedChange, ParkedStore
+from triggerer.errors import LeaseLost
 from triggerer.processes.own_lease import OwnLease
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.backlogs import Backlogs
@@ -136,6 +137,14 @@ class GroupState:
         Check this after each wait: the process may have been stopped, or the machine suspended.
         """
         return not (self.is_closed or self.lease.is_over)
+
+    def submit_parked(self, change: ParkedChange) -> None:
+        """Store a change of parked messages; a closed group is refused, because its lease may be released already."""
+        assert self.parked is not None
+        if self.is_closed:
+            change.on_done(LeaseLost("the stream was closed"))
+        else:
+            self.parked.submit_nowait(change)
 
     @property
     def may_fall_behind(self) -> bool:

@@ -135,9 +135,7 @@ class Rejected:
             if not is_known and source is not None and source.fence is not None:
                 entry.unresolved += 1
                 on_answer = self._answer_for(entry, nacks, member, watcher, what)
-                state.parked.submit_nowait(
-                    ParkedChange(source.fence, watcher.watcher_id, what, on_answer)
-                )
+                state.submit_parked(ParkedChange(source.fence, watcher.watcher_id, what, on_answer))
 
     def _answer_for(
         self, entry: Entry, nacks: Nacks, member: Subscriber, watcher: WatcherRef, what: SetAside

@@ -284,7 +284,10 @@ class Backlogs:
     def submit_end(self, end: ReplayEnd) -> None:
         """Delete the row of a replay."""
         assert self._sink is not None
-        self._sink.end_replay_nowait(end)
+        if self._is_closed:
+            end.on_done(LeaseLost("the stream was closed"))
+        else:
+            self._sink.end_replay_nowait(end)
 
     def _unwatch(self, backlog: Backlog) -> None:
         backlog.rewound_to = None

@@ -13,7 +13,7 @@ from triggerer.abc import AdvanceOutcome, SharedStreamProducer
 from triggerer.backoff import Backoff
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import Position, encode_lane
-from triggerer.domain.watchers.parked import ParkedChange, ParkedStore, Passed, Stored
+from triggerer.domain.watchers.parked import ParkedChange, Passed, Stored
 from triggerer.errors import ParkedFull
 from triggerer.observability.error_texts import error_text
 from triggerer.streams.cancellation import plugin_code
@@ -66,12 +66,9 @@ class FallingBehindInQueues(FallingBehind):
     At a bound of the store the stream waits for room, or the producer dead-letters the message.
     """
 
-    def __init__(
-        self, state: GroupState, subscribers: Subscribers, parked: ParkedStore, random: Random
-    ) -> None:
+    def __init__(self, state: GroupState, subscribers: Subscribers, random: Random) -> None:
         super().__init__(state, subscribers)
         self._random = random
-        self._parked = parked
         self._blocked: dict[_QueueDecision, None] = {}
         self._refused: set[int] = set()
         """The numbers of events that could not be stored. The broker redelivers them."""
@@ -279,7 +276,7 @@ class FallingBehindInQueues(FallingBehind):
             self._state.backlogs.record_change(backlog)
 
         decision.change = ParkedChange(backlog.fence, backlog.watcher.watcher_id, what, on_answer)
-        self._parked.submit_nowait(decision.change)
+        self._state.submit_parked(decision.change)
 
     def _drop(self, backlog: Backlog, stored: StoredLane, key: str) -> None:
         """Delete the row of a message that was dealt with before the row was stored."""
@@ -289,7 +286,7 @@ class FallingBehindInQueues(FallingBehind):
             stored.mark_gone((key,))
             self._state.end_if_advanced(backlog)
 
-        self._parked.submit_nowait(
+        self._state.submit_parked(
             ParkedChange(backlog.fence, backlog.watcher.watcher_id, Passed((key,)), on_answer)
         )
 
@@ -358,7 +355,7 @@ class FallingBehindInQueues(FallingBehind):
                     change.on_done(None)
                 elif not await self._hand_over(decision):
                     decision.is_submitted = True
-                    self._parked.submit_nowait(change)
+                    self._state.submit_parked(change)
 
     async def _hand_over(self, decision: _QueueDecision) -> bool:
         producer, change = self._state.producer, decision.change

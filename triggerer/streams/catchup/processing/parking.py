@@ -71,8 +71,7 @@ class Parking:
             error: The watcher's error.
             on_done: Called once. None: the message is parked, or need not be. Otherwise its lane waits at the message.
         """
-        parked, producer = self._context.parked, self._state.producer
-        assert parked is not None
+        producer = self._state.producer
         assert producer is not None
         backlog, fence = in_flight.backlog, in_flight.fence
         try:
@@ -108,7 +107,7 @@ class Parking:
                 self._warn("a message was parked", backlog, in_flight, error)
             on_done(refusal)
 
-        parked.submit_nowait(ParkedChange(fence, self._watcher.watcher_id, what, on_answer))
+        self._state.submit_parked(ParkedChange(fence, self._watcher.watcher_id, what, on_answer))
 
     def submit_change(
         self,
@@ -117,9 +116,8 @@ class Parking:
         on_done: Callable[[Exception | None], None],
     ) -> None:
         """Store a change of a queue's stored messages."""
-        assert self._context.parked is not None
         change = ParkedChange(backlog.fence, self._watcher.watcher_id, what, on_done)
-        self._context.parked.submit_nowait(change)
+        self._state.submit_parked(change)
 
     def _key_of(self, producer: SharedStreamProducer, in_flight: LaneMessageInFlight) -> str:
         """Return the idempotency key, or the message's position if there is none or the producer cannot tell it.

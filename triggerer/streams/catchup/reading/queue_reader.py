@@ -205,7 +205,7 @@ class QueueReader:
             if refusal is not None:
                 _log.error("a message cannot be parked", message=row.id, error=str(refusal))
 
-        self._parked.submit_nowait(
+        self._state.submit_parked(
             ParkedChange(backlog.fence, self._watcher.watcher_id, what, on_answer)
         )
 

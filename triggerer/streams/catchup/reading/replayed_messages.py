@@ -134,4 +134,4 @@ class ReplayedMessages:
             self._under_way.discard(row.id)
 
         change = ParkedChange(self._fence, self._watcher.watcher_id, what, on_answer)
-        self._parked.submit_nowait(change)
+        self._state.submit_parked(change)
