@@ -21,10 +21,11 @@ from tests.isolation.conftest import until
 from tests.services.process import is_alive
 from triggerer.domain.attempts import RunOrder
 from triggerer.domain.run_logs import log_path
-from triggerer.executor import Executor, slot
+from triggerer.executor import Executor
 from triggerer.executor.claimed_queue import PrefetchLimit
 from triggerer.executor.result_writer import ResultWriter
-from triggerer.executor.worker_process import RunProcess, WorkerProcess, open_worker
+from triggerer.executor.slots import slot
+from triggerer.executor.slots.worker_process import RunHandle, WorkerProcess, open_worker
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.runs.orphans import MAX_ATTEMPTS
 
@@ -426,7 +427,7 @@ _SERVICE = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from tests.executor.conftest import House
-from triggerer.executor import slot
+from triggerer.executor.slots import slot
 from triggerer.store.database.opening import open_database
 
 def die(*_):
@@ -571,7 +572,7 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
     marker = house.folder / "marker"
     take = WorkerProcess.take
 
-    async def give_away(worker: WorkerProcess) -> RunProcess:
+    async def give_away(worker: WorkerProcess) -> RunHandle:
         process = await take(worker)
         if not given:
             # SQLite knows only one service, so any other executor counts as dead.
@@ -610,7 +611,7 @@ async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     take = WorkerProcess.take
     waiting = []
 
-    async def come_back(worker: WorkerProcess) -> RunProcess:
+    async def come_back(worker: WorkerProcess) -> RunHandle:
         process = await take(worker)
         waiting.append(worker)
         if len(waiting) > 1:

@@ -23,11 +23,12 @@ from tests.executor.test_spark import is_java
 from tests.services.process import is_alive
 from tests.services.spark import TrainedHome
 from triggerer.errors import ConfigurationError
-from triggerer.executor import Executor, lease_guard
+from triggerer.executor import Executor
 from triggerer.executor.claims import Claims
-from triggerer.executor.lease_guard_process import LeaseGuard
-from triggerer.executor.registration import Registration
-from triggerer.executor.worker_process import open_worker
+from triggerer.executor.lease import lease_guard
+from triggerer.executor.lease.lease_guard_process import LeaseGuard
+from triggerer.executor.lease.registration import Registration
+from triggerer.executor.slots.worker_process import open_worker
 from triggerer.processes.own_lease import boottime
 from triggerer.store.runs.results import RunClaim
 from triggerer.store.schema.models import Instance

@@ -15,8 +15,8 @@ from tests.isolation.conftest import until
 from tests.services.process import is_alive
 from triggerer.executor import Executor
 from triggerer.executor.claimed_queue import PrefetchLimit
-from triggerer.executor.lease_guard_process import LeaseGuard
-from triggerer.executor.registration import Registration
+from triggerer.executor.lease.lease_guard_process import LeaseGuard
+from triggerer.executor.lease.registration import Registration
 from triggerer.processes.own_lease import boottime
 from triggerer.store.schema.models import Instance
 

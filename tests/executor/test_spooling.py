@@ -113,7 +113,7 @@ SPARK = """
         def read(spark, triggering_asset_events, outlet_events):
             events = triggering_asset_events[asset]
             frame = events.to_dataframe(spark)
-            from triggerer.worker.spark.dataframe import to_dataframe
+            from triggerer.worker.spark.dataframes.dataframe import to_dataframe
             rows = [row for page in events.pages() for row in page]
             small = to_dataframe(spark, rows)
             assert frame.schema == small.schema, (frame.schema, small.schema)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from tests.executor.conftest import House, open_house
 from tests.services.postgres import PostgresServer
-from triggerer.executor.worker_process import RunProcess, WorkerProcess
+from triggerer.executor.slots.worker_process import RunHandle, WorkerProcess
 
 WAITS = """
     with DAG("waits"):
@@ -111,7 +111,7 @@ async def test_a_run_that_is_tried_again_begins_when_sqlite_can_be_written_again
     locks = []
     take = WorkerProcess.take
 
-    async def take_when_the_store_is_away(worker: WorkerProcess) -> RunProcess:
+    async def take_when_the_store_is_away(worker: WorkerProcess) -> RunHandle:
         process = await take(worker)
         locks.append(_lock(house))
         return process

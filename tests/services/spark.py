@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.services.process import ServiceUnavailable
 from tests.worker.spark.processes import start_python
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark.classic import find_installation
+from triggerer.worker.spark.sessions.classic import find_installation
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def _train(home: Path) -> list[str]:
         find_installation(home)
     except SubmitFailed as absent:
         raise ServiceUnavailable(str(absent)) from absent
-    code = "from triggerer.worker.spark.training import train; print(train(home))"
+    code = "from triggerer.worker.spark.jvm.training import train; print(train(home))"
     with start_python(code, home) as one, start_python(code, home) as other:
         made = [process.communicate(timeout=280) for process in (one, other)]
     assert (one.returncode, other.returncode) == (0, 0), made

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tests.services.process import Daemon, ServiceUnavailable, free_ports, running, temporary_home
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark.classic import Installation, find_installation
+from triggerer.worker.spark.sessions.classic import Installation, find_installation
 
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for a minute, on few processors."""

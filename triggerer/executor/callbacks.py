@@ -15,11 +15,11 @@ from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
 from triggerer.domain.attempts import CallbackOrder
 from triggerer.errors import StoreError, TransientStoreError
 from triggerer.executor.event_queries import answer
-from triggerer.executor.lease_guard_process import LeaseGuard
+from triggerer.executor.lease.lease_guard_process import LeaseGuard
 from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
-from triggerer.executor.worker_frames import QueryFrame
-from triggerer.executor.worker_process import RunProcess, WorkerProcess, open_worker
+from triggerer.executor.slots.worker_frames import QueryFrame
+from triggerer.executor.slots.worker_process import RunHandle, WorkerProcess, open_worker
 from triggerer.processes.ipc import ChannelClosed
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, Wakeups
@@ -137,7 +137,7 @@ class CallbackRunner:
             _Interrupted: The worker died with the guard of the executor's lease, so others may have the call already.
                 Otherwise the next sweep finds it.
         """
-        process: RunProcess | None = None
+        process: RunHandle | None = None
         is_over = False
         try:
             with anyio.move_on_after(self._longest_call.total_seconds()) as limit:
@@ -162,7 +162,7 @@ class CallbackRunner:
         _log.warning("callbacks were ended", dag=call.run.dag_id, run=call.run.run_id, reason=why)
         await self._log_files.end(call.run.log_path, call.run.run_id, f"callbacks ended: {why}")
 
-    async def _answer(self, process: RunProcess, call: CallbackOrder, frame: QueryFrame) -> None:
+    async def _answer(self, process: RunHandle, call: CallbackOrder, frame: QueryFrame) -> None:
         reply = await answer(self._database, self._result_writer, call.run, frame)
         with suppress(ChannelClosed):
             await process.send(reply)

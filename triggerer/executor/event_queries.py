@@ -12,8 +12,8 @@ from triggerer.domain.attempts import RunOrder
 from triggerer.errors import StoreError, TransientStoreError
 from triggerer.executor.launch_queries import store_launch
 from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.slots.worker_frames import QueryFrame
 from triggerer.executor.spooling.spools import Spools
-from triggerer.executor.worker_frames import QueryFrame
 from triggerer.store.database.transactions import Database
 from triggerer.store.events import run_events
 from triggerer.store.runs.current_attempt import is_current

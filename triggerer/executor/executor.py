@@ -18,13 +18,13 @@ from triggerer.errors import OutcomeUnknown, TransientStoreError
 from triggerer.executor.callbacks import LONGEST_CALL, CallbackRunner
 from triggerer.executor.claimed_queue import STALE_SECONDS, ClaimedQueue, PrefetchLimit
 from triggerer.executor.claims import Claims
-from triggerer.executor.lease_guard_process import LeaseGuard
+from triggerer.executor.lease.lease_guard_process import LeaseGuard
 from triggerer.executor.left_launches import LeftLaunches
 from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.run_tokens import RunTokens
-from triggerer.executor.slot import Slot, SlotSettings
-from triggerer.executor.slot_choice import Spark, WarmUp, choose_slot, is_session_near
+from triggerer.executor.slots.slot import Slot, SlotSettings
+from triggerer.executor.slots.slot_choice import Spark, WarmUp, choose_slot, is_session_near
 from triggerer.executor.spooling.spools import Spools
 from triggerer.executor.sweep import SweepSchedule
 from triggerer.plugins import DagsFolder

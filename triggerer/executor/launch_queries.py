@@ -12,7 +12,7 @@ from triggerer.domain.attempts import RunOrder
 from triggerer.domain.launches import Launch
 from triggerer.errors import StoreError, TransientStoreError
 from triggerer.executor.result_writer import ResultWriter
-from triggerer.executor.worker_frames import QueryFrame
+from triggerer.executor.slots.worker_frames import QueryFrame
 from triggerer.worker.protocol import message
 
 _log = structlog.get_logger(__name__)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from triggerer.config.sections import TriggererSettings
     from triggerer.domain.events import Fence
     from triggerer.domain.watchers.parked import ParkedBounds
-    from triggerer.executor.registration import Registration
+    from triggerer.executor.lease.registration import Registration
     from triggerer.hosting.factory import TriggerFactory
     from triggerer.hosting.host import HostSettings
     from triggerer.streams import RuntimeSettings
@@ -268,7 +268,7 @@ async def _start_executor(
     readiness: Readiness,
 ) -> None:
     from triggerer.executor.executor import Executor
-    from triggerer.executor.registration import Registration
+    from triggerer.executor.lease.registration import Registration
 
     instance_id = new_instance_id()
     executor = Executor(

@@ -30,7 +30,7 @@ from triggerer.worker.logs import Output
 from triggerer.worker.parallel.side_by_side import execute_side_by_side
 from triggerer.worker.protocol import RunReport, TaskStart
 from triggerer.worker.session import SparkHolder
-from triggerer.worker.spark.run_session import RunSession
+from triggerer.worker.spark.sessions.run_session import RunSession
 from triggerer.worker.task_outcomes import TaskOutcomes
 from triggerer.worker.tasks import TaskRunner
 from triggerer.worker.users_code import users_code

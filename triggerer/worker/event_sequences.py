@@ -214,9 +214,9 @@ class AssetEvents(Sequence[AssetEvent]):
 
         Args:
             extra_schema: The type of the column `extra`; None: it is inferred from the events.
-                `triggerer.worker.spark.dataframe` describes all columns.
+                `triggerer.worker.spark.dataframes.dataframe` describes all columns.
         """
-        from triggerer.worker.spark.dataframe import read_files, to_dataframe
+        from triggerer.worker.spark.dataframes.dataframe import read_files, to_dataframe
 
         files = self._files(as_text=extra_schema is not None)
         if files is not None:

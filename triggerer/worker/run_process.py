@@ -33,7 +33,7 @@ from triggerer.worker.logs import Output, set_up_logging
 from triggerer.worker.protocol import RunReport, message
 from triggerer.worker.reporter import Reporter
 from triggerer.worker.session import SparkHolder
-from triggerer.worker.spark.connections import forget_connection
+from triggerer.worker.spark.jvm.connections import forget_connection
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from triggerer.errors import SubmitFailed
 from triggerer.worker.fork_server.link import ForkServerLink
 from triggerer.worker.launch_reports import SessionLaunches
-from triggerer.worker.spark.connections import enter_session
+from triggerer.worker.spark.jvm.connections import enter_session
 
 if TYPE_CHECKING:
     from triggerer.config import SparkSettings
-    from triggerer.worker.spark.shared import SharedDriver
+    from triggerer.worker.spark.sessions.shared import SharedDriver
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class SparkHolder:
         begun = self._opening_since = time.monotonic()
         try:
             if self._is_connect:
-                from triggerer.worker.spark.connect import open_connect
+                from triggerer.worker.spark.sessions.connect import open_connect
 
                 tag = None if self._launches is None else self._launches.begin()
                 self._session = open_connect(self.settings, tag=tag)
@@ -197,7 +197,7 @@ class SparkHolder:
         logger.info("Spark session opened in %.2f s", time.monotonic() - begun)
 
     def _attach(self, driver: SharedDriver) -> None:
-        from triggerer.worker.spark.shared import attach
+        from triggerer.worker.spark.sessions.shared import attach
 
         self._session = attach(driver)
         self._link.owns(self._session.sparkContext._temp_dir)  # noqa: SLF001

@@ -29,8 +29,8 @@ from triggerer.worker.failures import (
 from triggerer.worker.outlets import OutletEvents
 from triggerer.worker.parallel.threads import own_task, thread_time_limit
 from triggerer.worker.protocol import TaskStart
-from triggerer.worker.spark.connections import forget_connection
 from triggerer.worker.spark.explanations import explain_spark
+from triggerer.worker.spark.jvm.connections import forget_connection
 from triggerer.worker.users_code import users_code
 
 logger = logging.getLogger("triggerer.run")

@@ -10,7 +10,7 @@ from typing import Any
 from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.domain.events import Fence
 from triggerer.errors import TransientStoreError
-from triggerer.executor.registration import Registration
+from triggerer.executor.lease.registration import Registration
 from triggerer.executor.sweep import SweepSchedule
 from triggerer.hosting.host import TriggerHost
 from triggerer.processes.own_lease import OwnLease

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from triggerer.executor.slot import Slot
-from triggerer.executor.slot_choice import Spark, WarmUp, choose_slot, is_session_near
+from triggerer.executor.slots.slot import Slot
+from triggerer.executor.slots.slot_choice import Spark, WarmUp, choose_slot, is_session_near
 
 NONE = cast("Any", None)
 

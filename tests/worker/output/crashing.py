@@ -86,7 +86,7 @@ class Attempt:
 
 def _kill() -> NoReturn:
     """Kill the JVM and this process in one moment."""
-    from triggerer.worker.spark.classic import jvm_process
+    from triggerer.worker.spark.sessions.classic import jvm_process
 
     process = jvm_process()
     assert process is not None

@@ -16,8 +16,8 @@ import pytest
 from tests.services.postgres import PostgresServer
 from tests.services.process import free_ports
 from tests.services.spark_jars import SparkJars
-from triggerer.worker.spark.classic import find_installation
-from triggerer.worker.spark.reachability import Endpoint, is_reachable
+from triggerer.worker.spark.sessions.classic import find_installation
+from triggerer.worker.spark.sessions.reachability import Endpoint, is_reachable
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.soak]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.worker.spark.processes import run_python, start_python
-from triggerer.worker.spark.classic import find_installation
-from triggerer.worker.spark.reachability import Endpoint, is_reachable
+from triggerer.worker.spark.sessions.classic import find_installation
+from triggerer.worker.spark.sessions.reachability import Endpoint, is_reachable
 
 pytestmark = pytest.mark.timeout(300)
 

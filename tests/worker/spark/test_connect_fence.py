@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 _CLIENT = """
 import uuid
 from pyspark.sql.functions import udf
-from triggerer.worker.spark.connect import open_connect
+from triggerer.worker.spark.sessions.connect import open_connect
 
 marks = {marks!r}
 session = open_connect(SparkSettings(mode="connect", remote={remote!r}), tag={tag!r})

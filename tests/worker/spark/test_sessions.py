@@ -8,7 +8,7 @@ import pytest
 
 from tests.services.spark import TrainedHome
 from tests.worker.spark.processes import processes_of, run_python, start_python, wait_until_gone
-from triggerer.worker.spark.training import start_training
+from triggerer.worker.spark.jvm.training import start_training
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -64,7 +64,7 @@ def test_a_session_that_was_stopped_or_lost_its_java_is_not_alive_and_can_be_rep
     home: Path,
 ) -> None:
     shown = run_python(
-        "from triggerer.worker.spark.classic import jvm_process\n"
+        "from triggerer.worker.spark.sessions.classic import jvm_process\n"
         "stopped = open_it()\n"
         "stopped.stop()\n"
         "print(is_alive(stopped), how_it_ended(stopped))\n"

@@ -19,9 +19,16 @@ import pyarrow as pa
 import pyarrow.json as arrow_json
 import pyarrow.parquet as parquet
 
-from triggerer.worker.spark.arrow_columns import array_of, type_of
-from triggerer.worker.spark.dataframe import EVENT_COLUMNS
-from triggerer.worker.spark.json_shapes import Column, Kind, Shape, column_of, merged, shape_of
+from triggerer.worker.spark.dataframes.arrow_columns import array_of, type_of
+from triggerer.worker.spark.dataframes.dataframe import EVENT_COLUMNS
+from triggerer.worker.spark.dataframes.json_shapes import (
+    Column,
+    Kind,
+    Shape,
+    column_of,
+    merged,
+    shape_of,
+)
 
 FILE_BYTES: Final = 64 * 2**20
 MAX_PASSES: Final = 20

@@ -193,7 +193,7 @@ class DriverKeeper:
             self._answer(question, driver=shared)
         self._push_to_next()
         if trains:
-            from triggerer.worker.spark.training import TRAINING_AFTER
+            from triggerer.worker.spark.jvm.training import TRAINING_AFTER
 
             self._server.after(TRAINING_AFTER.total_seconds(), lambda: self._train(driver))
 
@@ -303,7 +303,7 @@ class DriverKeeper:
     # The archive of Spark's classes.
 
     def _train(self, driver: Driver) -> None:
-        from triggerer.worker.spark.training import start_training
+        from triggerer.worker.spark.jvm.training import start_training
 
         if driver is self._driver and driver.is_usable and self._training is None:
             self._training = start_training(Path(self._setup["home"]))

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from triggerer.worker.spark.jvm_output import OutputLines, how_jvm_ended
+from triggerer.worker.spark.jvm.output import OutputLines, how_jvm_ended
 
 _CHUNK_BYTES: Final = 65_536
 

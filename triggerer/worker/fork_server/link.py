@@ -11,7 +11,7 @@ from triggerer.processes.lifelines import kill_own_group
 from triggerer.worker.fork_server.control import Control, Message
 
 if TYPE_CHECKING:
-    from triggerer.worker.spark.shared import SharedDriver
+    from triggerer.worker.spark.sessions.shared import SharedDriver
 
 
 class ForkServerLink:
@@ -113,6 +113,6 @@ class ForkServerLink:
 
 
 def _driver(document: dict[str, Any]) -> SharedDriver:
-    from triggerer.worker.spark.shared import SharedDriver
+    from triggerer.worker.spark.sessions.shared import SharedDriver
 
     return SharedDriver(**document)

@@ -68,11 +68,15 @@ def _open(
     control: Control, driver: Driver, setup: dict[str, Any], *, warms: bool
 ) -> dict[str, Any]:
     from triggerer.config import SparkSettings
-    from triggerer.worker.spark.classic import driver_environment, find_installation, open_classic
-    from triggerer.worker.spark.gateway import JvmStreams
+    from triggerer.worker.spark.jvm.gateway import JvmStreams
+    from triggerer.worker.spark.jvm.warmup import warm_up
+    from triggerer.worker.spark.sessions.classic import (
+        driver_environment,
+        find_installation,
+        open_classic,
+    )
+    from triggerer.worker.spark.sessions.shared import share
     from triggerer.worker.spark.settings import is_local, master_of
-    from triggerer.worker.spark.shared import share
-    from triggerer.worker.spark.warmup import warm_up
 
     settings = SparkSettings.from_json(setup["spark"])
     installation = find_installation(Path(setup["home"]))

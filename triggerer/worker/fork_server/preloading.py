@@ -17,7 +17,7 @@ FOR_SPARK: Final = (
     "pyspark.sql.types",
     "pyspark.cloudpickle",
     "pyspark.sql.pandas.types",
-    "triggerer.worker.spark.shared",
+    "triggerer.worker.spark.sessions.shared",
 )
 _ON_CONNECT: Final = ("grpc", "pyspark.sql.connect.session")
 _NUMBERS: Final = ("numpy", "pandas", "pyarrow")

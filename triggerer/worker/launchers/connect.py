@@ -26,7 +26,7 @@ from triggerer.worker.launchers.protocol import (
     Sighting,
     Unknown,
 )
-from triggerer.worker.spark.reachability import (
+from triggerer.worker.spark.sessions.reachability import (
     connect_endpoint,
     is_reachable,
     with_session,
@@ -63,7 +63,7 @@ class ConnectLauncher:
         self.place: str | None = f"sc://{connect_endpoint(self._remote)}"
 
     def launch(self, intent: Intent) -> Handle:
-        from triggerer.worker.spark.connect import open_connect
+        from triggerer.worker.spark.sessions.connect import open_connect
 
         open_connect(self._settings, tag=intent.tag)
         return self._handle(intent.tag)

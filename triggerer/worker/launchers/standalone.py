@@ -22,7 +22,7 @@ from triggerer.worker.launchers.protocol import (
     Sighting,
     Unknown,
 )
-from triggerer.worker.spark.reachability import master_endpoints
+from triggerer.worker.spark.sessions.reachability import master_endpoints
 from triggerer.worker.spark.settings import master_of
 
 if TYPE_CHECKING:

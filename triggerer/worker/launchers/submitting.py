@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from triggerer.errors import SubmitFailed
 from triggerer.worker.launchers.protocol import Intent
-from triggerer.worker.spark.classic import Installation
-from triggerer.worker.spark.jvm_output import reason_in
+from triggerer.worker.spark.jvm.output import reason_in
+from triggerer.worker.spark.sessions.classic import Installation
 from triggerer.worker.submit.submission import Submission, submit_command, submit_environment
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.domain.attempts import Progress
-from triggerer.worker.spark.connect import is_connect
+from triggerer.worker.spark.sessions.connect import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

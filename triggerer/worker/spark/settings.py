@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from triggerer.config import SparkSettings
 from triggerer.errors import ConfigurationError
-from triggerer.worker.spark.reachability import connect_endpoint
+from triggerer.worker.spark.sessions.reachability import connect_endpoint
 
 LOCAL: Final = "local"
 """Driver and executors share one JVM on this machine."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from triggerer.worker.spark.connect import is_connect
+from triggerer.worker.spark.sessions.connect import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

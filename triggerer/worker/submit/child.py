@@ -13,7 +13,7 @@ from typing import Final
 
 from triggerer.errors import RunFailed, SubmitFailed
 from triggerer.processes.signals import signal_name
-from triggerer.worker.spark.jvm_output import reason_in
+from triggerer.worker.spark.jvm.output import reason_in
 
 _GRACE_S: Final = 5.0
 """Longer than a driver needs to tell its cluster that it ends."""

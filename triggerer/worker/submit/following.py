@@ -21,7 +21,7 @@ from triggerer.worker.launchers import (
     Unknown,
     launcher_named,
 )
-from triggerer.worker.spark.classic import Installation
+from triggerer.worker.spark.sessions.classic import Installation
 from triggerer.worker.spark.settings import master_of
 from triggerer.worker.submit.submission import Submission
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from triggerer.config import SparkSettings
 from triggerer.domain.authoring.spark_tasks import kind_of
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark.classic import Installation, logging_options
+from triggerer.worker.spark.sessions.classic import Installation, logging_options
 from triggerer.worker.spark.settings import (
     classic_conf,
     is_local,

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from triggerer.worker.spark.archive import ClassArchive, archive_for
-from triggerer.worker.spark.java import Java
+from triggerer.worker.spark.jvm.archive import ClassArchive, archive_for
+from triggerer.worker.spark.jvm.java import Java
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import pytest
 
 from triggerer.config import SparkSettings
 from triggerer.errors import ConfigurationError
-from triggerer.worker.spark.cluster import describe_need, needs_cluster
+from triggerer.worker.spark.sessions.cluster import describe_need, needs_cluster
 
 
 def need(

@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from triggerer.worker.spark.connect import retries_within
+from triggerer.worker.spark.sessions.connect import retries_within
 
 
 @pytest.mark.parametrize(("patience_s", "retries"), [(0, 0), (0.05, 1), (4, 4), (60, 16)])

@@ -1,4 +1,4 @@
-"""How the type of `extra` follows from the events; see the table in `triggerer.worker.spark.dataframe`."""
+"""How the type of `extra` follows from the events; see the table in `triggerer.worker.spark.dataframes.dataframe`."""
 
 import json
 from datetime import UTC, datetime
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from triggerer.worker.spark.dataframe import EVENT_COLUMNS, to_arrow  # noqa: E402
-from triggerer.worker.spark.json_shapes import MAX_FIELDS  # noqa: E402
+from triggerer.worker.spark.dataframes.dataframe import EVENT_COLUMNS, to_arrow  # noqa: E402
+from triggerer.worker.spark.dataframes.json_shapes import MAX_FIELDS  # noqa: E402
 
 
 def column(*extras: Any) -> Any:

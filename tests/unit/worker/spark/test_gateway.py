@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark import gateway
-from triggerer.worker.spark.classic import find_installation
-from triggerer.worker.spark.gateway import (
+from triggerer.worker.spark.jvm import gateway
+from triggerer.worker.spark.jvm.gateway import (
     CopiedOutput,
     how_it_ended,
     laid_over_environment,
@@ -16,6 +15,7 @@ from triggerer.worker.spark.gateway import (
     on_command_line,
     reason_in,
 )
+from triggerer.worker.spark.sessions.classic import find_installation
 
 
 def test_secrets_are_not_put_on_a_command_line_where_anybody_reads_them() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark import java
-from triggerer.worker.spark.java import Java, find_java, java_home_for_spark, newest_java
+from triggerer.worker.spark.jvm import java
+from triggerer.worker.spark.jvm.java import Java, find_java, java_home_for_spark, newest_java
 
 
 def make_java(home: Path, version: str, *, modules: str = "java.base jdk.incubator.vector") -> Path:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triggerer.worker.spark.json_shapes import Kind, column_of, merged, shape_of
+from triggerer.worker.spark.dataframes.json_shapes import Kind, column_of, merged, shape_of
 
 scalars = st.one_of(
     st.none(),
@@ -65,7 +65,7 @@ def test_spooled_files_have_the_columns_and_values_of_the_small_way(
     from pyarrow import parquet
 
     from triggerer.executor.spooling.event_files import EventFiles
-    from triggerer.worker.spark.dataframe import EVENT_COLUMNS, to_arrow
+    from triggerer.worker.spark.dataframes.dataframe import EVENT_COLUMNS, to_arrow
 
     # Integers beyond 64 bits cannot be stored.
     whole = [one for one in whole if _is_storable(one)]
@@ -167,7 +167,7 @@ def test_files_are_uploaded_in_pieces_where_spark_does_not_see_them(
 ) -> None:
     from pyarrow import parquet
 
-    from triggerer.worker.spark import dataframe
+    from triggerer.worker.spark.dataframes import dataframe
 
     monkeypatch.setattr(dataframe, "_UPLOADED_AT_ONCE", 10)
     files = []

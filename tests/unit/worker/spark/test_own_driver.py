@@ -4,7 +4,7 @@ import pytest
 
 from triggerer.config import SparkSettings
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark.own_driver import DagSettings
+from triggerer.worker.spark.sessions.own_driver import DagSettings
 
 SESSIONS = DagSettings({"spark.sql.shuffle.partitions": "7"}, ())
 JVMS = DagSettings({"spark.executor.memory": "2g"}, ())

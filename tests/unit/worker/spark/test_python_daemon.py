@@ -14,7 +14,7 @@ import pytest
 
 from tests.services.process import lives
 from triggerer.processes.lifelines import armed_lifelines, open_again
-from triggerer.worker.spark import classic
+from triggerer.worker.spark.sessions import classic
 
 # Arms a lifeline as a worker does, and starts the daemon by its bare name as the JVM does. It sleeps until it is
 # killed, and so do the daemon and its child below. The test checks that they are killed.

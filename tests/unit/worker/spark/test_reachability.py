@@ -1,7 +1,7 @@
 import pytest
 
 from triggerer.errors import ConfigurationError
-from triggerer.worker.spark.reachability import (
+from triggerer.worker.spark.sessions.reachability import (
     connect_endpoint,
     master_endpoints,
     without_parameters,

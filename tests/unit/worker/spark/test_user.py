@@ -8,7 +8,7 @@ import pytest
 
 from triggerer.config import SparkSettings
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark import classic
+from triggerer.worker.spark.sessions import classic
 
 
 def test_a_user_without_a_name_is_told_so_before_a_jvm_is_started(

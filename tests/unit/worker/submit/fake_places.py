@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from triggerer.worker.spark.archive import ClassArchive
-from triggerer.worker.spark.classic import Installation
-from triggerer.worker.spark.java import Java
+from triggerer.worker.spark.jvm.archive import ClassArchive
+from triggerer.worker.spark.jvm.java import Java
+from triggerer.worker.spark.sessions.classic import Installation
 
 Answer = Callable[[str, str, Any], tuple[int, object]]
 

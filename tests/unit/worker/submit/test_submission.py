@@ -8,9 +8,9 @@ import pytest
 
 from triggerer.config import SparkSettings
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark.archive import ClassArchive
-from triggerer.worker.spark.classic import Installation
-from triggerer.worker.spark.java import Java
+from triggerer.worker.spark.jvm.archive import ClassArchive
+from triggerer.worker.spark.jvm.java import Java
+from triggerer.worker.spark.sessions.classic import Installation
 from triggerer.worker.submit.submission import (
     Submission,
     application_conf,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import anyio
 
 from triggerer.errors import OutcomeUnknown, TransientStoreError
-from triggerer.executor.registration import Registration
+from triggerer.executor.lease.registration import Registration
 from triggerer.executor.sweep import SweepSchedule
 from triggerer.testing.simulation.checks.checker import Violation
 from triggerer.testing.simulation.kernel.loop import VirtualLoop

@@ -1,7 +1,7 @@
 """Finds the columns of JSON values: a shape can be merged with other shapes, and gives the type of a column.
 
 The shape of many values is the merge of the shapes of its parts. So the events of a run can be read in pieces, and get
-the types that they have when they are read as a whole. `triggerer.worker.spark.dataframe` describes the types.
+the types that they have when they are read as a whole. `dataframe.py` describes the types.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ import structlog
 
 from triggerer.config import SparkSettings
 from triggerer.errors import SparkError, SubmitFailed
-from triggerer.worker.spark import classic
-from triggerer.worker.spark.archive import has_room, quiet_options
-from triggerer.worker.spark.classic import Installation
-from triggerer.worker.spark.warmup import warm_up
+from triggerer.worker.spark.jvm.archive import has_room, quiet_options
+from triggerer.worker.spark.jvm.warmup import warm_up
+from triggerer.worker.spark.sessions import classic
+from triggerer.worker.spark.sessions.classic import Installation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,7 +172,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """`python -m triggerer.worker.spark.training HOME`, until it is done or standard input ends."""
+    """`python -m triggerer.worker.spark.jvm.training HOME`, until it is done or standard input ends."""
     os.nice(_LOWEST_PRIORITY)
     # Ctrl-C is for the parent. When the parent ends, this process ends with its JVM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -8,7 +8,7 @@ from typing import Final
 
 from triggerer.config import SparkSettings
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark.reachability import (
+from triggerer.worker.spark.sessions.reachability import (
     connect_endpoint,
     master_endpoints,
     require_reachable,

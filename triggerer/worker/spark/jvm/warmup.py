@@ -8,8 +8,8 @@ import shutil
 import tempfile
 from typing import TYPE_CHECKING
 
-from triggerer.worker.spark.connect import is_connect
-from triggerer.worker.spark.dataframe import to_dataframe
+from triggerer.worker.spark.dataframes.dataframe import to_dataframe
+from triggerer.worker.spark.sessions.connect import is_connect
 from triggerer.worker.spark.settings import is_local
 
 if TYPE_CHECKING:

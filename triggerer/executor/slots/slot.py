@@ -18,17 +18,17 @@ from triggerer.backoff import Backoff, warn_seldom
 from triggerer.domain.attempts import RunEnd, RunOrder, Wait
 from triggerer.domain.runs import RunState
 from triggerer.executor.event_queries import answer
-from triggerer.executor.lease_guard_process import LeaseGuard
+from triggerer.executor.lease.lease_guard_process import LeaseGuard
 from triggerer.executor.log_files import LogFiles
-from triggerer.executor.lost_worker import RunEnding
 from triggerer.executor.result_writer import ResultWriter
-from triggerer.executor.run_progress import ProgressWriter
 from triggerer.executor.run_tokens import RunTokens
-from triggerer.executor.slot_choice import Spark, WarmUp
+from triggerer.executor.slots.lost_worker import RunEnding
+from triggerer.executor.slots.run_progress import ProgressWriter
+from triggerer.executor.slots.slot_choice import Spark, WarmUp
+from triggerer.executor.slots.task_timers import TaskTimers
+from triggerer.executor.slots.worker_frames import QueryFrame, WarmedFrame, WorkerFrame
+from triggerer.executor.slots.worker_process import RunHandle, WorkerProcess, open_worker
 from triggerer.executor.spooling.spools import Spools
-from triggerer.executor.task_timers import TaskTimers
-from triggerer.executor.worker_frames import QueryFrame, WarmedFrame, WorkerFrame
-from triggerer.executor.worker_process import RunProcess, WorkerProcess, open_worker
 from triggerer.processes.ipc import ChannelClosed, MalformedFrame
 from triggerer.store.database.transactions import Database
 from triggerer.store.runs.results import AttemptUpdate
@@ -99,7 +99,7 @@ class Slot:
     """When the slot received its job, on the monotonic clock."""
     _ending: RunEnding = field(init=False)
     """The end of the present job, or else of the last one."""
-    _process: RunProcess | None = None
+    _process: RunHandle | None = None
     """The process of the present run."""
     _is_open: bool = False
     _warmed: WarmedFrame | None = None
@@ -379,13 +379,13 @@ class Slot:
         finally:
             self._process = None
 
-    async def _begin(self, worker: WorkerProcess, order: RunOrder) -> RunProcess | None:
+    async def _begin(self, worker: WorkerProcess, order: RunOrder) -> RunHandle | None:
         """Return a process for this attempt, and store that a repeated attempt begins; None: do not execute it.
 
         If the service dies afterwards, the run may have caused it, so the attempt counts. The worker starts first, so
         that no attempt counts for a service that is killed during its start.
         """
-        process: RunProcess | None = None
+        process: RunHandle | None = None
         is_ours = False
         try:
             with anyio.CancelScope() as self._beginning:
@@ -411,7 +411,7 @@ class Slot:
         if self.is_waiting:
             self.on_wait(self)
 
-    async def _answer(self, process: RunProcess, order: RunOrder, frame: QueryFrame) -> None:
+    async def _answer(self, process: RunHandle, order: RunOrder, frame: QueryFrame) -> None:
         reply = await answer(self.database, self.result_writer, order, frame, self.spools)
         # The task that receives from the process notices when it is gone.
         with suppress(ChannelClosed):
@@ -428,7 +428,7 @@ class Slot:
                 await self._end_within(timedelta(0), worker, self._process)
 
     @staticmethod
-    async def _end_within(grace: timedelta, worker: WorkerProcess, process: RunProcess) -> None:
+    async def _end_within(grace: timedelta, worker: WorkerProcess, process: RunHandle) -> None:
         """Wait for the end of a run's process. Then kill it, and if that does not help, its worker."""
         if await process.is_over_within(grace):
             return

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark import gateway as jvm
-from triggerer.worker.spark import jvm_leftovers
-from triggerer.worker.spark.classic import interrupt_handler_kept
+from triggerer.worker.spark.jvm import gateway as jvm
+from triggerer.worker.spark.jvm import leftovers as jvm_leftovers
+from triggerer.worker.spark.sessions.classic import interrupt_handler_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

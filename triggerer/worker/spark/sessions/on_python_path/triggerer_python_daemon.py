@@ -2,7 +2,7 @@
 
 PySpark's own daemon makes a separate group, notices only later that the JVM is gone, and then stops its workers. On a
 busy machine that takes seconds. When an executor's lease ends, nothing may depend on code that must first get a
-processor (`triggerer.executor.lease_guard`).
+processor (`triggerer.executor.lease.lease_guard`).
 
 `spark.python.daemon.module` names this module, and its folder is in the JVM's PYTHONPATH. The Python of the workers
 runs it, and need not have triggerer installed.
@@ -18,7 +18,7 @@ from pyspark import daemon
 
 def _arm() -> None:
     spec = spec_from_file_location(
-        "lifelines", Path(__file__).parents[3] / "processes" / "lifelines.py"
+        "lifelines", Path(__file__).parents[4] / "processes" / "lifelines.py"
     )
     assert spec is not None
     assert spec.loader is not None

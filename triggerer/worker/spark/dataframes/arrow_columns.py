@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from triggerer.worker.spark.json_shapes import Column, Kind, encodable
+from triggerer.worker.spark.dataframes.json_shapes import Column, Kind, encodable
 
 
 def array_of(values: list[Any], column: Column) -> pa.Array:

@@ -12,7 +12,7 @@ end its workers, and a task may hold its interpreter's lock. So everything that 
 
 When the channel to the executor ends, the guard exits. It runs as a file, `python -I -S lease_guard.py CHANNEL
 ENDS_AT`, and imports little, so that it starts in milliseconds and stays small. The executor's side is
-`triggerer.executor.lease_guard_process`.
+`triggerer.executor.lease.lease_guard_process`.
 """
 
 from __future__ import annotations

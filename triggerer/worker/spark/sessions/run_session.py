@@ -15,9 +15,9 @@ from triggerer.domain.attempts import Progress, RunOrder, Wait
 from triggerer.domain.dags import DAG
 from triggerer.worker.cluster_wait import ClusterWatch
 from triggerer.worker.parallel.threads import own_task
-from triggerer.worker.spark.cluster import why_waiting
-from triggerer.worker.spark.own_driver import DagSettings, OwnDriver
 from triggerer.worker.spark.progress import ProgressWatch
+from triggerer.worker.spark.sessions.cluster import why_waiting
+from triggerer.worker.spark.sessions.own_driver import DagSettings, OwnDriver
 from triggerer.worker.spark.threads import cancel_task, describe_jobs, enter_thread
 
 if TYPE_CHECKING:

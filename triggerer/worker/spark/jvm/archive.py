@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from triggerer.worker.spark.java import Java
+from triggerer.worker.spark.jvm.java import Java
 
 ROOM_BYTES: Final = 600 * 1024**2
 """An archive has 180 MB, and is written before the archive that it replaces is deleted."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from triggerer.config import SparkSettings
-from triggerer.worker.spark import classic, connect
+from triggerer.worker.spark.sessions import classic, connect
 from triggerer.worker.spark.settings import CONNECT, mode_of
 
 if TYPE_CHECKING:

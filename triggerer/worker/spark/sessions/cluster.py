@@ -9,8 +9,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.config import SparkSettings
-from triggerer.worker.spark.connect import is_connect
-from triggerer.worker.spark.reachability import master_endpoints
+from triggerer.worker.spark.sessions.connect import is_connect
+from triggerer.worker.spark.sessions.reachability import master_endpoints
 from triggerer.worker.spark.settings import CONNECT, is_local, master_of, mode_of
 
 if TYPE_CHECKING:

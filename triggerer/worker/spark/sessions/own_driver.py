@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from triggerer.domain.authoring.spark_values import is_static
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark import classic
-from triggerer.worker.spark.connect import is_connect
-from triggerer.worker.spark.connections import enter_session
-from triggerer.worker.spark.session import how_it_ended, is_alive
+from triggerer.worker.spark.jvm.connections import enter_session
+from triggerer.worker.spark.sessions import classic
+from triggerer.worker.spark.sessions.connect import is_connect
+from triggerer.worker.spark.sessions.session import how_it_ended, is_alive
 from triggerer.worker.spark.settings import CONNECT, SUBMIT, mode_of
 
 if TYPE_CHECKING:

@@ -22,17 +22,17 @@ import structlog
 from triggerer.config import SparkSettings
 from triggerer.errors import SubmitFailed
 from triggerer.processes.lifelines import armed_lifelines
-from triggerer.worker.spark import gateway as jvm
-from triggerer.worker.spark.archive import ClassArchive, archive_for, quiet_options
-from triggerer.worker.spark.cluster import has_lost_master, quieten
-from triggerer.worker.spark.java import (
+from triggerer.worker.spark.jvm import gateway as jvm
+from triggerer.worker.spark.jvm.archive import ClassArchive, archive_for, quiet_options
+from triggerer.worker.spark.jvm.java import (
     Java,
     find_java,
     java_home_for_spark,
     newest_java,
     write_whole,
 )
-from triggerer.worker.spark.reachability import master_endpoints, require_reachable
+from triggerer.worker.spark.sessions.cluster import has_lost_master, quieten
+from triggerer.worker.spark.sessions.reachability import master_endpoints, require_reachable
 from triggerer.worker.spark.settings import (
     classic_conf,
     has_own_logging,

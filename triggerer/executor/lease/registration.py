@@ -4,7 +4,7 @@ Once an executor's registration has expired by the database's clock, others queu
 dead executor from one that cannot reach the database. The executor cannot tell whether others can reach it. So it
 follows its
 own clock: its runs have ended before anybody else may begin them. If the executor cannot even run at that time, its
-guard ends the workers a little later (`triggerer.executor.lease_guard`).
+guard ends the workers a little later (`triggerer.executor.lease.lease_guard`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.errors import StoreError, StoreUnavailable, TransientStoreError
-from triggerer.executor.lease_guard_process import LeaseGuard
+from triggerer.executor.lease.lease_guard_process import LeaseGuard
 from triggerer.processes.own_lease import OwnLease, boottime
 from triggerer.store.database.transactions import Database
 from triggerer.store.streams import leases

@@ -10,8 +10,8 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from triggerer.executor.lease_guard_process import LeaseGuard
-from triggerer.executor.worker_frames import (
+from triggerer.executor.lease.lease_guard_process import LeaseGuard
+from triggerer.executor.slots.worker_frames import (
     RunFrame,
     WorkerFrame,
     read_run_frame,
@@ -26,7 +26,7 @@ _REAP_S: Final = 10.0
 """Longer than a worker needs to end a process and all that it left behind."""
 
 
-class RunProcess:
+class RunHandle:
     """The process of one order. A worker has forked it, and it waits.
 
     Attributes:
@@ -144,12 +144,12 @@ class WorkerProcess(ChildProcess):
     is_ready = False
     on_frame: Callable[[WorkerFrame], None] | None = None
     _is_silent = False
-    _prepared: RunProcess | None = None
+    _prepared: RunHandle | None = None
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._processes: dict[int, RunProcess] = {}
-        self._open: set[RunProcess] = set()
+        self._processes: dict[int, RunHandle] = {}
+        self._open: set[RunHandle] = set()
         self._changed = Notifier()
 
     @property
@@ -162,7 +162,7 @@ class WorkerProcess(ChildProcess):
         with suppress(ChannelClosed):
             await self.channel.send(content)
 
-    async def take(self) -> RunProcess:
+    async def take(self) -> RunHandle:
         """Wait for a process that accepts an order, and return it. Others do not get it.
 
         Raises:
@@ -176,7 +176,7 @@ class WorkerProcess(ChildProcess):
         process, self._prepared = self._prepared, None
         return process
 
-    def give_back(self, process: RunProcess) -> None:
+    def give_back(self, process: RunHandle) -> None:
         """Give back a process that has received nothing."""
         if not process.ended.is_set():
             self._prepared = process
@@ -217,7 +217,7 @@ class WorkerProcess(ChildProcess):
 
     async def _add(self, number: int, pid: int) -> None:
         channel = await Channel.over(self.channel.descriptors.popleft())
-        process = self._processes[number] = RunProcess(self, number, pid, channel)
+        process = self._processes[number] = RunHandle(self, number, pid, channel)
         self._open.add(process)
         self._prepared = process
         self._changed.notify_all()
@@ -231,7 +231,7 @@ class WorkerProcess(ChildProcess):
             self._prepared = None
             self.tasks.start_soon(self.close, process)
 
-    async def close(self, process: RunProcess) -> None:
+    async def close(self, process: RunHandle) -> None:
         """Release what this process has of a process that has ended."""
         await process.aclose()
         self._open.discard(process)

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from triggerer.worker.spark.json_shapes import column_of, shape_of
+from triggerer.worker.spark.dataframes.json_shapes import column_of, shape_of
 from triggerer.worker.spark.settings import is_local
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def to_dataframe(
 
     from pyspark.sql.functions import from_json
 
-    from triggerer.worker.spark.arrow_columns import texts_of
+    from triggerer.worker.spark.dataframes.arrow_columns import texts_of
 
     texts = texts_of([row.get("extra") for row in rows])
     frame = _create(spark, _table(rows, texts), empty="string")
@@ -143,7 +143,7 @@ def _create(spark: SparkSession, table: pa.Table, *, empty: str) -> DataFrame:
 
 def to_arrow(events: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Return the Arrow table that `to_dataframe` passes to Spark."""
-    from triggerer.worker.spark.arrow_columns import array_of
+    from triggerer.worker.spark.dataframes.arrow_columns import array_of
 
     extras = [row.get("extra") or {} for row in events]
     return _table(events, array_of(extras, column_of(shape_of(extras))))

@@ -15,7 +15,7 @@ import structlog
 from triggerer.config import SparkSettings
 from triggerer.domain.launches import session_id_of
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark.reachability import (
+from triggerer.worker.spark.sessions.reachability import (
     Endpoint,
     connect_endpoint,
     is_reachable,

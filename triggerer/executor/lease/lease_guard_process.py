@@ -11,7 +11,7 @@ from typing import Final, Self
 import anyio
 
 from triggerer.errors import ConfigurationError
-from triggerer.executor import lease_guard
+from triggerer.executor.lease import lease_guard
 from triggerer.processes.child_process import child_environment
 from triggerer.processes.group_leader import GroupLeader
 
@@ -20,7 +20,7 @@ _REAP_S: Final = 5.0
 
 
 class LeaseGuard:
-    """One guard process, from `start` to `aclose`. See `triggerer.executor.lease_guard`.
+    """One guard process, from `start` to `aclose`. See `triggerer.executor.lease.lease_guard`.
 
     Attributes:
         lifeline: The reading end of a pipe whose only writer is the guard, for workers.

@@ -1,0 +1,1 @@
+"""Asset events as Spark DataFrames."""

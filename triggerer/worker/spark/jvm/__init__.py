@@ -1,0 +1,1 @@
+"""The JVM of a classic session: how it starts, warms up, and is cleared between runs."""

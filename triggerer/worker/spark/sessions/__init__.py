@@ -1,0 +1,1 @@
+"""Spark sessions: classic, Connect, one for each run, and the waits for their cluster."""
