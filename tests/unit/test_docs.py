@@ -55,6 +55,25 @@ BROKER_EXAMPLES = DOCS / "examples" / "brokers"
 ELSEWHERE = {"airflow-triggers.md", "simulation.md", "write-a-plugin.md"}
 """Pages with examples that need Airflow, a package of their own, or a test of ours; other tests try them."""
 
+FOREIGN_FILES = {
+    ".jobs/report.py",
+    ".py",
+    "a/b.py",
+    "dags/orders.py",
+    "dags/totals.py",
+    "java_gateway.py",
+}
+FOREIGN_FOLDERS = {"in/", "invoices/", "orders/"}
+"""Files and folders of users and of libraries, which the prose names."""
+SOURCES = [
+    *PAGES,
+    *(
+        file
+        for package in ("producers", "triggerer", "watchers")
+        for file in (ROOT / package).rglob("*.py")
+    ),
+]
+
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?!\w+:)([^)#]*)(?:#([^)]+))?\)")
 
@@ -319,6 +338,42 @@ def anchors(page: Path) -> set[str]:
     return {
         re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
     }
+
+
+def test_files_and_modules_that_pages_and_docstrings_name_are_there() -> None:
+    # The slash at a file's end makes both comparisons end at the end of a name.
+    tree = [
+        f"/{path.relative_to(ROOT).as_posix()}/"
+        for folder in ("deploy", "docs", "producers", "tests", "triggerer", "watchers")
+        for path in (ROOT / folder, *(ROOT / folder).rglob("*"))
+        if "node_modules" not in path.parts
+    ]
+    missing = set()
+    for source in SOURCES:
+        text = _BLOCK.sub("", source.read_text())
+        for path in re.findall(r"`([\w./-]*\.py|[\w./-]*\w/)`", text):
+            if path not in FOREIGN_FILES | FOREIGN_FOLDERS and not any(
+                real.endswith(f"/{path.rstrip('/')}/") for real in tree
+            ):
+                missing.add(f"{source.relative_to(ROOT)}: {path}")
+        missing |= {
+            f"{source.relative_to(ROOT)}: {name}"
+            for name in re.findall(r"`((?:producers|triggerer|watchers)\.\w+\.\w[\w.]*)`", text)
+            if not is_name_of_ours(name)
+        }
+    assert missing == set()
+
+
+def is_name_of_ours(name: str) -> bool:
+    """Whether a dotted name leads to a module, or to a word of one. Nothing is imported: Airflow may be absent."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:length])
+        for module in (path.with_suffix(".py"), path / "__init__.py"):
+            if module.exists():
+                rest = parts[length:]
+                return not rest or re.search(rf"\b{rest[0]}\b", module.read_text()) is not None
+    return False
 
 
 def test_the_tests_that_the_table_of_brokers_names_are_there() -> None:

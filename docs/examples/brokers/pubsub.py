@@ -1,4 +1,4 @@
-"""Pub/Sub: files that land in a bucket of Cloud Storage; those of `invoices/` and of `orders/` are separate assets.
+"""Pub/Sub: files that arrive in a bucket of Cloud Storage. `invoices/` is one asset, `orders/` another.
 
     gcloud storage buckets notifications create gs://landing --topic=landing --event-types=OBJECT_FINALIZE
     gcloud pubsub subscriptions create landing --topic=landing

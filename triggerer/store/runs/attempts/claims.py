@@ -21,8 +21,8 @@ from triggerer.store.database.statement import Statement, in_list, instant_from,
 class ClaimRuns:
     """A step: move queued runs to running for this executor alone. `claimed_runs` reads the rows.
 
-    Each claim is a new attempt; see also `triggerer.store.runs.transitions.begin_run`. Runs that other executors claim
-    at this moment are skipped.
+    The claim counts as the begin of a run's first attempt. `triggerer.store.runs.attempts.steps.begin_run` stores the
+    begin of each later attempt. Runs that another executor is claiming are skipped.
     """
 
     executor: str
