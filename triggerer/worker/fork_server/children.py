@@ -1,4 +1,4 @@
-"""The fork server's view of its children: their state, and their end with all that they leave behind."""
+"""The fork server's view of its child processes: their state, and how they are killed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Role(Enum):
     """The task of a child."""
 
     NEXT = auto()
-    """It waits for an order."""
+    """The child waits for an order."""
     RUN = auto()
-    """It executes one."""
+    """The child executes an order."""
     OPENER = auto()
-    """It opens a driver."""
+    """The child opens a driver."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,26 +31,26 @@ class Child:
     control: Control
     role: Role
     has_gone: bool = False
-    """True once the child may use what it shares with the former run's process."""
+    """True once the child knows that nothing of the former run is left, see the message `go`."""
     driver_pid: int | None = None
-    """The JVM that the child was told to attach to."""
+    """The process id of the JVM to which the child must attach."""
     is_attached: bool = False
     is_leaving: bool = False
-    """True once the child was asked to end, unless it has an order."""
+    """True once the server has asked the child to end. A child that already has an order ignores this."""
     log: int | None = None
     """The run's log."""
     folders: list[str] = field(default_factory=list)
-    """Folders that are removed after it."""
+    """The folders to remove after the child has ended."""
     is_reaped: bool = False
-    """True: others may have the number of the process now."""
+    """True: another process may have the same process id now."""
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process alone."""
+        """Send a signal to the process, and not to its group."""
         if not self.is_reaped:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill the process and its group, which a run's process leads."""
+        """Kill the process. A run's process leads a group, which is killed too."""
         if self.is_reaped:
             return
         os.kill(self.pid, signal.SIGKILL)

@@ -1,13 +1,15 @@
 """The connection between the fork server and each of its children.
 
-From a run's process: `taken` (it has an order; with the descriptor of the run's log), `attached` and `unusable` (the
-answers to a pushed `driver`), `open` (it needs a driver), `how_ended` (why its driver does not answer), `sighted` (a
-DAG file that does not load), `imported` (modules that later runs may need), `owns` (a folder to remove after it),
-`finished` (it ends now).
-From the process that opens a driver: `started` (the JVM's process id), `output` (what did it write?), `opened` and
-`failed`.
-To them: `go` (the former run's process has ended), `driver` (attach to it), `leave` (another
-process takes your place, unless you have an order), and `reply` to a question.
+A run's process sends `taken` (it has an order; the descriptor of the run's log comes along), `attached` or `unusable`
+(the answer to `driver`), `open` (it asks for a driver), `how_ended` (it asks why its driver does not answer), `sighted`
+(a DAG file does not load), `imported` (modules that later runs may need), `owns` (a folder to remove after the process
+has ended) and `finished` (it ends now).
+
+The process that opens a driver sends `started` (the JVM's process id), `output` (it asks for the JVM's output),
+`opened` and `failed`.
+
+The fork server sends `go` (nothing of the former run is left), `driver` (attach to this driver), `leave` (end, unless
+you have an order) and `reply` (the answer to a question).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any, Final, NamedTuple, Self
 import orjson
 
 _LONGEST: Final = 180_000
-"""Below the kernel's limit for a message of this kind of socket."""
+"""The most bytes of a message. The kernel's limit for this kind of socket is a little higher."""
 _DESCRIPTORS_AT_ONCE: Final = 4
 
 
@@ -37,7 +39,7 @@ class Message(NamedTuple):
 
 
 class Control:
-    """One end of such a connection. Messages keep their boundaries, so none can be half written."""
+    """One end of the connection. A message is written whole or not at all, because the socket keeps boundaries."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -51,7 +53,7 @@ class Control:
         return self._socket.fileno()
 
     def send(self, kind: str, *, descriptors: Sequence[int] = (), **fields: Any) -> bool:
-        """Send a message. Return False if the other end is closed, or does not read.
+        """Send a message. Return False if the other end is closed, or does not read its messages.
 
         Raises:
             ValueError: The message is too long.

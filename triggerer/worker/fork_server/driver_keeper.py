@@ -1,4 +1,4 @@
-"""Keeps the driver that the runs of a worker share: has it opened, lends it, tells how it ended, and ends it."""
+"""Opens the Spark driver that the runs of a worker share, lends it to their processes, and ends it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _GRACE_S: Final = 10.0
-"""The time that a JVM has to end in order, and to remove its temporary files."""
+"""A dropped JVM has this time to remove its temporary files and to end. Then it is killed."""
 _LOOK_EVERY_S: Final = 0.05
 
 
@@ -65,7 +65,7 @@ class DriverKeeper:
 
     @property
     def pids(self) -> set[int]:
-        """The processes that belong to no run."""
+        """The ids of the processes that belong to no run: the JVMs and the training."""
         drivers = [*self._former, *filter(None, [self._driver])]
         found = {driver.pid for driver in drivers if driver.pid is not None}
         return found | ({self._training.pid} if self._training is not None else set())
@@ -73,7 +73,7 @@ class DriverKeeper:
     # For the executor.
 
     def warm(self) -> None:
-        """Open a driver before a run needs it, and tell when it is attached to."""
+        """Open a driver before a run needs it. Send `warmed` once the next run's process has attached to the driver."""
         self._server.preload(FOR_SPARK)
         try:
             is_connect = self._is_connect()
@@ -109,7 +109,7 @@ class DriverKeeper:
     # For the processes of runs.
 
     def push(self, child: Child) -> None:
-        """Tell the next process to attach, if there is a driver."""
+        """Tell the next run's process to attach, if there is a driver."""
         if self._driver is not None and self._driver.is_usable and child.driver_pid is None:
             child.driver_pid = self._driver.pid
             child.control.send("driver", driver=self._driver.shared)
@@ -198,13 +198,13 @@ class DriverKeeper:
             self._server.after(TRAINING_AFTER.total_seconds(), lambda: self._train(driver))
 
     def on_opener_end(self, child: Child, code: int) -> None:
-        """Note that the opening process has ended. The JVM is a child of this process from now on."""
+        """Handle the end of the process that opened a driver. The JVM is a child of the fork server from now on."""
         self._opener = None
         if self._driver is not None and self._driver.shared is None:
             self._drop_driver()
             self._fail(self._error or f"the process that opens Spark ended with code {code}")
         elif self._asked:
-            # They asked while it was opening, and it is gone already.
+            # Processes asked while the driver was being opened, and that driver is gone already.
             self._open()
 
     def _fail(self, error: str) -> None:
@@ -216,7 +216,7 @@ class DriverKeeper:
     # Ends.
 
     def on_end(self, pid: int, code: int) -> None:
-        """Note the end of a process that is no child of ours by birth, or of the training."""
+        """Handle the end of the training, or of a process that the kernel gave to the fork server, such as a JVM."""
         if self._training is not None and self._training.pid == pid:
             self._end_training()
         for driver in [*self._former, *filter(None, [self._driver])]:
@@ -226,7 +226,7 @@ class DriverKeeper:
                 self._forget(driver)
 
     def _drop_driver(self) -> None:
-        """Let the driver's JVM end. Nobody attaches to it any longer."""
+        """Let the driver's JVM end. No further process attaches to it."""
         driver, self._driver = self._driver, None
         if driver is None:
             return
@@ -248,7 +248,7 @@ class DriverKeeper:
             kill(driver.pid)
 
     def _forget(self, driver: Driver) -> None:
-        """Close what is left of a driver whose JVM has ended, but remember how it ended."""
+        """Close the pipes of a driver whose JVM has ended. Remember how the JVM ended."""
         if driver is self._driver:
             self._drop_driver()
             return
@@ -267,7 +267,7 @@ class DriverKeeper:
         return next((one for one in known if one is not None and one.pid == pid), None)
 
     def _ask_how(self, question: _Question, pid: int, patience_s: float) -> None:
-        """Answer how a driver ended, as soon as it has, or when the patience is over."""
+        """Answer how a driver ended: when it has ended, or without a reason when the patience is over."""
         driver = self._find(pid)
         how = None if driver is None else driver.how_ended()
         if how is None and driver is not None and patience_s > 0:
@@ -311,11 +311,11 @@ class DriverKeeper:
     def _end_training(self) -> None:
         training, self._training = self._training, None
         if training is not None and training.stdin is not None:
-            # It gives up when this pipe ends.
+            # The training gives up when its standard input ends.
             training.stdin.close()
 
     def close_in_child(self) -> None:
-        """Close what only the fork server may have."""
+        """In a forked child: close the descriptors that only the fork server may have."""
         for driver in [*self._former, *filter(None, [self._driver])]:
             driver.close_in_child()
         if self._training is not None and self._training.stdin is not None:

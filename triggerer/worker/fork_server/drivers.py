@@ -39,12 +39,12 @@ class Driver:
         return self.shared is not None and not self.is_dropped and self.how_ended() is None
 
     def close_theirs(self) -> None:
-        """Close the ends that the opening process has inherited."""
+        """Close the ends of the pipes that the opening process has inherited."""
         os.close(self.lifeline)
         os.close(self.write_end)
 
     def read(self) -> bytes | None:
-        """Return the lines that have arrived and that a reader should see; None: no more will come."""
+        """Return the new lines of output that a user should see. None: the output has ended."""
         with contextlib.suppress(BlockingIOError):
             data = os.read(self.output, _CHUNK_BYTES)
             return self.lines.take(data) if data else None
@@ -61,7 +61,7 @@ class Driver:
         os.close(self.output)
 
     def close_in_child(self) -> None:
-        """Close the ends that only the fork server may have."""
+        """In a forked child: close the ends that only the fork server may have."""
         if not self.is_dropped:
             os.close(self._alive)
         os.close(self.output)
@@ -73,7 +73,7 @@ class Driver:
         )
 
     def has_ended(self) -> bool:
-        """True if the JVM is gone, also if somebody else is its parent."""
+        """True if the JVM is gone. This works also while another process is its parent."""
         if self.code is not None or self.pid is None:
             return self.code is not None
         try:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class ForkServerLink:
-    """Asks the fork server, and hears what it says in between. One thread at a time waits for an answer.
+    """Asks the fork server, and stores the messages that arrive meanwhile. One thread at a time waits for an answer.
 
     Attributes:
         has_gone: True once nothing of a former run is left.
         sightings: See `triggerer.worker.attempt.Sightings`.
-        left_folders: The folders that a former process has left.
-        driver: The driver to attach to, as soon as the fork server has told.
+        left_folders: The folders of former processes, which this process must remove.
+        driver: The driver to attach to. None until the fork server has sent it.
     """
 
     def __init__(self, control: Control) -> None:
@@ -37,10 +37,7 @@ class ForkServerLink:
         return self._control.fileno()
 
     def receive(self) -> str:
-        """Wait for a message, note it, and return its kind.
-
-        Does not return if the fork server is gone, because then this process must not go on.
-        """
+        """Wait for a message, store its fields, and return its kind. If the fork server is gone, kill this process."""
         return self._receive().kind
 
     def _receive(self) -> Message:
@@ -57,37 +54,37 @@ class ForkServerLink:
         return heard
 
     def taken(self, log: int) -> None:
-        """Tell that this process has an order, and where its log is."""
+        """Tell the fork server that this process has an order. Pass the descriptor of the run's log."""
         self._control.send("taken", descriptors=[log])
 
     def attached(self) -> None:
-        """Tell that this process is ready for a run on Spark."""
+        """Tell the fork server that this process is attached to the driver."""
         self._control.send("attached")
 
     def unusable(self, reason: str, pid: int) -> None:
-        """Tell that a driver must not be used again."""
+        """Tell the fork server that a driver must not be used again."""
         self._control.send("unusable", reason=reason, pid=pid)
 
     def sighted(self, path: str, **state: Any) -> None:
-        """Tell in which state a DAG file was when it did not load, for the next runs."""
+        """Tell the fork server the state of a DAG file that did not load, so that the next runs know this state."""
         self._control.send("sighted", path=path, **state)
 
     def owns(self, folder: str) -> None:
-        """Tell that a folder must be removed after this process."""
+        """Tell the fork server that a folder must be removed after this process has ended."""
         self._control.send("owns", path=folder)
 
     def finished(self, imported: list[str]) -> None:
-        """Tell that the order is executed, and which modules that took."""
+        """Tell the fork server that the order is executed, and which modules were imported for it."""
         self._control.send("imported", names=imported)
         self._control.send("finished")
 
     def open_driver(self, *, is_fresh: bool) -> SharedDriver:
-        """Return a driver, which the fork server may have to open first.
+        """Return a driver. The fork server opens one if there is none.
 
         Args:
-            is_fresh: True: not the present one, because that does not work.
+            is_fresh: True: open another driver, because the present one does not work.
         Raises:
-            SubmitFailed: None could be opened. The message has the reason.
+            SubmitFailed: No driver could be opened. The message has the reason.
         """
         answer = self._ask("open", fresh=is_fresh)
         if answer["driver"] is None:
@@ -95,7 +92,7 @@ class ForkServerLink:
         return _driver(answer["driver"])
 
     def how_driver_ended(self, pid: int, *, patience_s: float) -> str | None:
-        """Return how a driver ended, for a message; None: it has not ended within the patience."""
+        """Return a clause that says how a driver ended. None: the driver has not ended within the patience."""
         how: str | None = self._ask("how_ended", about={"pid": pid, "patience_s": patience_s})[
             "how"
         ]

@@ -1,4 +1,4 @@
-"""The process that opens a driver: it starts the JVM, opens the context, publishes both, and ends."""
+"""The process that opens a driver: it starts the JVM, opens Spark's context, tells the fork server, and ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class _ReadElsewhere:
-    """The output of a JVM, which the fork server reads."""
+    """The output of a JVM. Not this process, but the fork server reads it."""
 
     def __init__(self, control: Control, write_end: int) -> None:
         self._control = control
@@ -51,7 +51,7 @@ def open_driver(control: Control, driver: Driver, setup: dict[str, Any], *, warm
     """Open the driver, and tell the fork server. Afterwards this process must end by `os._exit`.
 
     Args:
-        warms: True: do once what most runs begin with.
+        warms: True: execute once the calls that most runs begin with, so that the JVM has loaded their classes.
     """
     driver.close_in_child()
     try:

@@ -1,4 +1,4 @@
-"""Imports for all runs what runs often need, so that no run waits for it."""
+"""Imports the modules that runs often need into the fork server, so that no run waits for an import."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FOR_SPARK: Final = (
 _ON_CONNECT: Final = ("grpc", "pyspark.sql.connect.session")
 _NUMBERS: Final = ("numpy", "pandas", "pyarrow")
 _OFFERED: Final = frozenset({"pyspark.sql", *_NUMBERS})
-"""What is imported here if a run has imported it. Users' own modules are not, because they may change, and begin
-threads."""
+"""The modules that the fork server imports once a run has imported them. Users' own modules are never among them,
+because a user's module may change, and may begin threads."""
 
 
 def imported_by_run() -> list[str]:
@@ -44,16 +44,16 @@ class Preloaded:
         self._noted: set[str] = set()
 
     def note(self, names: Iterable[str]) -> None:
-        """Note what a run has imported."""
+        """Remember the modules that a run has imported."""
         self._noted |= _OFFERED.intersection(names)
 
     def load_noted(self) -> bool:
-        """Import what was noted. Return True if something was imported."""
+        """Import the remembered modules. Return True if at least one was new."""
         noted, self._noted = self._noted, set()
         return self.add(sorted(noted))
 
     def add(self, names: Iterable[str]) -> bool:
-        """Import modules. Return True if one was imported."""
+        """Import modules. Return True if at least one was new."""
         wanted = set(names)
         if wanted & set(FOR_SPARK):
             wanted |= {*FOR_SPARK, *_NUMBERS}

@@ -1,14 +1,13 @@
 """The worker's main process: it forks a process for each run, and never runs users' code.
 
-It has one thread and one loop, because a fork copies only the thread that calls it. (Libraries of numbers have idle
-threads of their own, and handlers that end them before a fork.) A run's process is forked before its order comes, and
-the executor talks to it directly, over a channel that ends with it. So nothing that a run leaves behind can speak in
-the name of the next one:
+The server has one thread and one loop, because a fork copies only the thread that calls it. (Libraries such as NumPy
+have idle threads, and end them before a fork.) Each run's process has a channel of its own to the executor, which ends
+with the process. So nothing that a run leaves behind can speak in the name of the next run.
 
-1. `NEXT` is forked and announced with its channel. It waits until the former run's process and everything that this one
-   left behind are gone (`go`), attaches to the driver if there is one, and waits for its order.
-2. It has its order (`taken`): it is the `RUN`, and another `NEXT` is forked.
-3. It ends. Its group and all its other descendants, which this process has adopted, are killed.
+1. The server forks `NEXT`, and sends its channel to the executor. `NEXT` waits for `go`: the former run's process and
+   its descendants are gone. Then `NEXT` attaches to the driver, if there is one, and waits for an order.
+2. `NEXT` has an order, and sends `taken`. It is `RUN` from now on. The server forks another `NEXT`.
+3. `RUN` ends. The server kills its process group, and its other descendants, which the server has adopted.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ logger = logging.getLogger(__name__)
 
 _STANDARD_ERROR: Final = 2
 _FORK_AFTER_S: Final = 0.02
-"""A fork makes the memory of this process and of its children read-only for a moment. The user's code begins first."""
+"""The next process is forked this long after an order came, because a fork slows the run's process for a moment."""
 _FORK_AGAIN_S: Final = 1.0
 _LEFT_BEHIND_S: Final = 2.0
 _DAMAGED_S: Final = 1.0
 _FINISHING_S: Final = 5.0
-"""How long a run's process may take to end after its last report."""
+"""A run's process that has not ended this long after its last report is killed."""
 
 
 class ForkServer:
-    """One worker. `serve` is its main thread, and its only one."""
+    """One worker. `serve` runs in its only thread."""
 
     def __init__(self, channel: ChildChannel, setup: dict[str, Any]) -> None:
         self._channel = channel
@@ -66,7 +65,7 @@ class ForkServer:
         self._left_folders: list[str] = []
         self._preloaded = Preloaded(setup["spark"])
         self._drivers = DriverKeeper(self, setup)
-        # Nobody writes to this pipe. Its end tells children that this process is gone.
+        # Nobody writes to this pipe. Children notice by its end that this process is gone.
         self._lifeline, self._alive = os.pipe()
         self._wakeup, self._wake = os.pipe()
 
@@ -78,11 +77,11 @@ class ForkServer:
         self._channel.send(message("ready"))
         self._fork_next()
         if self._channel.has_more:
-            # It came together with the setup.
+            # A frame came together with the setup, so the selector does not report it.
             self._read_channel()
         while True:
             for key, _ in self._selector.select(self._timers.wait_s):
-                # An earlier call may have ended what this one is about.
+                # An earlier call of this round may have closed this descriptor.
                 if self._selector.get_map().get(key.fd) is key:
                     key.data()
             self._reap()
@@ -125,7 +124,7 @@ class ForkServer:
         return self._next
 
     def replace_next(self) -> None:
-        """Fork the process that waits for an order again, because this one has what it must not have, or lacks it."""
+        """Replace the process that waits for an order, because its imports or its driver are out of date."""
         if self._next is not None:
             self._next.is_leaving = True
             self._next.control.send("leave")
@@ -148,7 +147,7 @@ class ForkServer:
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake_up)
-        # A stop of the service may send it to all its processes. A run's process unwinds on its own.
+        # A stop of the service may send SIGTERM to all its processes. A run's process unwinds on its own.
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self._watch(self._wakeup, self._drain)
 
@@ -166,7 +165,7 @@ class ForkServer:
             try:
                 frame = self._channel.receive()
             except (EOFError, OSError):
-                # The executor is gone. End with the JVM; the lifeline ends the processes of runs.
+                # The executor is gone. Kill this process and the JVM; the lifeline ends the processes of runs.
                 kill_own_group()
                 return
             child = self._numbered(frame.get("process"))
@@ -187,7 +186,7 @@ class ForkServer:
 
     def _fork(self, role: Role, live: Callable[[Control], None]) -> Child:
         ours, theirs = Control.pair()
-        # What exists now stays. A collection in the child would only copy its memory.
+        # The objects of now stay alive. A garbage collection in the child would only copy their memory.
         gc.freeze()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -202,7 +201,7 @@ class ForkServer:
             self._live(role, live, theirs)
         theirs.close()
         if role is not Role.OPENER:
-            # The child does it, too. Whoever is first, the child can be killed as a group from now on.
+            # The child also calls setpgid. One of the two calls is first, so from now on the group can be killed.
             with suppress(OSError):
                 os.setpgid(pid, pid)
         child = Child(next(self._numbers), pid, ours, role)
@@ -211,7 +210,7 @@ class ForkServer:
         return child
 
     def _live(self, role: Role, live: Callable[[Control], None], control: Control) -> NoReturn:
-        """Be the child."""
+        """Run the child's code in the forked process, and end the process."""
         code = 70
         try:
             signal.set_wakeup_fd(-1)
@@ -261,12 +260,12 @@ class ForkServer:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Tell the next process that nothing of a former one is left."""
+        """Tell the next process that nothing of the former run is left."""
         child = self._next
         if child is None or child.has_gone or self._run is not None:
             return
         child.has_gone = True
-        # It removes the folders, because this process must not wait for a file system.
+        # The child removes the folders, because this process must not wait for a file system.
         child.control.send("go", sightings=self._sightings, folders=self._left_folders)
         self._left_folders = []
         self._drivers.push(child)
@@ -276,14 +275,14 @@ class ForkServer:
     def _read_control(self, child: Child) -> None:
         heard = child.control.receive()
         if heard is None:
-            # Its end is told by the kernel. A process that has lost its connection cannot go on.
+            # A process without its connection cannot continue. The kernel reports its end.
             self._selector.unregister(child.control)
             child.kill()
             return
         try:
             self._handle(child, heard)
         except (KeyError, TypeError, ValueError) as error:
-            # The run's code has written it. The executor may know more about it in a moment.
+            # The run's code has written into the connection. The executor may learn the reason in a moment.
             logger.warning("a run's process sent what cannot be understood: %r", error)
             heard.close()
             self.after(_DAMAGED_S, child.kill)
@@ -312,7 +311,7 @@ class ForkServer:
         self.after(_FORK_AFTER_S, self._fork_next)
 
     def _reap(self) -> None:
-        """Note all children that have ended. Processes that were adopted are reaped and forgotten."""
+        """Reap all processes that have ended, also adopted ones, and remember their exit codes."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -323,7 +322,7 @@ class ForkServer:
             pid = ended.si_pid
             child = self._children.get(pid)
             if child is not None:
-                # The group's number cannot belong to others before the process is reaped.
+                # Kill before the process is reaped: afterwards its group's number may belong to another group.
                 child.kill()
                 child.is_reaped = True
             _, status = os.waitpid(pid, 0)
@@ -346,20 +345,20 @@ class ForkServer:
             if self._preloaded.load_noted():
                 self.replace_next()
         self._left_folders += child.folders
-        # Only now: the executor may give the next order as soon as it knows.
+        # This comes last: the executor may send the next order as soon as the channel is closed.
         child.close()
         self.tell("ended", process=child.number, code=code)
         if child is self._next:
             self._next = None
             if not (child.is_leaving or child.is_attached):
-                # Otherwise one that dies at once would be forked in a loop.
+                # Wait: a process that dies at once would otherwise be forked in a loop.
                 self.after(_FORK_AGAIN_S, self._fork_next)
                 return
         self._fork_next()
         self._let_go()
 
     def _hear_the_rest(self, child: Child) -> None:
-        """Read what a dead child has still said."""
+        """Read the last messages of a child that has ended."""
         with suppress(KeyError):
             while child.control in self._registered() and _is_readable(child.control):
                 self._read_control(child)
@@ -385,4 +384,4 @@ def _is_readable(control: Control) -> bool:
 
 
 def _wake_up(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the wakeup descriptor has told the loop."""
+    """Do nothing: Python has already written to the wake-up descriptor, which the loop reads."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Timers:
-    """Calls functions at given times. The loop calls `run_due`."""
+    """Calls functions after a delay. The loop must call `run_due`."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], None]]] = []

@@ -1,7 +1,7 @@
-"""Sessions on a Spark Connect server. The server works on for a client that is gone, until the session is released.
+"""Sessions on a Spark Connect server. The server continues to work for a dead client, until its session is released.
 
-A session's id follows from its tag, so another process can open the session of a dead client and release it. The server
-refuses a released id from then on. So a client that was cut off, and is alive, can begin nothing more.
+A session's id is computed from its tag, so another process can open the session of a dead client, and release it. The
+server refuses a released id for ever. So a former client that is still alive cannot start further work.
 
 Source: tried with PySpark 4.1 and 4.3, see tests/worker/spark/test_connect_fence.py.
 """
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from triggerer.config import SparkSettings
 
 _ANSWER_S: Final = 10.0
-"""A server that needs longer for one answer counts as silent."""
+"""The time for one answer of the server."""
 _SESSION_CLOSED: Final = "INVALID_HANDLE.SESSION_CLOSED"
 _LOOK_EVERY_S: Final = 1.0
 _MONITOR_S: Final = 2.0
-"""Spark looks this often whether a Python worker belongs to an interrupted task. Then it waits for `killTimeout`.
+"""Spark checks at this interval whether a Python worker's task was interrupted, waits for `killTimeout`, and kills it.
 Source: PythonRunner.MonitorThread in Spark 4.1."""
 _MARGIN_S: Final = 0.5
 _RELEASES: Final = 5
@@ -51,7 +51,7 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class ConnectLauncher:
-    """Opens a session under the id that belongs to a tag, and closes sessions of others. See `Launcher`."""
+    """Opens a session under the id that belongs to a tag, and closes sessions of former attempts. See `Launcher`."""
 
     name = CONNECT
     can_reattach = False
@@ -69,7 +69,7 @@ class ConnectLauncher:
         return self._handle(intent.tag)
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        """Look for the session. The server cannot be asked without opening it, so an open session counts as running."""
+        """Look for the session. The question opens the session, so a session that is not released counts as running."""
 
         def answer(client: Any) -> Sighting:
             client.get_configs("spark.app.name")
@@ -90,8 +90,8 @@ class ConnectLauncher:
             return sighting
         (end,) = stopped
         known = self._handle(handle.tag)
-        # The server does not tell when they are gone. Even if nothing is under way now, the dead client may have
-        # interrupted an operation a moment ago.
+        # The server does not say when the Python workers are gone. Wait also if no operation was interrupted now: the
+        # dead client may have interrupted one a moment ago.
         time.sleep(end.python_workers_live_for_s)
         if not end.operations:
             return Ended(known, AttemptState.LOST, "its session had nothing under way")
@@ -124,7 +124,7 @@ class ConnectLauncher:
                 reason = reason_of(error)
                 answers.append(Unknown(f"the Spark Connect server {self._shown} said: {reason}"))
 
-        # A server that hangs accepts connections and never answers, and the client has no deadline of its own.
+        # A server that hangs accepts connections and never answers. The client library has no deadline.
         asking = threading.Thread(target=ask, name="connect-fence", daemon=True)
         asking.start()
         asking.join(_ANSWER_S)
@@ -151,9 +151,9 @@ class _Stopped:
     """A session that was released."""
 
     operations: int
-    """The operations that were under way."""
+    """The number of operations that were interrupted."""
     python_workers_live_for_s: float
-    """How long a Python worker of an interrupted task may live on, and with it the user's function."""
+    """How long a Python worker of an interrupted task may still execute the user's function."""
 
 
 def _stop_session(client: Any, tag: str) -> _Stopped:
@@ -167,7 +167,7 @@ def _stop_session(client: Any, tag: str) -> _Stopped:
         except Exception as error:  # noqa: BLE001 - the client has no class for this error
             if _SESSION_CLOSED in str(error):
                 break
-            # An operation that was interrupted before it began is not ready to be closed for a moment.
+            # For a moment, the server refuses to close an operation that was interrupted before it began.
             time.sleep(_BETWEEN_RELEASES_S)
     else:
         client.release_session()
@@ -176,7 +176,7 @@ def _stop_session(client: Any, tag: str) -> _Stopped:
 
 
 def _seconds(duration: str) -> float:
-    """Return a duration of Spark's configuration. Without a unit it has milliseconds."""
+    """Parse a duration of Spark's configuration. A number without a unit is in milliseconds."""
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", duration)
     if found is None:
         return 2.0
@@ -184,7 +184,7 @@ def _seconds(duration: str) -> float:
 
 
 def _client(remote: str) -> Any:
-    """Return a client without a session object, which would become this process's own session."""
+    """Return a client that has no session object: PySpark would make that object this process's session."""
     from pyspark.sql.connect.client import SparkConnectClient
 
     client: Any = SparkConnectClient(remote)

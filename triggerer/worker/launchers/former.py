@@ -1,4 +1,4 @@
-"""Makes sure that former attempts of a run are gone, before a new one executes code of the user."""
+"""Makes sure that the former attempts of a run are gone, before the next attempt executes the user's code."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ logger = logging.getLogger("triggerer.run")
 
 _LOOK_EVERY_S: Final = 0.5
 _SHORT_PATIENCE: Final = timedelta(seconds=3)
-"""For an attempt that is unknown for longer than the patience. The run is queued again, so that others can run."""
+"""The patience for an attempt that was unknown for too long already. Then the run is queued again and frees a slot."""
 
 
 class StillUnknown(Exception):
-    """Nobody can tell whether a former attempt still works. The text says which one and why, for `waiting_for`."""
+    """Nobody can tell whether a former attempt still works. The text has the attempt and the cause (`waiting_for`)."""
 
 
 class FormerAttempts:
     """Ends the launches of former attempts.
 
     Args:
-        find_launcher: Returns the launcher with a name. It raises a `TriggererError` if there is none.
-        on_launch: Receives what became of each launch.
-        on_wait: Receives the reason for waiting, and its end.
-        patience: How long to wait for a place that does not answer.
+        find_launcher: Returns the launcher with a name, and raises a `TriggererError` if there is none.
+        on_launch: Receives the state of each launch afterwards.
+        on_wait: Receives the reason of a wait when the wait begins, and again when it ends.
+        patience: How long to wait for a server or a cluster that does not answer.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class FormerAttempts:
         """Find and stop each launch, and wait until it is gone. Return the launches that still run.
 
         Args:
-            keep: True to leave launches alone that a later attempt can follow, see `Launcher.can_reattach`. They are
-                returned. False: all are stopped, and none is returned.
+            keep: True: do not stop a launch that the next attempt can follow, see `Launcher.can_reattach`, but return
+                it. False: stop all launches, and return none.
         Raises:
-            StillUnknown: A place did not answer, or did not confirm the end.
+            StillUnknown: A server or a cluster did not answer, or did not confirm the end.
         """
         return [one for one in launches if not self._end(one, keep=keep)]
 
     def _end(self, former: FormerLaunch, *, keep: bool) -> bool:
-        """Return True once the launch is gone, and False if it is left alone."""
+        """Return True once the launch is gone, and False if the next attempt follows it."""
         since = datetime.now(UTC)
         self._on_wait(Wait(f"{_awaited(former)}: it is being stopped", since))
         until = time.monotonic() + patience_for(former, self._patience, since).total_seconds()
@@ -101,7 +101,7 @@ class FormerAttempts:
             self._on_wait(Wait(None, datetime.now(UTC)))
 
     def _look_and_stop(self, former: FormerLaunch, *, keep: bool) -> Sighting | None:
-        """Return what is known about the launch after it was told to stop; None: it runs, and is left alone."""
+        """Stop the launch, and return its state then. None: it still runs, and the next attempt follows it."""
         try:
             launcher = self._find_launcher(former.launcher)
         except TriggererError as error:
@@ -121,7 +121,7 @@ class FormerAttempts:
 
 
 def patience_for(former: FormerLaunch, patience: timedelta, now: datetime) -> timedelta:
-    """Return how long to wait for a place: the whole patience at first, and little once that has passed."""
+    """Return how long to wait for an answer: the whole patience at first, and seconds once the patience has passed."""
     since = former.unknown_since
     if since is not None and now - since > patience:
         return min(patience, _SHORT_PATIENCE)

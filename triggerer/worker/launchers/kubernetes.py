@@ -1,7 +1,7 @@
-"""Applications on Kubernetes in cluster mode: the driver is a pod, which is found by a label that belongs to the tag.
+"""Applications on Kubernetes in cluster mode. The driver is a pod, and its label is computed from the tag.
 
-The pod's phase is the truth: `spark-submit` ends with 0 also if the driver fails. The pod's name follows from the tag,
-so the API refuses a second pod for one tag.
+The pod's phase decides whether the application succeeded, because `spark-submit` ends with 0 even if the driver fails.
+The pod's name is computed from the tag, so the API refuses a second pod for a tag.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class KubernetesLauncher:
             f"spark.kubernetes.executor.label.{_LABEL}": label,
             f"spark.kubernetes.driver.annotation.{_ANNOTATION}": intent.tag,
             "spark.kubernetes.driver.pod.name": name,
-            # A later attempt looks where the configuration says.
+            # The namespace must be the configured one, because the next attempt looks for the pod there.
             "spark.kubernetes.namespace": self._namespace,
             "spark.kubernetes.submission.waitAppCompletion": "false",
             **{f"spark.kubernetes.driverEnv.{k}": v for k, v in submission.environment.items()},
@@ -79,7 +79,7 @@ class KubernetesLauncher:
         return answered(look)
 
     def stop(self, handle: Handle) -> Sighting:
-        """Delete the pod, and with it its executors. The precondition spares a pod that has the name and is another."""
+        """Delete the pod and its executors. A precondition on the pod's uid spares a later pod of the same name."""
 
         def look() -> Sighting:
             selector = f"{_LABEL}%3D{label_of(handle.tag)}%2Cspark-role%3Ddriver"
@@ -94,7 +94,7 @@ class KubernetesLauncher:
 
         sighting = answered(look)
         if isinstance(sighting, Unknown) and _CONFLICT in sighting.reason:
-            # Another pod has the name by now, so the driver is gone.
+            # Another pod has this name now, so the driver is gone.
             return self.find(handle.tag)
         return sighting
 
@@ -107,7 +107,7 @@ class KubernetesLauncher:
 
 
 def label_of(tag: str) -> str:
-    """Return the value of the driver's label. A tag may be longer than the 63 characters of a label."""
+    """Return the value of the driver's label. A tag may be too long for a label, which has at most 63 characters."""
     return hashlib.sha256(tag.encode()).hexdigest()[:32]
 
 

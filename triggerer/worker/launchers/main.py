@@ -1,7 +1,7 @@
-"""A process that ends launches which runs have left behind: `python -m triggerer.worker.launchers.main`.
+"""A process that stops launches of ended runs: `python -m triggerer.worker.launchers.main`.
 
-The executor starts it, because the clients of clusters are synchronous and import PySpark. It receives the settings and
-the launches, sends a `launch` frame for each, and ends.
+The executor starts this process, because the clients of clusters block and import PySpark. The process receives the
+settings and the launches, sends a `launch` frame with the result of each launch, and ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
         patience=_PATIENCE,
     )
     for launch in map(FormerLaunch.from_json, order["launches"]):
-        # It was reported as unknown.
+        # The launch was reported as unknown already.
         with suppress(StillUnknown):
             former.end_all([launch])
 

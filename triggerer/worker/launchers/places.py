@@ -1,4 +1,4 @@
-"""Shared by launchers whose place answers over HTTP: JSON requests, and a watch that asks again and again."""
+"""Shared by launchers of clusters with an HTTP API: JSON requests, and a watch that polls."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _GONE: Final = 404
 
 
 class NoAnswer(Exception):
-    """The place cannot be reached, or refuses the request. The text says why."""
+    """The cluster cannot be reached, or refuses the request. The text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpPlace:
-    """A place that speaks JSON over HTTP."""
+    """A cluster's API that speaks JSON over HTTP."""
 
     address: str
     headers: Mapping[str, str] = field(default_factory=dict)
     tls: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: object = None) -> Any | None:
-        """Return the answer; None: there is no such object (404).
+        """Return the answer. None: the cluster has no such object (404).
 
         Raises:
             NoAnswer: There is no usable answer.
@@ -65,7 +65,7 @@ class HttpPlace:
 def watch_by_asking(
     find: Callable[[str, str | None], Sighting], handle: Handle
 ) -> Iterator[Sighting]:
-    """Yield each change of what `find` returns, up to the end of the launch."""
+    """Call `find` repeatedly, and yield each result that differs from the last one, up to the end of the launch."""
     last: Sighting | None = None
     while not isinstance(last, Ended | Absent):
         sighting = find(handle.tag, handle.external_id)
@@ -77,7 +77,7 @@ def watch_by_asking(
 
 
 def answered(look: Callable[[], Sighting]) -> Sighting:
-    """Return the result of a look, or `Unknown` if there is no answer."""
+    """Call `look`. Return its result, or `Unknown` if the cluster does not answer."""
     try:
         return look()
     except NoAnswer as error:

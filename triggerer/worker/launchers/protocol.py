@@ -1,7 +1,8 @@
-"""The protocol of launchers. They are synchronous, and run in the run's process.
+"""The protocol of launchers. A launcher is synchronous, and runs in the run's process.
 
-The rule that keeps two attempts apart: the tag is stored before `launch` is called, and a next attempt calls `find`
-and `stop` for each tag of a former attempt before it executes code of the user.
+Two attempts never work at a time: the service stores a tag before `launch` is called, and the next attempt calls `find`
+and `stop` for each stored tag before it executes the user's code. The *place* of a launch is the server or cluster
+where it works.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from triggerer.domain.attempt_states import AttemptState
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Something to launch, under a tag that is stored already."""
+    """A launch that is about to begin. Its tag is stored already."""
 
     tag: str
     run: str
-    """The DAG, the run and the task, in words for lists of applications."""
+    """The names of the DAG, the run and the task, as a cluster's list of applications shows them."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the launcher needs, such as the application, its arguments and its configuration."""
+    """Further input of the launcher, such as the application, its arguments and its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Running:
 
     handle: Handle
     progress: str | None = None
-    """How far it is, in words, such as `waits for an executor`."""
+    """The launch's progress in words, such as `waits for an executor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,16 @@ class Ended:
 
     handle: Handle
     state: AttemptState
-    """One of the ends."""
+    """A final state."""
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The place answered, would know the launch, and does not. So the launch does not work, and never will.
+    """The place answered that it has no such launch. So the launch does not work, and never will.
 
-    A launcher may return this only if the source is complete. A list that was lost with a restart is complete if the
-    launch was lost with it.
+    A launcher may return this only if the place remembers every launch that may still work. After a restart that ended
+    all launches, an empty list is enough.
     """
 
 
@@ -70,7 +71,7 @@ class Unknown:
 
 
 Sighting = Running | Ended | Absent | Unknown
-"""The answer to the question about a launch."""
+"""The state of a launch, as `Launcher.find` sees it."""
 
 
 class Launcher(Protocol):
@@ -79,7 +80,7 @@ class Launcher(Protocol):
     Attributes:
         name: The name that the store keeps with each launch.
         place: The address of the server or the cluster where it launches, without secrets. None: there is only one.
-        can_reattach: True if `watch` can follow a launch of a former attempt, so that it need not be stopped.
+        can_reattach: True if `watch` can follow a launch of a former attempt, so that the launch need not be stopped.
     """
 
     name: str
@@ -90,22 +91,22 @@ class Launcher(Protocol):
         """Start the work under the intent's tag, and return as soon as the place has accepted it.
 
         Raises:
-            SubmitFailed: The place refused, and nothing works. If the place did not answer, the launch may work, and
-                `find` tells.
+            SubmitFailed: The place refused the work, or did not answer. If it did not answer, the launch may work
+                nevertheless: ask `find`.
         """
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
         """Look for a launch by its tag. It never raises: a failed look is `Unknown`.
 
         Args:
-            external_id: The launch's id in its place, if it is known. It only makes the look quicker.
+            external_id: The place's own id of the launch, if it is known. It only makes the search quicker.
         """
 
     def stop(self, handle: Handle) -> Sighting:
-        """Stop a launch, and return what is known afterwards: `Ended`, `Absent`, or `Unknown`. It never raises.
+        """Stop a launch, and return its state. It never raises: if the place does not answer, the state is `Unknown`.
 
-        `Running`: the place has accepted the stop, and the launch still unwinds. `find` tells when it is gone.
+        `Running`: the place has accepted the stop, but the launch has not ended yet. Call `find` until it has ended.
         """
 
     def watch(self, handle: Handle) -> Iterator[Sighting]:
-        """Yield a launch's state at each change, until it has ended or is absent. `Unknown` comes between."""
+        """Yield a launch's state at each change, until it is `Ended` or `Absent`. `Unknown` is not the end."""

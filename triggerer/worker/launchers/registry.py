@@ -19,7 +19,7 @@ _LAUNCHERS: Final[Mapping[str, str]] = {
     "standalone": "triggerer.worker.launchers.standalone:StandaloneLauncher",
     "yarn": "triggerer.worker.launchers.yarn:YarnLauncher",
 }
-"""Each is made with the settings of `[spark]`, when it is needed."""
+"""Launcher classes by name. A launcher is made from the settings of `[spark]` when it is needed."""
 
 
 def launcher_named(name: str, settings: SparkSettings) -> Launcher:

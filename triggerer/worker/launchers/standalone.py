@@ -1,7 +1,7 @@
 """Applications on a standalone cluster in cluster mode, through the master's REST server (`spark.master.rest.enabled`).
 
-The master gives each driver an id and knows no tag. The application has the tag in its name, so the master's page tells
-whether it has begun to work.
+The master gives each driver an id, and has no tags. So the application's name contains the tag, and the master's page
+tells whether an application with this name has begun to work.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class StandaloneLauncher:
                 "spark.app.name": submission.name,
                 "spark.master": master_of(self._settings),
                 "spark.submit.deployMode": "cluster",
-                # A driver that the master starts a second time would be a second attempt.
+                # If the master restarted the driver, the run would have a second attempt.
                 "spark.driver.supervise": "false",
                 "spark.jars": ",".join(
                     filter(None, (submission.conf.get("spark.jars"), submission.application))
@@ -130,13 +130,13 @@ class StandaloneLauncher:
         if state in _WORKS:
             return Running(handle, str(state).lower())
         if not answer.get("success") or state == "NOT_FOUND":
-            # The master has forgotten its drivers. Their workers end the drivers of a master that is gone only if the
-            # master comes back and says so.
+            # The master has forgotten its drivers after a restart. A driver may still work, because its Spark worker
+            # ends it only when the master tells it to.
             return Unknown(f"the master no longer knows the driver {handle.external_id}")
         return Unknown(f"the master says {state}")
 
     def _find_by_name(self, tag: str) -> Sighting:
-        """Look for an application whose driver's id was not stored, because the attempt died too early."""
+        """Look for an application by its name, because the attempt died before its driver's id was stored."""
         page = self._page.ask("GET", "/json/") or {}
         for app in page.get("activeapps", []):
             if str(app.get("name", "")).endswith(tag):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("triggerer.run")
 
 _SUBMIT_S: Final = 600.0
-"""Packages are downloaded and files uploaded meanwhile."""
+"""The time for `spark-submit`, which may download packages and upload files."""
 
 
 def submit_to_cluster(intent: Intent, settings: SparkSettings, extra: dict[str, str]) -> str:

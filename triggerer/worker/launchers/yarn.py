@@ -56,7 +56,7 @@ class YarnLauncher:
         tags = [one for one in submission.conf.get(_TAGS, "").split(",") if one]
         extra = {
             _TAGS: ",".join([*tags, intent.tag]),
-            # spark-submit ends once YARN has accepted the application. It is followed here.
+            # spark-submit ends once YARN has accepted the application. `watch` follows the application.
             "spark.yarn.submit.waitAppCompletion": "false",
             **{f"spark.yarn.appMasterEnv.{k}": v for k, v in submission.environment.items()},
         }
@@ -69,7 +69,7 @@ class YarnLauncher:
         def look() -> Sighting:
             answer = self._rm.ask("GET", f"{_APPS}?applicationTags={quote(tag)}") or {}
             apps = (answer.get("apps") or {}).get("app") or []
-            # An application that runs comes before one that has ended.
+            # Running applications come first.
             apps.sort(key=lambda app: app["state"] in ("FINISHED", "FAILED", "KILLED"))
             return self._sighting(tag, apps[0]) if apps else Absent()
 
@@ -109,10 +109,10 @@ class YarnLauncher:
 def resource_manager(conf: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """Return the address of the resource manager's REST API.
 
-    It comes from `spark.hadoop.yarn.resourcemanager.webapp.address` in `conf`, or else from `yarn-site.xml`.
+    The address is `spark.hadoop.yarn.resourcemanager.webapp.address` in `conf`, or else comes from `yarn-site.xml`.
 
     Raises:
-        ConfigurationError: Neither has the address.
+        ConfigurationError: Neither `conf` nor `yarn-site.xml` has the address.
     """
     site = {key.removeprefix("spark.hadoop."): value for key, value in conf.items()}
     for variable in ("YARN_CONF_DIR", "HADOOP_CONF_DIR"):
