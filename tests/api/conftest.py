@@ -20,6 +20,7 @@ from triggerer.domain.run_logs import log_path
 from triggerer.store.access.run_tokens import run_token
 from triggerer.store.access.service_key import service_key
 from triggerer.store.access.tokens import create_token, revoke_token
+from triggerer.store.audit.listing import list_audit
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
 from triggerer.store.events.emit import NewAssetEvent, record_events
@@ -52,6 +53,12 @@ class Api:
             base_url="http://127.0.0.1",
             headers=headers,
         )
+
+    async def audit(self) -> list[tuple[str, str, str]]:
+        """Return the action, the actor and the way of each audited change, oldest first."""
+        async with self.database.reading() as session:
+            rows = await list_audit(session)
+        return [(row.action, row.actor, row.via) for row in reversed(rows)]
 
     def routes(self) -> list[tuple[str, str, Any]]:
         """Return the method, path and handler of each route."""

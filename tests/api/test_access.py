@@ -9,7 +9,9 @@ import pytest
 from sqlalchemy import func, select, update
 
 from tests.api.conftest import Api
+from triggerer.store.access.sessions import create_login
 from triggerer.store.access.tokens import list_tokens
+from triggerer.store.audit.listing import list_audit
 from triggerer.store.schema.models import ApiToken, AssetEvent, Audit, DagRun
 
 SENDERS = ("none", "viewer", "operator", "admin", "run", "revoked")
@@ -325,6 +327,35 @@ async def test_a_session_lasts_until_it_is_ended_or_its_token_is_revoked(api: Ap
         assert (await browser.get(f"{V1}/whoami")).status_code == 401
 
 
+async def test_each_sign_in_and_sign_out_has_a_row_in_the_audit(api: Api) -> None:
+    admin, operator = (api.tokens[role].split("_")[1] for role in ("admin", "operator"))
+    ours = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/json"}
+    async with api.database.transaction() as session:
+        code = await create_login(session, name="me", role="viewer")
+    async with api.client(None) as browser, api.client(None) as other, api.client() as program:
+        await other.get("/login", params={"code": code})
+        await other.get("/login", params={"code": code})
+        await sign_in(api, browser)
+        via = (await browser.get(f"{V1}/whoami")).json()["via"]
+        for _ in range(2):
+            await browser.request("DELETE", f"{V1}/session", headers=ours)
+        await sign_in(api, other, "operator")
+        await program.delete(f"{V1}/tokens/{operator}")
+    assert await api.audit() == [
+        ("session.open", "me", "link"),
+        ("session.open", "admin", f"token:{admin}"),
+        ("session.end", "admin", via),
+        ("session.open", "operator", f"token:{operator}"),
+        ("token.revoke", "admin", f"token:{admin}"),
+    ]
+    async with api.database.reading() as session:
+        revoked, _, ended, opened, _ = await list_audit(session)
+    assert revoked.after == {"sessions_ended": 1}
+    assert ended.subject == opened.subject == via.removeprefix("session:")
+    assert opened.request_id
+    assert api.tokens["admin"] not in str((opened, ended))
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -354,8 +385,6 @@ async def test_a_change_by_cookie_comes_from_our_own_page(
 
 
 async def test_a_login_link_signs_in_once(api: Api) -> None:
-    from triggerer.store.access.sessions import create_login
-
     async with api.database.transaction() as session:
         code = await create_login(session, name="me", role="viewer")
     async with api.client(None) as first, api.client(None) as second:

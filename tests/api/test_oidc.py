@@ -52,6 +52,7 @@ async def test_a_person_gets_the_highest_role_of_the_claim(
         assert (done.status_code, done.headers["location"]) == (303, "/")
         whoami = (await browser.get("/api/v1/whoami")).json()
     assert (whoami["name"], whoami["role"]) == ("ann@example.com", role)
+    assert await api.audit() == [("session.open", "ann@example.com", "oidc")]
 
 
 @pytest.mark.parametrize("groups", [[], ["strangers"], None, 7])
@@ -62,6 +63,7 @@ async def test_a_person_without_a_role_is_refused(
     async with with_provider(api, provider).client(None) as browser:
         assert (await sign_in(browser)).status_code == 403
         assert (await browser.get("/api/v1/whoami")).status_code == 401
+    assert await api.audit() == []
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,12 @@ import anyio
 import pytest
 from sqlalchemy import Connection, inspect, text
 
+from tests.actors import TESTER
 from tests.services.postgres import PostgresServer
 from triggerer.errors import ConfigurationError, StoreRefused
+from triggerer.operations.migrating import migrate
 from triggerer.service.supervising import once_it_answers
+from triggerer.store.audit.listing import list_audit
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
 from triggerer.store.schema.migrate import check, configuration, current, upgrade
@@ -78,6 +81,18 @@ async def test_an_upgrade_of_current_tables_does_nothing(database: Database) -> 
     assert await current(database) == HEAD
     assert not await upgrade(database)
     await check(database)
+
+
+async def test_the_audit_says_who_upgraded_the_tables_and_from_which_revision(
+    empty_store_url: str,
+) -> None:
+    async with open_database(empty_store_url) as database:
+        assert await migrate(database, TESTER)
+        assert not await migrate(database, TESTER)
+        async with database.reading() as session:
+            (row,) = await list_audit(session)
+    assert (row.action, row.actor, row.subject) == ("database.migrate", "tester", "database")
+    assert (row.before, row.after) == ({"revision": None}, {"revision": HEAD})
 
 
 async def test_a_database_without_tables_is_refused_with_a_hint(empty_store_url: str) -> None:

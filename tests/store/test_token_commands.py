@@ -15,6 +15,7 @@ from triggerer.config import load_settings
 from triggerer.service.api_part import prepare_access
 from triggerer.store.access.sessions import use_login
 from triggerer.store.access.tokens import find_token
+from triggerer.store.audit.listing import list_audit
 from triggerer.store.database.opening import open_database
 
 
@@ -81,3 +82,7 @@ async def test_the_first_start_writes_a_token_that_only_this_user_reads(
         assert known.role == "admin"
         await prepare_access(settings, database, "http://127.0.0.1:1")
         assert file.read_text() == first
+        async with database.reading() as session:
+            (made,) = await list_audit(session)
+    assert (made.action, made.actor, made.via) == ("token.create", "first start", "service")
+    assert made.after == {"name": "first start", "role": "admin", "expires_at": None}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+from litestar import Request
 from litestar.di import NamedDependency
 from litestar.params import FromPath, HeaderParameter, QueryParameter, SkipValidation
 
@@ -35,3 +36,8 @@ IdempotencyKey = Annotated[
         description="A repeat with this key and the same body answers with the first result.",
     ),
 ]
+
+
+def request_id(request: Request[Any, Any, Any]) -> str:
+    """Return the id of the request, which the answer's header and the log have, too."""
+    return str(request.scope["state"].get("request_id", ""))

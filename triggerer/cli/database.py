@@ -22,9 +22,9 @@ def migrate(json: options.Json = False, config: options.Config = None) -> None:
     """Upgrade the schema to this release; do nothing if it is up to date."""
 
     async def work(database: Database) -> tuple[bool, str]:
-        from triggerer.store.schema.migrate import upgrade
+        from triggerer.operations.migrating import migrate as upgrade
 
-        return await upgrade(database), database.name
+        return await upgrade(database, this_user()), database.name
 
     changed, name = with_database(config, work, create=True)
     print_answer(

@@ -22,10 +22,11 @@ from triggerer.demo.flow import Flow
 from triggerer.demo.home import DemoHome, choose_home, make_home
 from triggerer.demo.latency import Latencies, measure
 from triggerer.demo.report import print_answer, print_checks, print_latencies
+from triggerer.domain.actors import CLI, Actor, Role
 from triggerer.errors import TriggererError
 from triggerer.observability.logging_setup import set_up_logging
+from triggerer.operations.tokens import create_login_code
 from triggerer.service import ALL_PARTS, Service, StopReason, run
-from triggerer.store.access.sessions import create_login
 
 _COMMIT_WAIT_S: Final = 10.0
 INTERRUPTED: Final = 130
@@ -123,7 +124,7 @@ class Demo:
     async def _say_where_the_page_is(self, service: Service) -> None:
         address = (self._home.path / ADDRESS_FILE).read_text().strip()
         async with service.database.transaction() as session:
-            code = await create_login(session, name="demo", role="admin")
+            code = await create_login_code(session, Actor("demo", Role.ADMIN, CLI), role=Role.ADMIN)
         _say(self._console, f"page:    {address}/login?code={code} (opens once)")
 
     async def _publish_and_count(self, service: Service) -> None:

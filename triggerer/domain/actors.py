@@ -19,6 +19,12 @@ class Role(StrEnum):
 
 CLI: Final = "cli"
 """The `via` of a command."""
+SERVICE: Final = "service"
+"""The `via` of a service that changes something at its start."""
+LINK: Final = "link"
+"""The `via` of a browser that opens a one-time link."""
+OIDC: Final = "oidc"
+"""The `via` of a person whom the OpenID Connect provider names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,6 @@ class Actor:
     """The user of the operating system, the name of a token, or the person who signed in."""
     role: Role
     via: str
-    """`cli`, `token:<id>` or `session:<id>`."""
+    """`cli`, `service`, `link`, `oidc`, `token:<id>`, `session:<id>`, `run:<dag_id>/<run_id>` or `hook:<name>`."""
     request_id: str | None = None
     """The id of the HTTP request."""

@@ -31,10 +31,13 @@ class Action(StrEnum):
     WATCHER_REPLAY = "watcher.replay"
     PARKED_REPLAY = "parked.replay"
     PARKED_DISCARD = "parked.discard"
+    DATABASE_MIGRATE = "database.migrate"
     DATABASE_CLEAN = "database.clean"
     TOKEN_CREATE = "token.create"
     TOKEN_REVOKE = "token.revoke"
     LOGIN_CREATE = "login.create"
+    SESSION_OPEN = "session.open"
+    SESSION_END = "session.end"
 
 
 async def record(

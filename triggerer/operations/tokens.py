@@ -53,12 +53,14 @@ async def revoke_token(session: AsyncSession, actor: Actor, token_id: str) -> To
     Raises:
         UnknownToken: There is no such token.
     """
-    before = await tokens.revoke_token(session, token_id)
-    if before is None:
+    found = await tokens.revoke_token(session, token_id)
+    if found is None:
         raise UnknownToken(token_id)
+    before, ended = found
     if before.revoked_at is None:
         named = {"name": before.name, "role": before.role}
-        await record(session, actor, Action.TOKEN_REVOKE, token_id, before=named)
+        after = {"sessions_ended": ended}
+        await record(session, actor, Action.TOKEN_REVOKE, token_id, before=named, after=after)
     return (await tokens.list_tokens(session, token_id=token_id))[0]
 
 

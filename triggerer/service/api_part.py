@@ -16,10 +16,11 @@ import structlog
 from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff
+from triggerer.domain.actors import SERVICE, Actor, Role
+from triggerer.operations.tokens import create_login_code, create_token
 from triggerer.processes.child_process import ChildProcess
 from triggerer.processes.ipc import ChannelClosed
-from triggerer.store.access.sessions import create_login
-from triggerer.store.access.tokens import count_tokens, create_token
+from triggerer.store.access.tokens import count_tokens
 from triggerer.store.database.wakeups.signals import Signal
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _GRACE_S: Final = 8.0
 """How long the child may take to stop: it lets requests at work finish for five seconds."""
 _COALESCE: Final = timedelta(seconds=1)
 TOKEN_FILE: Final = "api-token"
+_FIRST_START: Final = Actor("first start", Role.ADMIN, SERVICE)
 
 
 class ApiChild:
@@ -101,11 +103,13 @@ async def prepare_access(settings: Settings, database: Database, url: str) -> No
     async with database.transaction() as session:
         is_first = await count_tokens(session) == 0
         if is_first:
-            _, token = await create_token(session, name="first start", role="admin")
-            _write_secret(settings.core.home / TOKEN_FILE, token)
+            made = await create_token(
+                session, _FIRST_START, role=Role.ADMIN, name=_FIRST_START.name
+            )
+            _write_secret(settings.core.home / TOKEN_FILE, made.token)
         code = None
         if is_first and sys.stderr.isatty():
-            code = await create_login(session, name="first start", role="admin")
+            code = await create_login_code(session, _FIRST_START, role=Role.ADMIN)
     _log.info("the page and the API are at", url=url)
     if code is not None:
         sys.stderr.write(f"Sign in once with this link: {url}/login?code={code}\n")

@@ -20,8 +20,10 @@ import anyio
 import structlog
 
 from triggerer.config import Settings
+from triggerer.domain.actors import SERVICE, Actor, Role
 from triggerer.errors import ConfigurationError, PluginError
 from triggerer.operations.connections import share_connections
+from triggerer.operations.migrating import migrate
 from triggerer.processes.signals import Interrupted, told_to_stop
 from triggerer.service.parts import ALL_PARTS, Part, start_api, start_parts
 from triggerer.service.sd_notify import SystemdNotifier
@@ -33,7 +35,6 @@ from triggerer.store.database.sqlite.exclusive import lock_exclusively
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.urls import parse_database_url
 from triggerer.store.database.wakeups.listening import check_announcements, listen
-from triggerer.store.schema.migrate import upgrade
 from triggerer.store.streams.leases import forget_instances
 from triggerer.worker.spark.settings import mode_of
 
@@ -230,7 +231,7 @@ async def _open_database(settings: Settings, stack: AsyncExitStack) -> Database:
 
 async def _prepare(database: Database) -> None:
     await check_announcements(database)
-    await upgrade(database)
+    await migrate(database, Actor("service", Role.ADMIN, SERVICE))
     if database.dialect == "sqlite":
         # Our exclusive lock proves that every registered instance is dead, so no lease has to expire first.
         async with database.transaction() as session:

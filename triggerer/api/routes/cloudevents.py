@@ -20,7 +20,7 @@ from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
 from triggerer.api.hiding import without_payloads
 from triggerer.api.paging import Page, whole
-from triggerer.api.parameters import Api, Caller, InPath
+from triggerer.api.parameters import Api, Caller, InPath, request_id
 from triggerer.api.responses import JsonResponse
 from triggerer.config.references import resolve
 from triggerer.domain.actors import Actor, Role
@@ -83,7 +83,7 @@ async def receive_from_hook(
             "the signature does not match, or there is no such hook",
             hint="[api.hooks.<name>] secret is the key of the HMAC",
         )
-    actor = Actor(f"hook {name}", Role.OPERATOR, f"hook:{name}", _request_id(request))
+    actor = Actor(f"hook {name}", Role.OPERATOR, f"hook:{name}", request_id(request))
     access = Access(actor.name, "operator", actor.via, True, actor.request_id or "")
     return await _record(api, request, actor, settings.asset, access)
 
@@ -160,10 +160,6 @@ def _secret(api: ApiContext, name: str, written: str) -> str:
         file.parent if file else api.settings.core.home,
     )
     return str(found)
-
-
-def _request_id(request: AnyRequest) -> str:
-    return str(request.scope["state"].get("request_id", ""))
 
 
 ROUTER = Router(

@@ -11,10 +11,10 @@ from litestar.params import JSONBody, QueryParameter
 
 from triggerer.api.access.authorizing import PUBLIC, SECURE_COOKIE, cookie_name
 from triggerer.api.access.csrf import refuse_other_origins
-from triggerer.api.parameters import Api
+from triggerer.api.parameters import Api, request_id
 from triggerer.errors import SignInNeeded
-from triggerer.store.access.sessions import SESSION_LENGTH, end_session, open_session, use_login
-from triggerer.store.access.tokens import find_token
+from triggerer.operations import sessions
+from triggerer.store.access.sessions import SESSION_LENGTH
 
 AnyRequest = Request[Any, Any, Any]
 _PUBLIC = {"role": PUBLIC}
@@ -40,15 +40,11 @@ async def sign_in(api: Api, request: AnyRequest, data: JSONBody[SignIn]) -> Resp
     """Open a session with a token. The answer sets a cookie for 12 hours."""
     refuse_other_origins(request)
     async with api.use.changing() as session:
-        found = await find_token(session, data.token.strip())
-        if found is None:
-            raise SignInNeeded(
-                "the token is unknown, revoked or over",
-                hint="the file api-token in [core] home has the first one",
-            )
-        secret = await open_session(session, name=found.name, role=found.role, token_id=found.id)
+        opened = await sessions.sign_in_by_token(session, data.token.strip(), request_id(request))
     return Response(
-        SignedIn(found.name, found.role), cookies=[_cookie(request, secret)], status_code=200
+        SignedIn(opened.name, opened.role),
+        cookies=[_cookie(request, opened.secret)],
+        status_code=200,
     )
 
 
@@ -58,7 +54,7 @@ async def sign_out(api: Api, request: AnyRequest) -> Response[None]:
     refuse_other_origins(request)
     if secret := request.cookies.get(cookie_name(request)):
         async with api.use.changing() as session:
-            await end_session(session, secret)
+            await sessions.sign_out(session, secret, request_id(request))
     return Response(None, cookies=[_cookie(request, "", max_age=0)], status_code=204)
 
 
@@ -68,17 +64,10 @@ async def use_link(
 ) -> Response[None]:
     """Open a session with the one-time code of a link, and go to the page."""
     async with api.use.changing() as session:
-        found = await use_login(session, code)
-        if found is None:
-            raise SignInNeeded(
-                "this link was used, or is too old", hint="triggerer tokens login prints a new one"
-            )
-        name, role = found
-        secret = await open_session(session, name=name, role=role)
+        opened = await sessions.sign_in_by_link(session, code, request_id(request))
     target = request.scope["state"]["prefix"] + "/"
-    return Response(
-        None, status_code=303, headers={"Location": target}, cookies=[_cookie(request, secret)]
-    )
+    cookies = [_cookie(request, opened.secret)]
+    return Response(None, status_code=303, headers={"Location": target}, cookies=cookies)
 
 
 @get("/oidc/login", opt=_PUBLIC)
@@ -117,10 +106,12 @@ async def finish_oidc(
         redirect_uri=_callback(request),
     )
     async with api.use.changing() as session:
-        secret = await open_session(session, name=person.name, role=person.role)
+        opened = await sessions.sign_in_person(
+            session, person.name, person.role, request_id(request)
+        )
     target = request.scope["state"]["prefix"] + "/"
     cookies = [
-        _cookie(request, secret),
+        _cookie(request, opened.secret),
         Cookie(key=_pending_name(request), value="", max_age=0, path="/"),
     ]
     return Response(None, status_code=303, headers={"Location": target}, cookies=cookies)

@@ -30,23 +30,22 @@ class KnownSession:
 
 async def open_session(
     session: AsyncSession, *, name: str, role: str, token_id: str | None = None
-) -> str:
-    """Store a new session and return the secret for its cookie. Sessions that are over are deleted."""
+) -> tuple[KnownSession, str]:
+    """Store a new session; return it and the secret for its cookie. Sessions that are over are deleted."""
     now = await database_now(session)
     await session.execute(delete(ApiSession).where(ApiSession.expires_at <= now))
     secret = new_secret()
-    session.add(
-        ApiSession(
-            digest=digest_of(secret),
-            name=name,
-            role=role,
-            token_id=token_id,
-            created_at=now,
-            expires_at=now + SESSION_LENGTH,
-        )
+    row = ApiSession(
+        digest=digest_of(secret),
+        name=name,
+        role=role,
+        token_id=token_id,
+        created_at=now,
+        expires_at=now + SESSION_LENGTH,
     )
+    session.add(row)
     await session.flush()
-    return secret
+    return _known(row), secret
 
 
 async def find_session(session: AsyncSession, secret: str) -> KnownSession | None:
@@ -65,12 +64,18 @@ async def find_session(session: AsyncSession, secret: str) -> KnownSession | Non
         return None
     if token_expires_at is not None and token_expires_at <= now:
         return None
+    return _known(row)
+
+
+def _known(row: ApiSession) -> KnownSession:
     return KnownSession(row.digest[:12], row.name, row.role, row.expires_at)
 
 
-async def end_session(session: AsyncSession, secret: str) -> None:
-    """Delete a session."""
+async def end_session(session: AsyncSession, secret: str) -> KnownSession | None:
+    """Delete a session and return it; None if it is over already."""
+    found = await find_session(session, secret)
     await session.execute(delete(ApiSession).where(ApiSession.digest == digest_of(secret)))
+    return found
 
 
 async def create_login(session: AsyncSession, *, name: str, role: str) -> str:

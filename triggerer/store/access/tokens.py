@@ -59,16 +59,20 @@ async def list_tokens(
     return [view_of(row, TokenView) for row in await session.scalars(limited(query, limit))]
 
 
-async def revoke_token(session: AsyncSession, token_id: str) -> TokenView | None:
-    """Revoke a token and end the sessions that it opened. Return it as it was before, or None if it is unknown."""
+async def revoke_token(session: AsyncSession, token_id: str) -> tuple[TokenView, int] | None:
+    """Revoke a token and end the sessions that it opened.
+
+    Returns:
+        The token as it was before, and the number of sessions; None if the token is unknown.
+    """
     row = await session.get(ApiToken, token_id, with_for_update=True)
     if row is None:
         return None
     before = view_of(row, TokenView)
     if row.revoked_at is None:
         row.revoked_at = await database_now(session)
-    await session.execute(delete(ApiSession).where(ApiSession.token_id == token_id))
-    return before
+    opened = delete(ApiSession).where(ApiSession.token_id == token_id).returning(ApiSession.digest)
+    return before, len((await session.scalars(opened)).all())
 
 
 async def find_token(session: AsyncSession, token: str) -> KnownToken | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -57,7 +58,11 @@ async def check(database: Database) -> None:
     )
 
 
-async def upgrade(database: Database) -> bool:
+OnUpgrade = Callable[[AsyncSession, str | None], Awaitable[None]]
+"""Called in the transaction of an upgrade with the revision before it; None: there were no tables."""
+
+
+async def upgrade(database: Database, on_upgrade: OnUpgrade | None = None) -> bool:
     """Upgrade the tables to this release's revision; return False if they are at it already.
 
     The upgrade is one transaction, so a failed one changes nothing. If there is nothing to do, it costs one
@@ -83,6 +88,8 @@ async def upgrade(database: Database) -> bool:
             _refuse_narrow(database, await session.scalar(text("SHOW server_encoding")))
         connection = await session.connection()
         await connection.run_sync(_run_scripts)
+        if on_upgrade is not None:
+            await on_upgrade(session, before)
     _log.info("the database was upgraded", database=database.name, before=before, now=HEAD)
     return True
 

@@ -23,7 +23,7 @@ class Audit(Base):
     role: Mapped[str] = mapped_column(String(20))
     """viewer, operator or admin."""
     via: Mapped[str] = mapped_column(String(80))
-    """`cli`, `token:<id>` or `session:<id>`."""
+    """As `triggerer.domain.actors.Actor.via`."""
     action: Mapped[str] = mapped_column(String(40))
     """A value of `triggerer.operations.audit.Action`."""
     subject: Mapped[str] = mapped_column(Text)

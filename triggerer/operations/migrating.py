@@ -1,0 +1,31 @@
+"""Upgrades the tables of the database, for a person or a service that starts."""
+
+from __future__ import annotations
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.actors import Actor
+from triggerer.operations.audit import Action, record
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.migrate import upgrade
+from triggerer.store.schema.migrations import HEAD
+
+
+async def migrate(database: Database, actor: Actor) -> bool:
+    """Upgrade the tables to this release's revision; return False if they are at it already.
+
+    Raises:
+        As `triggerer.store.schema.migrate.upgrade`. Nothing was changed.
+    """
+
+    async def recorded(session: AsyncSession, before: str | None) -> None:
+        await record(
+            session,
+            actor,
+            Action.DATABASE_MIGRATE,
+            "database",
+            before={"revision": before},
+            after={"revision": HEAD},
+        )
+
+    return await upgrade(database, recorded)
