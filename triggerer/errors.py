@@ -279,7 +279,7 @@ class MethodNotThere(RequestError):
 
 
 class KeyReused(RequestError):
-    """The `Idempotency-Key` was used for another body. Nothing was changed."""
+    """The `Idempotency-Key`, or the id of the CloudEvent, was used for another request. Nothing was changed."""
 
 
 class BodyTooLarge(RequestError):

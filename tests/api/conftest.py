@@ -81,10 +81,11 @@ def make_context(settings: Settings, database: Database) -> ApiContext:
 @pytest.fixture
 async def api(sqlite_url: str, tmp_path: Path) -> AsyncIterator[Api]:
     async with open_database(sqlite_url) as database:
-        yield await _filled(database, tmp_path)
+        yield await filled(database, tmp_path)
 
 
-async def _filled(database: Database, home: Path) -> Api:
+async def filled(database: Database, home: Path) -> Api:
+    """Return the API over a database that gets tokens, a DAG with a queued event, and a run that runs."""
     settings = load_settings(environ={"TRIGGERER__CORE__HOME": str(home)})
     settings = replace(settings, api=replace(settings.api, rate_limit=100_000))
     tokens: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,16 @@ import orjson
 import pytest
 from sqlalchemy import func, select, text
 
+from tests.actors import TESTER
 from tests.api.conftest import Api
 from triggerer.api import context
 from triggerer.api.context import MOST_INSIDE
 from triggerer.config.sections import HookSettings
 from triggerer.domain.run_logs import log_path
 from triggerer.errors import StoreError
+from triggerer.operations.cleaning import clean
 from triggerer.store.dags.listing import list_dags
-from triggerer.store.schema.models import AssetEvent, Audit
+from triggerer.store.schema.models import ApiRequest, AssetEvent, Audit
 
 V1 = "/api/v1"
 CLOUD_EVENT = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "sold", "data": {"n": 1}}
@@ -136,6 +138,34 @@ async def test_a_run_that_is_asked_for_twice_with_a_key_is_queued_once(api: Api)
         )
     assert (first.status_code, again.status_code, other.status_code) == (201, 200, 422)
     assert first.json()["run_id"] == again.json()["run_id"]
+
+
+async def test_keys_are_deleted_with_the_data_of_their_time(api: Api) -> None:
+    async with api.client() as client:
+        keyed = {"Idempotency-Key": "k"}
+        body = {"asset": "orders"}
+        first = await client.post(f"{V1}/assets/events", json=body, headers=keyed)
+        long = timedelta(days=1)
+        for before, left in ((datetime.now(UTC) - long, 1), (datetime.now(UTC), 0)):
+            await clean(api.database, TESTER, before, ack_timeout=long)
+            async with api.database.reading() as session:
+                assert await session.scalar(select(func.count()).select_from(ApiRequest)) == left
+        # The event is still there, because it is the newest of its asset, and its own key knows the repeat.
+        again = await client.post(f"{V1}/assets/events", json=body, headers=keyed)
+    assert (again.status_code, again.json()) == (200, first.json())
+
+
+async def test_one_cloud_event_may_become_an_event_of_two_assets(api: Api) -> None:
+    async with api.client() as client:
+        sent = {"content": json.dumps(CLOUD_EVENT), "headers": STRUCTURED}
+        statuses = [
+            (await client.post(f"{V1}/events", params={"asset": asset}, **sent)).status_code  # type: ignore[arg-type]
+            for asset in ("orders", "report", "orders")
+        ]
+        other = {"content": json.dumps({**CLOUD_EVENT, "data": 2}), "headers": STRUCTURED}
+        changed = await client.post(f"{V1}/events", params={"asset": "orders"}, **other)  # type: ignore[arg-type]
+    assert statuses == [201, 201, 200]
+    assert changed.status_code == 422
 
 
 BINARY = {"ce-specversion": "1.0", "ce-id": "7", "ce-source": "/shop", "ce-type": "sold"}

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from litestar import Request
 from litestar.di import NamedDependency
 from litestar.params import FromPath, HeaderParameter, QueryParameter, SkipValidation
+from msgspec import Struct, json
 
 from triggerer.api.access.roles import Access
 from triggerer.api.context import ApiContext
@@ -41,3 +42,8 @@ IdempotencyKey = Annotated[
 def request_id(request: Request[Any, Any, Any]) -> str:
     """Return the id of the request, which the answer's header and the log have, too."""
     return str(request.scope["state"].get("request_id", ""))
+
+
+def as_bytes(path: str, body: Struct) -> bytes:
+    """Return a POST as bytes that are equal if both its path and the values of its body are equal."""
+    return path.encode() + b"\0" + json.encode(body, order="deterministic")

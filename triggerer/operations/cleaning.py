@@ -23,6 +23,7 @@ from triggerer.domain.instants import readable
 from triggerer.domain.run_logs import log_path
 from triggerer.errors import TriggererError
 from triggerer.operations.audit import Action, record
+from triggerer.store.access.requests import delete_keys
 from triggerer.store.backfills.cleaning import delete_backfill, old_backfills
 from triggerer.store.database.script import perform
 from triggerer.store.database.transactions import Database, database_now
@@ -110,6 +111,7 @@ async def clean(
     if not dry_run:
         # Before the first step, because each step deletes for good.
         async with database.transaction() as session:
+            await delete_keys(session, before)
             after = {"before": before.isoformat()}
             await record(session, actor, Action.DATABASE_CLEAN, "database", after=after)
     removed = await _clean_runs(database, cleaned)

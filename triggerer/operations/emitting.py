@@ -66,7 +66,7 @@ async def emit_once(
     create: bool = False,
     source: EventSource | None = None,
 ) -> tuple[AssetEventView, bool]:
-    """Record one event, or find the event that was recorded with this key.
+    """Record one event, or find the event of the asset that was recorded with this key.
 
     Args:
         key: The event's idempotency key. None: each call records an event.
@@ -74,7 +74,7 @@ async def emit_once(
     Returns:
         The event, and whether it is new.
     Raises:
-        KeyReused: The key belongs to another event.
+        KeyReused: The asset has an event with this key and another content.
         Others as `emit_event`.
     """
     found = await list_assets(session, asset=asset, limit=2)
@@ -92,20 +92,14 @@ async def emit_once(
         source_task_id=None if source is None else source.task_id,
         partition_key=partition_key,
     )
-    known = None if key is None else await find_event_by_key(session, key)
-    inserted = [] if known is not None else await record_events(session, [new])
+    inserted = await record_events(session, [new])
     if not inserted:
-        # Another request may have recorded it since we looked: its key made ours a repeat.
-        event_id = known if known is not None else await find_event_by_key(session, key or "")
+        event_id = await find_event_by_key(session, key or "", stored.id)
         (event,) = await list_asset_events(session, event_id=event_id)
-        if (event.asset_name, event.extra, event.partition_key) != (
-            stored.name,
-            _as_stored(extra),
-            partition_key,
-        ):
+        if (event.extra, event.partition_key) != (_as_stored(extra), partition_key):
             raise KeyReused(
-                "this Idempotency-Key was used for another event",
-                hint="use a new key for each event",
+                "an event with this identity and another content is stored",
+                hint="use a new Idempotency-Key, or a new id of the CloudEvent, for each event",
             )
         return event, False
     (event,) = await list_asset_events(session, event_id=inserted[0])

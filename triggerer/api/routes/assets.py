@@ -22,11 +22,13 @@ from triggerer.api.parameters import (
     IdempotencyKey,
     InPath,
     Prefix,
+    as_bytes,
 )
 from triggerer.api.responses import JsonResponse
 from triggerer.api.routing import creates, reads
 from triggerer.errors import BadRequest, NothingThere, RoleNeeded, UnknownAsset
 from triggerer.operations.emitting import EventSource, emit_once
+from triggerer.operations.repeats import is_repeat
 from triggerer.store.access.run_tokens import find_run_token, outlets_of
 from triggerer.store.dags.listing import list_assets
 from triggerer.store.events.following import follow_asset_events
@@ -151,6 +153,8 @@ async def emit(
     key_of_runs = await api.service_key() if access.run is not None else b""
     async with api.use.changing() as session:
         source = await _source(session, access, key_of_runs, data.asset)
+        if key is not None:
+            await is_repeat(session, access.actor(), key, as_bytes("/assets/events", data))
         event, is_new = await emit_once(
             session,
             access.actor(),

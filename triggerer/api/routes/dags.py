@@ -20,11 +20,13 @@ from triggerer.api.parameters import (
     IdempotencyKey,
     InPath,
     Prefix,
+    as_bytes,
 )
 from triggerer.api.responses import JsonResponse
 from triggerer.api.routing import alters, creates, reads
-from triggerer.errors import BadRequest, KeyReused, UnknownDag
+from triggerer.errors import BadRequest, UnknownDag
 from triggerer.operations.pausing import pause_dag, unpause_dag
+from triggerer.operations.repeats import is_repeat
 from triggerer.operations.triggering import trigger_dag
 from triggerer.scheduler.explaining import NextRun, WhyNot, next_runs, why_not
 from triggerer.store.dags.listing import list_dags
@@ -126,7 +128,7 @@ async def queue_run(
     Returns:
         The run, and whether it is new.
     Raises:
-        KeyReused: The earlier request asked for another run.
+        KeyReused: The earlier request asked for something else.
     """
     if wanted.logical_date is not None and wanted.logical_date.tzinfo is None:
         raise BadRequest("logical_date has no time zone", hint="end it with Z for UTC")
@@ -135,10 +137,10 @@ async def queue_run(
         digest = hashlib.sha256(f"{access.via}\0{dag_id}\0{key}".encode()).hexdigest()[:24]
         run_id = f"manual__key_{digest}"
     async with api.use.changing() as session:
-        if key is not None:
+        asked = as_bytes(f"/dags/{dag_id}/dagRuns", wanted)
+        if key is not None and await is_repeat(session, access.actor(), key, asked):
             found = await list_runs(session, dag=dag_id, run_id=run_id, limit=1)
             if found:
-                _refuse_other(found[0], wanted)
                 return found[0], False
         made = await trigger_dag(
             session,
@@ -150,19 +152,6 @@ async def queue_run(
             partition_key=wanted.partition_key,
         )
         return (await list_runs(session, dag=dag_id, run_id=made, limit=1))[0], True
-
-
-def _refuse_other(found: RunView, wanted: NewRun) -> None:
-    params = wanted.params or {}
-    is_same = (
-        (wanted.logical_date is None or wanted.logical_date == found.logical_date)
-        and (wanted.partition_key is None or wanted.partition_key == found.partition_key)
-        and all(found.params.get(name) == value for name, value in params.items())
-    )
-    if not is_same:
-        raise KeyReused(
-            "this Idempotency-Key was used for another run", hint="use a new key for each run"
-        )
 
 
 ROUTER = Router(

@@ -130,10 +130,12 @@ async def events_after(
     return [_view(*row) for row in await session.execute(query.limit(limit))]
 
 
-async def find_event_by_key(session: AsyncSession, key: str) -> int | None:
-    """Return the id of an event that no watcher made and that has this idempotency key, or None."""
+async def find_event_by_key(session: AsyncSession, key: str, asset_id: int) -> int | None:
+    """Return the id of an asset's event that no watcher made and that has this idempotency key, or None."""
     query = select(AssetEvent.id).where(
-        AssetEvent.idempotency_key == key, AssetEvent.watcher_id == 0
+        AssetEvent.idempotency_key == key,
+        AssetEvent.watcher_id == 0,
+        AssetEvent.asset_id == asset_id,
     )
     found: int | None = await session.scalar(query.order_by(AssetEvent.id).limit(1))
     return found

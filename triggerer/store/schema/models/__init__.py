@@ -1,6 +1,12 @@
 """The tables, one module for each aggregate."""
 
-from triggerer.store.schema.models.access import ApiKey, ApiLogin, ApiSession, ApiToken
+from triggerer.store.schema.models.access import (
+    ApiKey,
+    ApiLogin,
+    ApiRequest,
+    ApiSession,
+    ApiToken,
+)
 from triggerer.store.schema.models.assets import (
     Asset,
     AssetAlias,
@@ -34,6 +40,7 @@ from triggerer.store.schema.models.triggers import (
 __all__ = [
     "ApiKey",
     "ApiLogin",
+    "ApiRequest",
     "ApiSession",
     "ApiToken",
     "Asset",

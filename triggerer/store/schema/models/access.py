@@ -1,4 +1,4 @@
-"""Access to the HTTP API: tokens, sessions of the page, one-time login links, and the services' key.
+"""Access to the HTTP API: tokens, sessions of the page, one-time login links, keys of requests, and the services' key.
 
 No secret is stored, only its SHA-256. The secrets are random, so a slow hash would protect nothing more.
 """
@@ -58,6 +58,18 @@ class ApiLogin(Base):
     name: Mapped[str] = mapped_column(Text)
     role: Mapped[str] = mapped_column(String(20))
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class ApiRequest(Base):
+    """A request with an `Idempotency-Key`. Its row keeps the key from being used for another request."""
+
+    __tablename__ = "api_request"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of the sender and the key."""
+    request: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of what the request asks for."""
+    made_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
 class ApiKey(Base):

@@ -44,6 +44,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_api_login")),
     )
     op.create_table(
+        "api_request",
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("request", sa.String(length=64), nullable=False),
+        sa.Column("made_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_api_request")),
+    )
+    op.create_index(op.f("ix_api_request_made_at"), "api_request", ["made_at"], unique=False)
+    op.create_table(
         "api_token",
         sa.Column("id", sa.String(length=16), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),

@@ -1,0 +1,32 @@
+"""Recognizes a request that a sender repeats with its `Idempotency-Key`, and refuses a key that had another request.
+
+Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7. Two requests with one key at the same moment
+take turns here, where the draft would let us answer 409.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.actors import Actor
+from triggerer.errors import KeyReused
+from triggerer.store.access.requests import claim_key
+
+
+async def is_repeat(session: AsyncSession, actor: Actor, key: str, request: bytes) -> bool:
+    """Reserve the key for this request, in the caller's transaction; return whether the same request had it before.
+
+    Args:
+        request: All that decides about the result: the method, the path and the body.
+    Raises:
+        KeyReused: Another request of this sender had the key.
+    """
+    digest = hashlib.sha256(request).hexdigest()
+    first = await claim_key(session, sender=actor.via, key=key, request=digest)
+    if first is None or first == digest:
+        return first is not None
+    raise KeyReused(
+        "this Idempotency-Key was used for another request", hint="use a new key for each request"
+    )

@@ -1,0 +1,37 @@
+"""The requests that had an `Idempotency-Key`, so that a key is for one request."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import delete, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.store.access.secrets import digest_of
+from triggerer.store.database.transactions import database_now, insert_into
+from triggerer.store.schema.models import ApiRequest
+
+
+async def claim_key(session: AsyncSession, *, sender: str, key: str, request: str) -> str | None:
+    """Reserve a sender's key for a request in the caller's transaction.
+
+    The primary key decides between requests at the same moment: on PostgreSQL the later one waits here until the
+    transaction of the earlier one has ended. On SQLite there is one transaction at a time.
+
+    Args:
+        request: The digest of what the request asks for.
+    Returns:
+        None if the key is new, otherwise the digest of the request that has it.
+    """
+    digest = digest_of(f"{sender}\0{key}")
+    row = {"digest": digest, "request": request, "made_at": await database_now(session)}
+    insert = insert_into(session, ApiRequest).values(row).on_conflict_do_nothing()
+    if await session.scalar(insert.returning(ApiRequest.digest)) is not None:
+        return None
+    first = select(ApiRequest.request).where(ApiRequest.digest == digest)
+    return (await session.execute(first)).scalar_one()
+
+
+async def delete_keys(session: AsyncSession, before: datetime) -> None:
+    """Delete the keys of requests that were made before an instant."""
+    await session.execute(delete(ApiRequest).where(ApiRequest.made_at < before))
