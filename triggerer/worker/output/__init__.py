@@ -1,4 +1,4 @@
-"""Writes a task's data once, however often its run is attempted: the argument `output`."""
+"""The argument `output` of a task: it writes data once, however often the run is attempted."""
 
 from triggerer.worker.output.outputs import Output
 

@@ -1,4 +1,4 @@
-"""`output.delta`: Delta's own transaction identifiers, which the commit itself checks."""
+"""`output.delta`: each commit has one of Delta's transaction identifiers, which Delta checks in the commit itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DeltaTable:
     """A Delta table, which may not exist yet.
 
     Args:
-        table: The table's name, or its path if that has a slash.
+        table: The table's name. A text with a slash is the table's path.
     """
 
     def __init__(self, spark: SparkSession, table: str) -> None:
@@ -36,7 +36,7 @@ class DeltaTable:
         self._in_sql = f"delta.`{table.replace('`', '``')}`" if self._is_path else table
 
     def identity(self) -> str | None:
-        """Return Delta's id of the table, which is equal for all of its names; None: there is no table."""
+        """Return Delta's id of the table, whichever name the user gave. None: the table does not exist."""
         try:
             row: Any = self._spark.sql(f"DESCRIBE DETAIL {self._in_sql}").first()
         except Exception as error:
@@ -58,7 +58,7 @@ class DeltaTable:
         return int(latest["version"])
 
     def was_written(self, mark: str, *, after: int) -> bool:
-        """Return whether one of the versions after this one has the mark."""
+        """Return whether a version later than `after` has the mark."""
         (latest,) = self._history(1)
         newer = int(latest["version"]) - after
         if newer <= 1:
@@ -66,7 +66,7 @@ class DeltaTable:
         return any(row["userMetadata"] == mark for row in self._history(newer))
 
     def _history(self, limit: int) -> list[Any]:
-        """Return the latest versions, newest first. Without a limit, Delta would read every commit that it keeps."""
+        """Return the latest versions, newest first. Without a limit, Delta would read its whole log."""
         return self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT {limit}").collect()
 
     def write(self, df: DataFrame, mode: str, name: str, mark: str) -> None:
@@ -85,17 +85,17 @@ class DeltaTable:
 
 
 def check_mode(mode: str) -> None:
-    """Refuse a mode that Delta's identifiers do not serve.
+    """Refuse a mode in which Delta does not check its transaction identifiers.
 
     Raises:
-        OutputRefused: It is none of `append` and `overwrite`.
+        OutputRefused: The mode is neither `append` nor `overwrite`.
     """
     if mode not in _MODES:
         raise OutputRefused(f"output.delta has no mode {mode!r}", hint="use append or overwrite")
 
 
 def open_target(table: DeltaTable) -> str:
-    """Return what the calls for this table are counted by: its id, or its name while it does not exist."""
+    """Return the table's id, or its name while it does not exist. The calls of a try are counted by this identity."""
     return table.identity() or table.name
 
 
@@ -107,7 +107,7 @@ def write_delta(
     Args:
         target: The result of `open_target`.
     Raises:
-        OutputRefused: This attempt is a former one.
+        OutputRefused: This attempt is no longer the run's current one.
     """
     writing.require_current()
     is_new = target == table.name
@@ -118,10 +118,10 @@ def write_delta(
     except Exception as error:
         if not mentions(error, "ConcurrentTransactionException", "DELTA_CONCURRENT_TRANSACTION"):
             raise
-        # Another try committed at the same moment. The repeat finds its commit.
+        # Another try committed at the same moment. The second write finds that commit.
         table.write(df, mode, writing.name, mark)
     if is_new:
-        # A commit that creates a table from its name keeps no mark.
+        # Delta stores no mark in a commit that creates a table by name.
         names.identify(("delta", target), ("delta", open_target(table)))
         return "written"
     return "written" if table.was_written(mark, after=before) else "was_there"

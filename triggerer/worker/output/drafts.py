@@ -1,16 +1,16 @@
-"""Files that appear in a folder once: drafts, the commit, and the way from there to the readers.
+"""Writes the files of an output into a folder once: as a draft first, then a commit, then moves to the final names.
 
 A folder with outputs has a hidden folder, which Spark's readers ignore, as they ignore every name with a leading `_`:
 
     path/part-00000-<name>-c000.parquet           what readers see
     path/_triggerer/drafts/<name>.<mark>/...      a try's files, as Spark wrote them
     path/_triggerer/written/<name>.json           the commit: the draft's mark, and each file's final name
-    path/_triggerer/swept/<name>.<mark>/...       a draft on its way out
+    path/_triggerer/swept/<name>.<mark>/...       a draft that is being deleted
 
-The creation of the commit's file decides. Two tries that are alive at once try to create the same file, and one of them
-succeeds. From then on the draft's files are moved to their final names, one by one. If a try dies there, the next write
-to the folder by any task finishes the moves, because the commit's file names them all. Drafts without a commit's file
-are deleted by the next try of their output, and after a week by every other write to the folder.
+The commit is the creation of one file. Two tries that are alive at once try to create this file, and one succeeds.
+Then the draft's files are moved to their final names, one by one. If a try dies between the moves, the next write to
+the folder by any task finishes them, because the commit's file lists all moves. A draft without a commit is deleted by
+the next try of its output, or after a week by any write to the folder.
 
 This module is sent to Spark's servers, so it imports nothing of ours except `marks`, which is sent as well.
 """
@@ -28,7 +28,7 @@ _SPARKS_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Files(Protocol):
-    """A file system. Folders come into being with their first file."""
+    """A file system. A missing folder is made when a file is written into it."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -45,14 +45,14 @@ class Files(Protocol):
         """Create a file with its whole text at once; False if the file exists.
 
         Args:
-            by_way_of: Where the text is written first. Its folder must exist.
+            by_way_of: The path of a temporary file for the text. Its folder must exist.
         """
 
     def move(self, source: str, target: str) -> None:
-        """Move a file or folder. If the source is gone, an earlier call has moved it, and nothing happens."""
+        """Move a file or folder. Do nothing if the source is gone, because an earlier call has moved it."""
 
     def delete(self, path: str) -> None:
-        """Delete a file or a folder with all that it has, if it exists."""
+        """Delete a file, or a folder with its contents, if it exists."""
 
 
 def draft_path(path: str, name: str, mark: str) -> str:
@@ -61,10 +61,10 @@ def draft_path(path: str, name: str, mark: str) -> str:
 
 
 def prepare(files: Files, path: str, name: str) -> str | None:
-    """Finish and sweep what earlier tries left in the folder.
+    """Finish the commits of earlier tries, and delete their drafts.
 
     Returns:
-        The mark of the try that wrote the output; None: no try has.
+        The mark of the try that wrote this output. None: no try has written it.
     """
     for kind in ("swept", "drafts"):
         for entry in files.names(f"{path}/{HIDDEN}/{kind}"):
@@ -74,12 +74,12 @@ def prepare(files: Files, path: str, name: str) -> str | None:
 
 
 def commit(files: Files, path: str, name: str, mark: str) -> str:
-    """Let the readers see the draft, unless another try was faster.
+    """Commit the draft and move its files to their final names, unless another try has committed first.
 
     Returns:
         The mark of the try whose draft the readers see.
     Raises:
-        FileNotFoundError: A later try has swept the draft.
+        FileNotFoundError: A later try has deleted the draft.
     """
     draft = draft_path(path, name, mark)
     moves = [(one, _final_name(one, name)) for one in files.visible_below(draft)]
@@ -100,7 +100,7 @@ def discard(files: Files, path: str, name: str, mark: str) -> None:
 
 
 def _tidy(files: Files, path: str, kind: str, entry: str, name: str) -> None:
-    """Finish a draft that was committed. Delete one that will never be."""
+    """Finish the moves of a draft that was committed. Delete a draft that never will be."""
     of_name, _, mark = entry.rpartition(".")
     found = _commit_of(files, path, of_name)
     if found is None and of_name != name and not is_stale(mark):
@@ -108,7 +108,7 @@ def _tidy(files: Files, path: str, kind: str, entry: str, name: str) -> None:
     folder = f"{path}/{HIDDEN}/{kind}/{entry}"
     swept = f"{path}/{HIDDEN}/swept/{entry}"
     if found is None or found["mark"] != mark:
-        # A slow try may commit this draft right now. It cannot after the draft has moved.
+        # A slow try may commit this draft right now. Move the draft first: then that try can no longer commit.
         if kind == "drafts":
             files.move(folder, swept)
         found = _commit_of(files, path, of_name)
@@ -139,7 +139,7 @@ def _commit_of(files: Files, path: str, name: str) -> dict[str, Any] | None:
 
 
 def _final_name(relative: str, name: str) -> str:
-    """Return a name that no other output has: Spark's own, with the output's name in place of the job's id."""
+    """Return Spark's name of the file, with the output's name in place of the job's id. The result is unique."""
     folder, slash, file = relative.rpartition("/")
     renamed, count = _SPARKS_ID.subn(name, file, count=1)
     return f"{folder}{slash}{renamed if count else f'{name}-{file}'}"

@@ -1,4 +1,4 @@
-"""Files of any file system that Hadoop knows, for `drafts`, through the JVM of a classic session."""
+"""The file systems of Hadoop, for `drafts`. The calls go through the JVM of a classic session."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class HadoopFiles:
-    """HDFS, an object store, or whatever else the session's Hadoop settings name.
+    """HDFS, an object store, or another file system of the session's Hadoop settings.
 
-    Moves are renames. HDFS renames at once. An object store copies each object, and shows it when it is complete.
+    A move is a rename. HDFS renames in one step. An object store copies each object, and shows a copy once it is whole.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -27,7 +27,7 @@ class HadoopFiles:
 
     @property
     def local_root(self) -> str | None:
-        """The path on this machine; None: it is elsewhere."""
+        """The path on this machine. None: the path is on another file system."""
         uri = self._path(self.root).toUri()
         return str(uri.getPath()) if uri.getScheme() == "file" else None
 
@@ -75,14 +75,14 @@ class HadoopFiles:
         if not self.exists(source):
             return
         if self.exists(target):
-            # An object store that died between the copy and the deletion.
+            # An earlier move in an object store was interrupted after the copy, before the deletion.
             self.delete(source)
             return
         self._fs.mkdirs(self._path(target).getParent())
         try:
             renamed = self._fs.rename(self._path(source), self._path(target))
         except Py4JJavaError:
-            # Another try may have moved it in between. Some file systems then answer False, others raise.
+            # Another try may have moved the file meanwhile. Some file systems then answer False, others raise.
             if self.exists(source):
                 raise
             return
@@ -93,14 +93,14 @@ class HadoopFiles:
         self._fs.delete(self._path(path), True)
 
     def _rename_to_new(self, source: str, target: str) -> bool:
-        """Rename a file unless the target exists, at once where the file system can do that, as HDFS can."""
+        """Rename a file unless the target exists. Check and rename are one step on HDFS, but not everywhere."""
         from py4j.protocol import Py4JJavaError
 
         hadoop: Any = self._jvm.org.apache.hadoop.fs
         try:
             context = hadoop.FileContext.getFileContext(self._path(self.root).toUri(), self._conf)
         except Py4JJavaError:
-            # Some object stores have no such class. Their answer to `exists` is a moment old.
+            # Some object stores lack this class. The target may have appeared after the check for it.
             return bool(self._fs.rename(self._path(source), self._path(target)))
         options = self._gateway.new_array(hadoop.Options.Rename, 0)
         try:

@@ -1,10 +1,10 @@
-"""`output.iceberg`: a snapshot on a branch of its own, which the commit picks into the table unless it has this name.
+"""`output.iceberg`: a try writes a snapshot on a branch of its own, and the commit picks that snapshot into the table.
 
-The name stands in the snapshot's summary as Iceberg's `wap.id`. Picking a snapshot whose `wap.id` the table has already
-is refused by Iceberg, in the commit itself, so two tries that are alive at once cannot both succeed.
+The snapshot has the output's name as Iceberg's `wap.id`. Iceberg refuses to pick a second snapshot with the same
+`wap.id`, in the commit itself. So two tries that are alive at once cannot both succeed.
 
-Branches need Iceberg's SQL extensions. Without them the rows are appended at once, after a look at the snapshots; then
-only the question to the service keeps two live tries apart.
+Branches need Iceberg's SQL extensions. Without the extensions, the try looks for the name in the table's snapshots,
+asks the service whether it is current, and appends the rows directly. Then only the service keeps two live tries apart.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class IcebergTable:
         self.name = table
 
     def writer_of(self, name: str) -> str | None:
-        """Return the mark of the call that wrote this output; None: the table's history does not have it."""
+        """Return the mark of the call that wrote this output. None: the table's history does not have the output."""
         named = f"own.summary['wap.id'] = '{name}' OR own.summary['published-wap-id'] = '{name}'"
         snapshots = f"{self.name}.snapshots"
-        # Most often there is none. The question for the table's history takes three times as long.
+        # Usually no snapshot has the name. The query for the table's history takes three times as long as this one.
         if not self._spark.sql(f"SELECT 1 FROM {snapshots} own WHERE {named}").take(1):
             return None
         rows = self._spark.sql(
@@ -53,7 +53,7 @@ class IcebergTable:
         return str(rows[0][0]) if rows else None
 
     def create_branch(self, branch: str) -> bool:
-        """Branch off the table's present state; False if the session lacks Iceberg's SQL extensions."""
+        """Make a branch at the table's present state. Return False if the session lacks Iceberg's SQL extensions."""
         try:
             self._spark.sql(f"ALTER TABLE {self.name} CREATE BRANCH `{branch}`")
         except Exception as error:
@@ -67,12 +67,12 @@ class IcebergTable:
         self._spark.sql(f"ALTER TABLE {self.name} DROP BRANCH IF EXISTS `{branch}`")
 
     def drafts(self) -> dict[str, int]:
-        """Return the snapshot of each of our branches."""
+        """Return the snapshot ids of our branches, by branch."""
         rows = self._spark.sql(f"SELECT name, snapshot_id FROM {self.name}.refs").collect()
         return {row[0]: row[1] for row in rows if row[0].startswith(_BRANCH)}
 
     def append(self, df: DataFrame, name: str, mark: str, *, branch: str | None = None) -> None:
-        """Add the rows to the table, or to a branch of it."""
+        """Add the rows to the table, or to one of its branches."""
         target = self.name if branch is None else f"{self.name}.`branch_{branch}`"
         (
             df.writeTo(target)
@@ -82,7 +82,7 @@ class IcebergTable:
         )
 
     def pick(self, snapshot_id: int) -> bool:
-        """Add a branch's snapshot to the table; False if the table has an output of this name already."""
+        """Add a branch's snapshot to the table. Return False if the table has an output of this name already."""
         catalog, name = self._split()
         call = f"CALL {catalog}.system.cherrypick_snapshot('{name}', {snapshot_id})"
         try:
@@ -102,10 +102,10 @@ class IcebergTable:
 
 
 def write_iceberg(df: DataFrame, table: IcebergTable, writing: Writing) -> Outcome:
-    """Append the rows in one commit, unless an earlier try has.
+    """Append the rows in one commit, unless an earlier try has done so.
 
     Raises:
-        OutputRefused: This attempt is a former one.
+        OutputRefused: This attempt is no longer the run's current one.
     """
     writing.require_current()
     found = table.writer_of(writing.name)
@@ -124,10 +124,10 @@ def write_iceberg(df: DataFrame, table: IcebergTable, writing: Writing) -> Outco
 def _append_and_pick(df: DataFrame, table: IcebergTable, writing: Writing, branch: str) -> str:
     try:
         table.append(df, writing.name, writing.mark, branch=branch)
-        # The last moment before the commit.
+        # Ask as late as possible, directly before the commit.
         writing.require_current()
         drafts = table.drafts()
-        # Without the branch, a later try has swept it, and has written the output before.
+        # If the branch is gone, a later try has dropped it.
         is_mine = branch in drafts and table.pick(drafts[branch])
         found = writing.mark if is_mine else table.writer_of(writing.name)
         if found is None:
@@ -141,7 +141,7 @@ def _append_and_pick(df: DataFrame, table: IcebergTable, writing: Writing, branc
 
 
 def _sweep(table: IcebergTable, writing: Writing, drafts: Iterable[str], *, own: str) -> None:
-    """Drop the branches of earlier tries of this output, and those of other outputs that are a week old."""
+    """Drop the branches of this output's earlier tries, and branches of other outputs that are a week old."""
     for branch in drafts:
         of_this = branch.startswith(_branches_of(writing.name))
         mark = branch.removeprefix(_BRANCH).split("__")[-1]

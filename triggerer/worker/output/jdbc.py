@@ -1,7 +1,7 @@
-"""`output.jdbc`: Spark writes a draft table, and one statement moves its rows, together with a row for the token.
+"""`output.jdbc`: Spark writes a draft table. Then one statement stores the token and moves the draft's rows.
 
-Statements reach the database through Spark's option `sessionInitStatement`, which Spark's own connection executes. So
-they need no driver but the one that writes the rows, and work over Connect as in a classic session.
+Spark's own connection executes the statements, as its option `sessionInitStatement`. So the statements use the driver
+that writes the rows, and work in classic sessions and over Connect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """The database behind a URL, as Spark's JDBC source reaches it.
+    """The connection of Spark's JDBC source to the database of a URL.
 
     Raises:
         OutputRefused: The database is not PostgreSQL.
@@ -36,16 +36,16 @@ class Connection:
         self._spark = spark
         self._options = {
             "driver": "org.postgresql.Driver",
-            # The draft has the types of the target, and PostgreSQL reads a text as whatever the column is.
+            # PostgreSQL converts a text to the type of the draft's column, which is the type of the target's column.
             "stringtype": "unspecified",
             **(properties or {}),
             "url": url,
         }
 
     def execute(self, statement: str, *, then: str = "SELECT 1") -> Sequence[Any]:
-        """Execute a statement, which commits at once, and return the rows of a query after it."""
+        """Execute and commit a statement. Then execute the query `then`, and return its rows."""
         reader = self._spark.read.format("jdbc").options(**self._options)
-        # With a fetch size, Spark switches the automatic commit off.
+        # With a fetch size, Spark would switch the automatic commit off.
         reader = reader.option("fetchsize", 0).option("sessionInitStatement", statement)
         return reader.option("query", then).load().collect()
 
@@ -56,7 +56,7 @@ class Connection:
         return reader.option("query", query).load().columns
 
     def write(self, df: DataFrame, table: str) -> None:
-        """Add rows to a table, in a transaction for each partition."""
+        """Add rows to a table. Each partition of the frame is a transaction."""
         writer = df.write.format("jdbc").mode("append").options(**self._options)
         writer.option("dbtable", table).save()
 
@@ -64,12 +64,12 @@ class Connection:
 def write_jdbc(
     df: DataFrame, connection: Connection, table: str, writing: Writing, *, key: Sequence[str]
 ) -> Outcome:
-    """Write the rows in one transaction, unless an earlier try has. A row replaces the one with the same key.
+    """Write the rows in one transaction, unless an earlier try has done so. A row replaces the row with the same key.
 
     Args:
-        key: The columns of a unique constraint; empty: every row is a new one.
+        key: The columns of a unique constraint. Empty: the rows are added.
     Raises:
-        OutputRefused: This attempt is a former one, or the rows do not fit the table.
+        OutputRefused: This attempt is no longer the run's current one, or the rows do not fit the table.
     """
     writing.require_current()
     columns = _matching(df.columns, connection.columns(table), table)
@@ -81,7 +81,7 @@ def write_jdbc(
         connection.execute(output.create_draft(columns))
         try:
             connection.write(df.toDF(*columns), output.draft)
-            # The token's row decides. A former attempt that gets past this is stopped by that row.
+            # This question only saves work. If a former attempt passes here, the unique row of the token stops it.
             writing.require_current()
             with _explained(table, keys):
                 rows = connection.execute(output.merge(columns, keys), then=output.look())
@@ -91,10 +91,10 @@ def write_jdbc(
 
 
 def _matching(wanted: Sequence[str], known: Sequence[str], where: str) -> list[str]:
-    """Return the names as they are known, which may differ in case.
+    """Return the wanted names in the spelling of the known ones, which may differ in upper and lower case.
 
     Raises:
-        OutputRefused: A name is not known.
+        OutputRefused: A wanted name is not known.
     """
     by_lower = {name.lower(): name for name in known}
     found = []
@@ -110,7 +110,7 @@ def _matching(wanted: Sequence[str], known: Sequence[str], where: str) -> list[s
 
 @contextmanager
 def _explained(table: str, key: Sequence[str]) -> Iterator[None]:
-    """Turn the database's refusals of the last statement into a sentence."""
+    """During the block, turn known errors of the database into a sentence with advice."""
     try:
         yield
     except Exception as error:

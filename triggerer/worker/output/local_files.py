@@ -1,4 +1,4 @@
-"""Files of this machine, for `drafts`. This module is sent to Spark's servers, so it imports nothing of ours."""
+"""The files of this machine, for `drafts`. Spark's servers receive this module, so it imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LocalFiles:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # Two tries at the same moment could both pass here. Only the question to the service is left then.
+            # Two tries may both pass here at the same moment. On such a file system, only the service keeps them apart.
             if Path(path).exists():
                 return False
             Path(by_way_of).rename(path)
@@ -70,13 +70,13 @@ class LocalFiles:
             else:
                 Path(path).unlink(missing_ok=True)
         except FileNotFoundError:
-            # Another try deletes the same draft at this moment.
+            # Another try is deleting the same draft.
             self.delete(path)
 
 
 def is_hidden(name: str) -> bool:
     """Return whether Spark's readers ignore a file or folder of this name."""
-    # As Spark decides it: the folder of a partition column may begin with an underscore.
+    # Spark's own rule: the folder of a partition column may begin with an underscore.
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 

@@ -1,4 +1,4 @@
-"""Marks tell the tries of an output apart. This module is sent to Spark's servers, so it imports nothing of ours."""
+"""Marks: each try of an output has its own. Spark's servers receive this module, so it imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from typing import Final
 
 STALE_AFTER_S: Final = 7 * 24 * 3600
-"""A draft of another run is left alone for this long, because that run may still be writing it."""
+"""A draft of another run is not deleted before this age, because that run may still be writing it."""
 _TIME_DIGITS: Final = 8
 
 
 def new_mark() -> str:
-    """Return 16 hexadecimal digits: the time in seconds, and 8 random ones."""
+    """Return 16 hexadecimal digits: 8 for the time in seconds, and 8 random ones."""
     return f"{_time_digits(time.time())}{secrets.token_hex(4)}"
 
 
@@ -22,7 +22,7 @@ def is_stale(mark: str) -> bool:
 
 
 def oldest_fresh() -> str:
-    """Return the first digits of the oldest mark that is not stale. They sort as the times do."""
+    """Return the first 8 digits of the oldest mark that is not stale. Marks sort by time."""
     return _time_digits(time.time() - STALE_AFTER_S)
 
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """Writes data once for the same DAG, run, task and repetition, however often the run is attempted.
+    """Writes the data of a task once, however often its run is attempted. A cleared task writes its data again.
 
     Each writer returns `written`, or `was_there` if an earlier try of the task has written this output. A writer does
-    not compare rows: a retry whose input has changed keeps the rows of the first try. The second call for one target is
-    another output, so the calls for one target must come in the same order in every try.
+    not compare rows: if the input of a retry has changed, the rows of the first try stay. The second call for a target
+    is another output, so the calls for a target must come in the same order in every try.
 
     Args:
         token: The output's identity, see `triggerer.domain.outputs`.
@@ -51,20 +51,21 @@ class Output:
             path: The folder, as in `df.write.parquet`.
             partition_by: Columns whose values become folders.
         Raises:
-            OutputRefused: This attempt is a former one, or the path is out of reach over Spark Connect.
+            OutputRefused: This attempt is no longer the run's current one, or the Spark Connect server cannot reach the
+                path.
         """
         place = open_place(_session(df, "parquet"), str(path))
         writing = self._begin("parquet", place.identity)
         return write_parquet(df, place, writing, partition_by=_names(partition_by))
 
     def delta(self, df: DataFrame, table: str, *, mode: str = "append") -> Outcome:
-        """Write the rows to a Delta table, which is created if it does not exist.
+        """Write the rows to a Delta table. The table is created if it does not exist.
 
         Args:
-            table: Its name, or its path if that has a slash.
+            table: The table's name. A text with a slash is the table's path.
             mode: `append` or `overwrite`.
         Raises:
-            OutputRefused: This attempt is a former one, or the table is not Delta's.
+            OutputRefused: This attempt is no longer the run's current one, or the table is not Delta's.
         """
         delta_tables.check_mode(mode)
         found = delta_tables.DeltaTable(_session(df, "delta"), str(table))
@@ -76,7 +77,7 @@ class Output:
         """Append the rows to an Iceberg table, which must exist.
 
         Raises:
-            OutputRefused: This attempt is a former one.
+            OutputRefused: This attempt is no longer the run's current one.
         """
         found = iceberg_tables.IcebergTable(_session(df, "iceberg"), table)
         writing = self._begin("iceberg", table.lower())
@@ -94,12 +95,13 @@ class Output:
         """Write the rows to a table of a PostgreSQL database, in one transaction.
 
         Args:
-            url: As in `df.write.jdbc`.
-            table: Its name as in SQL. It must exist, and its schema must allow new tables.
-            key: The columns of a unique constraint: a row replaces the one with the same key. `()`: rows are added.
-            properties: Such as `user` and `password`.
+            url: The URL of the database, as in `df.write.jdbc`.
+            table: The table's name as in SQL. The table must exist, and its schema must allow new tables.
+            key: The columns of a unique constraint: a row replaces the row with the same key. `()`: rows are added.
+            properties: Properties of the connection, such as `user` and `password`.
         Raises:
-            OutputRefused: This attempt is a former one, the database is another one, or the rows do not fit the table.
+            OutputRefused: This attempt is no longer the run's current one, the database is not PostgreSQL, or the rows
+                do not fit the table.
         """
         connection = jdbc_tables.Connection(_session(df, "jdbc"), url, properties)
         writing = self._begin("jdbc", (url, table))
@@ -114,7 +116,7 @@ def _session(df: Any, writer: str) -> Any:
     """Return the frame's session.
 
     Raises:
-        OutputRefused: It is no Spark DataFrame.
+        OutputRefused: `df` is no Spark DataFrame.
     """
     session = getattr(df, "sparkSession", None)
     if session is None:

@@ -1,4 +1,4 @@
-"""`output.parquet`: a draft, the commit, and the moves to the final names. `drafts` has the details."""
+"""`output.parquet`: Spark writes a draft, and `drafts` commits it and moves its files to their final names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_parquet(
     """Add the rows to the folder once.
 
     Raises:
-        OutputRefused: This attempt is a former one.
+        OutputRefused: This attempt is no longer the run's current one.
     """
     name, mark = writing.name, writing.mark
     writing.require_current()
@@ -32,12 +32,12 @@ def write_parquet(
         except Exception:
             _discard(place, writing)
             raise
-        # The last moment before the commit.
+        # Ask as late as possible, directly before the commit.
         writing.require_current()
         try:
             found = place.commit(name, mark)
         except FileNotFoundError:
-            # The draft was swept, so there is a later attempt, and this says so.
+            # The draft was deleted, so there is a later attempt. The next line raises the error that says so.
             writing.require_current()
             raise
         df.sparkSession.catalog.refreshByPath(place.identity)
@@ -48,5 +48,5 @@ def _discard(place: Place, writing: Writing) -> None:
     try:
         place.discard(writing.name, writing.mark)
     except Exception:
-        # The write's own error is the one to tell, and the next try sweeps the draft.
+        # The user needs the error of the write, not this one. The next try deletes the draft.
         logger.exception("a draft could not be deleted")

@@ -1,4 +1,4 @@
-"""Where `output.parquet` keeps its drafts: on this machine, on a file system of Hadoop's, or at a Connect server."""
+"""The places of the drafts of `output.parquet`: this machine, a file system of Hadoop, or a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Place(Protocol):
     """A folder for Parquet files. `drafts` describes the methods."""
 
     identity: str
-    """Equal for all names of the folder."""
+    """An identity of the folder, equal for all of its names."""
 
     def draft(self, name: str, mark: str) -> str: ...
     def prepare(self, name: str) -> str | None: ...
@@ -40,12 +40,12 @@ def open_place(spark: SparkSession, path: str) -> Place:
 
 
 class _PlaceOfDriver:
-    """A folder that this process reaches itself, or through its session's JVM."""
+    """A folder that this process reaches directly, or through the JVM of its session."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         hadoop = HadoopFiles(spark, path)
         self.identity = hadoop.root
-        # The JVM runs on this machine, so a local path of its is one of this process, too.
+        # The JVM runs on this machine, so a local path of the JVM is also a local path of this process.
         self._files: drafts.Files = hadoop if hadoop.local_root is None else LocalFiles()
         self._root = hadoop.local_root or hadoop.root
 
@@ -101,7 +101,7 @@ class _PlaceOfServer:
         from pyspark.sql.functions import udf
 
         for module in (marks, local_files, drafts):
-            # The server's Python need not have triggerer.
+            # triggerer need not be installed on the server.
             register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         files, root = LocalFiles(), self._root
 

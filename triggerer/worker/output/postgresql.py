@@ -35,7 +35,7 @@ class Output:
         return f"{self._schema}{_DRAFT}_{self._digest}_{self.mark}"
 
     def prepare(self) -> str:
-        """Create the table of tokens, and drop the drafts of this output's earlier tries, and those a week old."""
+        """Create the table of tokens. Drop the drafts of this output's earlier tries, and all drafts of a week ago."""
         return f"""
 DO $body$
 DECLARE draft regclass;
@@ -70,16 +70,17 @@ END $body$"""
         )
 
     def create_draft(self, columns: Sequence[str]) -> str:
-        """Create the draft with the types that the target's columns have."""
+        """Create the draft with the target's columns and their types."""
         listed = ", ".join(map(_quoted, columns))
         return (
             f"CREATE UNLOGGED TABLE {self.draft} AS SELECT {listed} FROM {self.table} WHERE false"
         )
 
     def merge(self, columns: Sequence[str], key: Sequence[str]) -> str:
-        """Store the token, and move the draft's rows if no other try has stored it. One statement is one transaction.
+        """Store the token and move the draft's rows, unless another try has stored the token. This is one transaction.
 
-        A try at the same moment waits at the token's row for the first one's commit, and then moves nothing.
+        If two tries execute this statement at the same moment, the second waits for the commit of the first, finds the
+        token, and moves nothing.
         """
         listed = ", ".join(map(_quoted, columns))
         return f"""
@@ -115,7 +116,7 @@ SELECT {listed} FROM {self.draft} WHERE EXISTS (SELECT 1 FROM token){_on_conflic
 
     @property
     def _target(self) -> str:
-        """An expression for the target's full name, which is equal however the user names it."""
+        """An SQL expression for the target's full name. It is the same whether or not the user gives the schema."""
         return (
             "(SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n"
             f" ON n.oid = c.relnamespace WHERE c.oid = {_text(self.table)}::regclass)"

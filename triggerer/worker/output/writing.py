@@ -18,9 +18,9 @@ class Writing:
     """One call of a writer.
 
     Args:
-        name: The output's token, with the call's number appended if it is not the first for its target.
+        name: The output's name: the token for the first call for a target, and `<token>-<n>` for the n-th call.
         try_mark: The mark of the task's try, see `marks`.
-        call: The number of the call in its try.
+        call: The number of the call in its try, over all targets.
         may_commit: Asks the service whether this attempt is still the run's current one.
     """
 
@@ -31,11 +31,11 @@ class Writing:
 
     @property
     def mark(self) -> str:
-        """The text that tells this call from all others, in this try and in every other."""
+        """The mark of this call. No other call of any try has the same mark."""
         return f"{self.try_mark}_{self.call}"
 
     def require_current(self) -> None:
-        """Refuse to go on in a former attempt.
+        """Raise an error if this attempt is no longer the run's current one.
 
         Raises:
             OutputRefused: The run has a later attempt, or has ended.
@@ -47,14 +47,14 @@ class Writing:
             )
 
     def outcome(self, found: str, target: str) -> Outcome:
-        """Return the result of the call, by the mark of the call that wrote the output.
+        """Return `written` if this call wrote the output, and `was_there` if an earlier try did.
 
         Args:
             found: The mark that was found at the target.
             target: The target's name in the message.
         Raises:
-            OutputRefused: An earlier call of this very try wrote it, under another name of the target. Its rows would
-                pass for the rows of this call.
+            OutputRefused: An earlier call of the same try wrote this output, under another name of the target. So this
+                call's rows are not written.
         """
         if found == self.mark:
             return "written"
@@ -82,6 +82,6 @@ class Names:
         return self._token if number == 1 else f"{self._token}-{number}"
 
     def identify(self, target: Hashable, as_target: Hashable) -> None:
-        """Count the calls for a target under another identity, which it got by being created."""
+        """Count the calls for a target under a new identity, because the table was created meanwhile and has an id."""
         with self._lock:
             self._calls[as_target] += self._calls.pop(target)

@@ -1,7 +1,4 @@
-"""Spark: a session for the worker, warm before the first run, and events as DataFrames.
-
-Nothing here imports PySpark before a session is opened.
-"""
+"""Spark: sessions, their JVM, and events as DataFrames. Nothing here imports PySpark before a session is opened."""
 
 from triggerer.config import SparkSettings
 from triggerer.worker.spark.dataframes.dataframe import EVENT_COLUMNS, to_dataframe

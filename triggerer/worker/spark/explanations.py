@@ -1,7 +1,4 @@
-"""Sentences for errors of Spark: what happened, and what to do. Spark's own text stands below them.
-
-Nothing here imports PySpark.
-"""
+"""Sentences for errors of Spark: the event, and what to do. Spark's own text follows below. No PySpark is imported."""
 
 from __future__ import annotations
 
@@ -170,11 +167,11 @@ _EXPLANATIONS: Final = tuple(
         ),
     )
 )
-"""The first that matches counts: special ones come before general ones."""
+"""The first entry that matches counts, so special entries come before general ones."""
 
 
 def explain_spark(error: BaseException) -> str | None:
-    """Return a sentence about an error of Spark, with what to do; None: there is nothing to add to Spark's own text."""
+    """Return a sentence about an error of Spark, with advice. None: Spark's own text is enough."""
     for one in _chain(error):
         if not type(one).__module__.startswith(_SPARKS):
             continue
@@ -187,12 +184,12 @@ def explain_spark(error: BaseException) -> str | None:
 
 
 def without_stacktrace(text: str) -> str:
-    """Return an error's text without the frames of the JVM, which hide the one useful sentence. The log has them."""
+    """Return an error's text without the JVM's stack frames, which hide the useful sentence. The log has the frames."""
     return _JAVA_FRAME.sub("", _STACKTRACE.sub("", text)).rstrip()
 
 
 def coordinate_of(source: str) -> str | None:
-    """Return the Maven coordinate of a data source for the PySpark that is installed; None: it is not known."""
+    """Return the Maven coordinate of a data source for the installed PySpark. None: the source is not known."""
     spark = _pyspark_version()
     minor = ".".join(spark.split(".")[:2])
     delta = (

@@ -1,4 +1,4 @@
-"""Reads from Spark how far a run's work is, about once a second, and tells it when it has changed."""
+"""Reads the progress of a run's work from Spark about once a second, and reports each change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ProgressWatch:
     """Watches a run's sessions in a thread, from `follow` to `stop`.
 
     Args:
-        tell: Receives the progress when it has changed. Called from the thread.
+        tell: Receives the progress at each change. The watching thread calls it.
 
     Attributes:
         session: The session that is watched.
@@ -48,7 +48,7 @@ class ProgressWatch:
         self._counts_rows = False
 
     def follow(self, session: SparkSession) -> None:
-        """Start watching this session, in place of a former one. Can be repeated."""
+        """Watch this session instead of the former one. The method may be called again."""
         if session is self.session:
             return
         self.session = session
@@ -62,7 +62,7 @@ class ProgressWatch:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the watch. Nothing is told afterwards, unless the thread was telling just now."""
+        """End the watch. Afterwards at most the report that is being made reaches `tell`."""
         self._ended.set()
 
     def _watch(self) -> None:
@@ -78,7 +78,7 @@ class ProgressWatch:
                 self._tell(progress)
 
     def progress(self) -> Progress | None:
-        """Return the sum of all stages that were seen; None: there was none."""
+        """Return the sum of all stages that were seen. None: no stage was seen."""
         stages = list(self._stages.values())
         if not stages:
             return None
@@ -94,7 +94,7 @@ class ProgressWatch:
         )
 
     def _look(self) -> None:
-        """Read the stages that are active, and once more the stages that were active before."""
+        """Read the active stages, and one last time the stages that were active before."""
         session = self.session
         assert session is not None
         context: Any = session.sparkContext
@@ -116,7 +116,7 @@ class ProgressWatch:
     def _on_connect(
         self, stages: Iterable[Any], inflight_tasks: int, operation_id: str | None, done: bool
     ) -> None:
-        """Note the progress of one operation. The client calls it from the thread that executes the operation."""
+        """Store the progress of one operation. The client calls this method from the operation's own thread."""
         for stage in stages:
             self._stages[operation_id, stage.stage_id] = _Stage(
                 tasks=stage.num_tasks,

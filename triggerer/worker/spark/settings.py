@@ -1,4 +1,4 @@
-"""The configuration of a session: the user's settings over our defaults, and checks of both."""
+"""The configuration of a session: our defaults, the user's settings, which replace them, and checks of both."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _LOOPBACK: Final = "127.0.0.1"
 
 _SHARING: Final = {
     "spark.dynamicAllocation.enabled": "true",
-    # Dynamic allocation needs this or a shuffle service, which few clusters run.
+    # Dynamic allocation needs this setting, or a shuffle service, which few clusters have.
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.executorIdleTimeout": "10s",
-    # Spark alone never gives up executors with shuffle files or cached data. Lost data is computed again, so these
-    # times are longer than a usual pause between two jobs of a run.
+    # By default Spark never returns executors with shuffle files or cached data. Returned data must be computed again,
+    # so these times are longer than a usual pause between two jobs of a run.
     "spark.dynamicAllocation.shuffleTracking.timeout": "30s",
     "spark.dynamicAllocation.cachedExecutorIdleTimeout": "60s",
 }
@@ -43,7 +43,7 @@ _OWN_ALLOCATION: Final = frozenset({"spark.dynamicAllocation.enabled", "spark.ex
 _DRIVER_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _EXIT_NAME: Final = "ExitOnOutOfMemoryError"
 _EXIT: Final = f"-XX:+{_EXIT_NAME}"
-"""Otherwise only the thread ends that needed memory, and Spark may wait for its result for ever."""
+"""With this option, a JVM without memory exits. Otherwise only one thread ends, and Spark may wait for it for ever."""
 
 
 def mode_of(settings: SparkSettings) -> str:
@@ -81,9 +81,9 @@ def mode_of(settings: SparkSettings) -> str:
 
 
 def connect_server(spark: Mapping[str, Any]) -> str | None:
-    """Return the address of the Spark Connect server in the JSON of `[spark]`, without secrets; None: no server.
+    """Return the address of the Spark Connect server in the JSON of `[spark]`, without secrets.
 
-    If the settings are malformed, there is no server either, and no session can be opened.
+    None: the settings name no server, or are malformed, so that no session can be opened.
     """
     try:
         settings = SparkSettings.from_json(spark)
@@ -123,7 +123,7 @@ def master_of(settings: SparkSettings) -> str:
 
 
 def is_local(master: str) -> bool:
-    """Return whether driver and executors share one JVM on this machine."""
+    """Return whether this master is local: driver and executors share one JVM on this machine."""
     return master == "local" or master.startswith("local[")
 
 
@@ -144,23 +144,23 @@ def classic_conf(
     elsewhere: frozenset[str],
     python_daemon: str | None = None,
 ) -> dict[str, str]:
-    """Return the whole configuration with which a classic session starts.
+    """Return the complete configuration with which a classic session starts.
 
     Args:
-        warehouse: The directory of tables without a path of their own.
-        java_options: Options for the driver's JVM. The user's `extraJavaOptions` follow them, and win.
-        elsewhere: The keys that the operator's `spark-defaults.conf` sets. Our defaults do not override them.
+        warehouse: The directory for tables without a path.
+        java_options: Options for the driver's JVM. The user's `extraJavaOptions` come later, and replace them.
+        elsewhere: The keys of the operator's `spark-defaults.conf`. Our defaults do not replace these settings.
         python_daemon: The module that starts Python workers; None: PySpark's own.
     """
     master = master_of(settings)
     defaults = {
         "spark.app.name": app_name,
-        # A progress bar is for a person at a terminal. In a log it is noise.
+        # No progress bar, because the output goes into a log.
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Tasks of a run that are executed side by side have a pool each. Without pools this changes nothing.
+        # Tasks of a run that are executed side by side have a pool each. Without pools this setting has no effect.
         "spark.scheduler.mode": "FAIR",
-        # A cancelled Python function goes on for this time. Spark's own default is two seconds.
+        # A cancelled Python function is killed after this time. Spark's default is two seconds.
         "spark.python.task.killTimeout": "100ms",
     }
     if python_daemon is not None:
@@ -170,19 +170,19 @@ def classic_conf(
             "spark.ui.enabled": "false",
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
-            # Spark's own default of 200 would start 200 nearly empty tasks for a handful of events.
+            # Spark's default of 200 would start 200 nearly empty tasks for a handful of events.
             "spark.sql.shuffle.partitions": str(max(4, 2 * local_cores(master))),
             "spark.sql.warehouse.dir": str(warehouse),
             _DRIVER_OPTIONS: shlex_join([_EXIT, *java_options]),
         }
     else:
-        # Otherwise a run's function finds the modules and variables that another run's functions have left there.
+        # Without reuse, a run's function finds no modules and variables of another run's functions.
         defaults["spark.python.worker.reuse"] = "false"
     if not is_local(master) and not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
         defaults |= _SHARING
         if master.startswith("spark://"):
-            # The default on YARN and Kubernetes. A standalone cluster's default is all cores of a worker, so that the
-            # worker could run only one session.
+            # This is the default on YARN and Kubernetes. On a standalone cluster the default is all cores of a worker,
+            # so each worker could serve only one session.
             defaults["spark.executor.cores"] = "1"
     defaults.setdefault(_DRIVER_OPTIONS, _EXIT)
     ours = {key: value for key, value in defaults.items() if key not in elsewhere}
@@ -193,13 +193,13 @@ def classic_conf(
         **ours,
         **theirs,
         "spark.master": master,
-        # Our remote and master decide, not a leftover environment variable.
+        # The settings decide between classic and Connect, not an environment variable.
         "spark.api.mode": CLASSIC,
     }
 
 
 def shlex_join(options: list[str]) -> str:
-    """Join options for Spark's launcher, which splits at spaces and understands quotes, as a shell does."""
+    """Join options for Spark's launcher, which splits them as a shell does: at spaces outside quotes."""
     return " ".join(
         option if shlex.quote(option) == option else f'"{option}"' for option in options
     )
@@ -217,7 +217,7 @@ def keys_in_spark_defaults(environ: Mapping[str, str], spark_home: Path) -> froz
 
 
 def has_own_logging(environ: Mapping[str, str], spark_home: Path) -> bool:
-    """Return whether the operator has configured Spark's logging in the usual place."""
+    """Return whether the operator has a logging configuration in Spark's configuration folder."""
     directory = Path(environ.get("SPARK_CONF_DIR") or spark_home / "conf")
     return any(directory.glob("log4j2*"))
 

@@ -1,4 +1,4 @@
-"""What a thread needs to use a run's session beside other threads: its own pool, and a tag for its jobs alone."""
+"""Lets several threads use a run's session: each thread has a scheduler pool and a tag for its jobs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def describe_jobs(session: SparkSession, run: str) -> None:
-    """Let Spark's pages show which run the jobs of this thread belong to. A Spark Connect server shows the tag."""
+    """Describe this thread's jobs by their run, for Spark's pages. A Spark Connect server shows the tag instead."""
     if not is_connect(session):
         session.sparkContext.setLocalProperty("spark.job.description", run)
 
 
 def enter_thread(session: SparkSession, run: str, task_id: str) -> None:
-    """Prepare this thread for one task: its jobs share the cores fairly with those of the other tasks."""
+    """Prepare this thread for one task. The task's jobs share the cores fairly with the jobs of other tasks."""
     if is_connect(session):
         session.addTag(_tag(task_id))
         return
@@ -26,14 +26,14 @@ def enter_thread(session: SparkSession, run: str, task_id: str) -> None:
     context.addJobTag(_tag(task_id))
     context.setLocalProperty("spark.scheduler.pool", task_id)
     context.setLocalProperty("spark.job.description", f"{run} {task_id}")
-    # Java's thread for this one knows no session yet.
+    # The Java thread of this thread has no active session yet.
     remote: Any = session
     jvm = remote._jvm  # noqa: SLF001
     remote._get_j_spark_session_class(jvm).setActiveSession(remote._jsparkSession)  # noqa: SLF001
 
 
 def cancel_task(session: SparkSession, task_id: str) -> None:
-    """Cancel the jobs of one task, from any thread. The other tasks go on."""
+    """Cancel the jobs of one task, from any thread. The other tasks continue."""
     if is_connect(session):
         session.interruptTag(_tag(task_id))
     else:

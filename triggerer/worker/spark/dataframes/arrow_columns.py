@@ -1,4 +1,4 @@
-"""Makes Arrow arrays from JSON values, for columns that are known."""
+"""Makes Arrow arrays from JSON values. The types of the columns are known already."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triggerer.worker.spark.dataframes.json_shapes import Column, Kind, encodabl
 
 
 def array_of(values: list[Any], column: Column) -> pa.Array:
-    """Return the array of a column. Each value must fit the column; other values are an error."""
+    """Return the array of a column. Each value must fit the column's type."""
     match column.kind:
         case Kind.STRUCT:
             fields = [
@@ -35,7 +35,7 @@ def array_of(values: list[Any], column: Column) -> pa.Array:
         case Kind.INTEGER:
             return pa.array(values, pa.int64())
         case Kind.DOUBLE:
-            # Converted here, because Arrow refuses a whole number that a double cannot represent exactly.
+            # Python converts the values, because Arrow refuses a whole number that a double cannot represent exactly.
             return pa.array([None if v is None else float(v) for v in values], pa.float64())
         case _:
             return texts_of(values)
@@ -45,7 +45,7 @@ def type_of(column: Column, *, nothing: pa.DataType | None = None) -> pa.DataTyp
     """Return a column's Arrow type.
 
     Args:
-        nothing: The type of a column without a value. None: text.
+        nothing: The type for a column that has no value in any row. None: text.
     """
     items = [type_of(item, nothing=nothing) for item in column.items]
     match column.kind:
@@ -78,7 +78,7 @@ def texts_of(values: list[Any]) -> pa.Array:
 
 
 def _offsets(values: list[Any]) -> pa.Array:
-    """Return the start of each list in the flat list. Arrow reads a null here as a list that is null."""
+    """Return the start of each list in the flat list of all elements. Null: the list is null."""
 
     def offsets() -> Iterator[int | None]:
         total = 0

@@ -10,16 +10,16 @@ The columns are always `EVENT_COLUMNS`. `extra` is a struct whose fields come fr
 | true and false                                       | `boolean`                                   |
 | text                                                 | `string`                                    |
 | objects                                              | `struct`, with a field for every key seen   |
-| arrays                                               | `array` of what all their elements are      |
+| arrays                                               | `array`, with the type of all elements      |
 | a key that some events lack, or null                 | null there                                  |
 | nothing but null, or only empty arrays               | `string`, or `array<string>`                |
-| kinds mixed (a number here, text or an object there) | `string`: text as it is, the rest as JSON   |
+| different kinds, such as numbers and text            | `string`: text as it is, the rest as JSON   |
 | whole numbers beyond 64 bits                         | `string`, with all their digits             |
 | objects without a key, or of more than 1,000 keys    | `map<string, ...>`                          |
 | deeper than 32 levels                                | `string`, as JSON                           |
 
-Only the affected field falls back, not the fields around it. So the type of `extra` depends on the events of a run.
-Pass `extra_schema` to get a fixed type: Spark then parses each event by it, and values that do not fit become null.
+A field that becomes text does not change the fields around it. The type of `extra` depends on the events of a run. Pass
+`extra_schema` for a fixed type: Spark then parses each event by this schema, and values that do not fit become null.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ EVENT_COLUMNS: Final = (
 _PATTERN: Final = re.compile(r"([\[\]{}*?\\])")
 _ESCAPED: Final = r"\\\1"
 _UPLOADED_AT_ONCE: Final = 100_000
-"""In events, some 30 MB of typical ones. They are in memory once in Python, and once in the driver."""
+"""The most events in one piece. Typical ones have 30 MB together, and are in memory in Python and in the driver."""
 
 
 def to_dataframe(
@@ -71,7 +71,7 @@ def to_dataframe(
     """
     rows = list(events)
     if extra_schema is None:
-        # An empty struct is not possible. With a map, `extra.value` is null, and files can store it.
+        # Files cannot store an empty struct. In an empty map, `extra.value` is null.
         return _create(spark, to_arrow(rows), empty="map<string, string>")
 
     from pyspark.sql.functions import from_json
@@ -88,14 +88,14 @@ def read_files(
 ) -> DataFrame:
     """Return a DataFrame of spooled events, see `triggerer.executor.spooling`. Its rows have no order.
 
-    In local mode Spark reads the files. On a cluster, and over Connect, executors may not see them, so they are
-    uploaded in pieces.
+    In local mode Spark reads the files. On a cluster and over Connect, the executors may not reach the files, so this
+    process uploads the rows in pieces.
 
     Args:
-        extra_schema: As for `to_dataframe`. If it is given, the files have `extra` as text.
+        extra_schema: As for `to_dataframe`. With a schema, the files must have `extra` as text.
     """
     if _sees_files(spark):
-        # Hadoop reads some characters of a path as a pattern.
+        # Hadoop would read some characters of a path as a pattern.
         frame = spark.read.parquet(*(f"file://{_PATTERN.sub(_ESCAPED, path)}" for path in files))
     else:
         frame = _union(_uploaded(spark, files))
@@ -135,7 +135,7 @@ def _union(frames: list[DataFrame]) -> DataFrame:
 def _create(spark: SparkSession, table: pa.Table, *, empty: str) -> DataFrame:
     if table.num_rows:
         return spark.createDataFrame(table)
-    # Spark Connect refuses a table without rows.
+    # Spark Connect refuses an Arrow table without rows.
     types = {"id": "bigint", "timestamp": "timestamp", "extra": empty}
     columns = ", ".join(f"{name} {types.get(name, 'string')}" for name in EVENT_COLUMNS)
     return spark.createDataFrame([], columns)

@@ -1,7 +1,7 @@
-"""Finds the columns of JSON values: a shape can be merged with other shapes, and gives the type of a column.
+"""Finds the types of columns for JSON values. `dataframe.py` describes the types.
 
-The shape of many values is the merge of the shapes of its parts. So the events of a run can be read in pieces, and get
-the types that they have when they are read as a whole. `dataframe.py` describes the types.
+A *shape* describes the kinds of many values. The shape of all events is the merge of the shapes of their pieces. So
+events that are read in pieces get the same types as events that are read at once.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from types import NoneType
 from typing import Any, Final
 
 MAX_FIELDS: Final = 1000
-"""The limit for all structs together. Otherwise an object keyed by user or order would add a column for each key."""
+"""The most fields of all structs together. If an object's keys are ids, each key would otherwise become a column."""
 MAX_DEPTH: Final = 32
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
 @dataclass(slots=True)
 class Shape:
-    """The kinds of the values that one place in the JSON has.
+    """The kinds of the values at one place in the JSON, such as a key.
 
     Attributes:
         kinds: The Python types of the values, without None; tuples count as lists.
@@ -48,8 +48,8 @@ class Shape:
 def shape_of(values: list[Any], depth: int = 0) -> Shape:
     """Return the shape of values at this depth.
 
-    It works on whole lists, never on single values: `set(map(type, ...))` runs in C. So 30,000 events with a dozen
-    fields each take a fraction of a second.
+    The function handles whole lists, because `set(map(type, ...))` runs in C. So 30,000 events with a dozen fields each
+    take a fraction of a second.
     """
     kinds = set(map(type, values)) - {NoneType}
     found = Shape({list if kind is tuple else kind for kind in kinds})
@@ -91,7 +91,7 @@ def _add_keys(found: Shape, objects: list[dict[str, Any]], depth: int) -> None:
 
 
 def merged(shapes: Iterable[Shape]) -> Shape:
-    """Return the shape of the values of all these shapes, in order."""
+    """Return the merge of shapes. Keys are in the order of their first appearance."""
     found = Shape()
     for one in shapes:
         _merge_into(found, one)
@@ -133,9 +133,9 @@ class Kind(Enum):
     DOUBLE = auto()
     TEXT = auto()
     NOTHING = auto()
-    """No value so far; a text column in the end."""
+    """There is no value. The column becomes text."""
     MIXED = auto()
-    """Text where the values are not all text: a text column in the end."""
+    """The values have different kinds. The column becomes text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Column:
 
     Attributes:
         names: For a struct, the keys in the values, with the names of the fields.
-        items: For a struct, its fields; for a map or a list, the one column of its values.
+        items: For a struct, the columns of its fields. For a map or a list, one column for all values.
     """
 
     kind: Kind
@@ -153,14 +153,14 @@ class Column:
 
     @property
     def is_plain(self) -> bool:
-        """Whether each value has the type of its column, so that nothing is converted to text."""
+        """True if each value has the column's type, so that no value must be converted to text."""
         if self.kind in (Kind.MAP, Kind.MIXED) or any(key != name for key, name in self.names):
             return False
         return all(item.is_plain for item in self.items)
 
 
 def column_of(shape: Shape) -> Column:
-    """Return the column for the values of a shape. Objects at the top are a struct, or a map if they have no key."""
+    """Return the column for the values of a shape. Objects without a key become a map, not a struct."""
     return _Columns().objects(shape, 0)
 
 
@@ -200,5 +200,5 @@ class _Columns:
 
 
 def encodable(text: str) -> str:
-    """Replace halves of surrogate pairs, which JSON can escape but UTF-8 cannot encode."""
+    """Replace single halves of surrogate pairs: JSON can have them as escapes, but UTF-8 cannot encode them."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,9 +1,9 @@
 """The archive of Spark's parsed and verified classes, which halves the time that a JVM needs to start.
 
-Java's name for it is application class-data sharing (AppCDS). A training run (`training.py`) makes an archive, and
-every later JVM with the same Java and the same Spark jars reads it. Java ignores an archive that does not fit. But an
-archive that was cut short has crashed Java 17. So a separate file has the archive's size; without it, or with another
-size, the archive is not used.
+Java calls this application class-data sharing (AppCDS). A training run (`training.py`) makes an archive, and every
+later JVM with the same Java and the same Spark jars reads the archive. Java ignores an archive that does not fit, but a
+truncated archive has crashed Java 17. So a separate file has the archive's size, and an archive whose size differs is
+not used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 from triggerer.worker.spark.jvm.java import Java
 
 ROOM_BYTES: Final = 600 * 1024**2
-"""An archive has 180 MB, and is written before the archive that it replaces is deleted."""
+"""The free disk space that a training needs. An archive has 180 MB, and the old one is deleted after the new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ClassArchive:
     """The archive for one Java and one Spark, even if it does not exist yet."""
 
     directory: Path
-    """Absolute, because Java records the path of the base archive in the archive on top of it."""
+    """An absolute path, because Java writes the path of the base archive into our archive."""
     key: str
     needs_base: bool
     """True if this Java came without an archive of its own classes, which ours could extend."""
@@ -42,11 +42,11 @@ class ClassArchive:
         return self.directory / f"{self.key}.base.jsa"
 
     def new_draft(self) -> Path:
-        """Return a new path for Java to write to. Never reuse one: a JVM that lost its parent may still be writing."""
+        """Return a new path for Java to write to. A former path may still be written to by a JVM without a parent."""
         return self.directory / f"{os.getpid()}-{time.monotonic_ns()}.draft"
 
     def drafts(self) -> list[Path]:
-        """Return the leftovers of training runs. Only the holder of the lock may delete them."""
+        """Return the drafts of earlier training runs. Only the process that has the lock may delete these files."""
         return list(self.directory.glob("*.draft"))
 
     @property
@@ -80,7 +80,7 @@ class ClassArchive:
             for path in self.directory.glob("*.jsa")
             if path != self.path and not path.name.endswith(".base.jsa")
         ]
-        # Keep the newest of the others: an upgrade may be taken back, or two services may share a home.
+        # Keep the newest of the other archives: an upgrade may be undone, or two services may share a home.
         for path in sorted(others, key=lambda other: other.stat().st_mtime)[:-1]:
             for file in self.directory.glob(f"{path.stem}.*"):
                 file.unlink(missing_ok=True)
@@ -91,7 +91,7 @@ def archive_for(
 ) -> ClassArchive:
     """Return the archive that fits this Java and these jars. Nothing is written."""
     jars = spark_home / "jars"
-    # Java compares the time of every jar, and refuses the archive after a reinstallation.
+    # Java compares the time of every jar. After a reinstallation of PySpark it refuses the archive.
     installed = jars.stat().st_mtime_ns if jars.exists() else 0
     identity = f"{java.home}|{java.version}|{jars}|{installed}"
     digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:8]

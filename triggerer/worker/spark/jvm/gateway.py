@@ -1,4 +1,4 @@
-"""The JVM of a classic session: how it starts through PySpark's launcher, is listened to, and ends."""
+"""Starts the JVM of a classic session through PySpark's launcher, connects to it, and ends it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NEEDED_AT_START: Final = frozenset(
         "spark.master",
     }
 )
-"""The JVM needs these settings at its start. A secret in them is visible in `ps`, as the guide says."""
+"""The settings that the JVM needs at its start. `ps` shows their values, so they must have no secrets, as docs say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class JvmStreams:
     """The streams of a JVM that another process owns."""
 
     lifeline: int
-    """The JVM's standard input: a pipe whose other end only the owner has. The JVM ends when the owner closes it."""
+    """The JVM's standard input: a pipe that only the owner can write to. The JVM ends when it is closed."""
     output: JvmOutput
     on_start: Callable[[int], None]
     """Called with the JVM's process id as soon as it starts."""
@@ -55,11 +55,11 @@ Environment = Mapping[str, str | None]
 def launch(
     conf: Mapping[str, str], environment: Environment, streams: JvmStreams | None = None
 ) -> JavaGateway:
-    """Start a JVM with the part of `conf` that it needs at its start, and with changes to our environment.
+    """Start a JVM with the part of `conf` that it needs at its start, and with `environment` over our environment.
 
     Args:
-        streams: None: the JVM ends with this process, whichever way the process ends. It reads from a pipe whose other
-            end only this process has. (A process forked from this one without `exec` would have it as well.)
+        streams: None: the JVM ends with this process, because it reads from a pipe that only this process can write
+            to. (A process forked from this one without `exec` would inherit that end of the pipe.)
     Raises:
         SubmitFailed: The JVM did not start. The message has its output.
     """
@@ -101,7 +101,7 @@ def _start(
         stdin=subprocess.PIPE if streams is None else streams.lifeline,
         stdout=output.write_end,
         stderr=output.write_end,
-        # The contract between PySpark's `java_gateway.py` and Spark's `PythonGatewayServer`.
+        # Spark's `PythonGatewayServer` reads these variables, which PySpark's `java_gateway.py` sets.
         env={
             **os.environ,
             "SPARK_CONNECT_MODE": "0",
@@ -114,7 +114,7 @@ def _start(
 
 
 def _read_gateway(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, str]:
-    """Wait for a starting JVM; return its port and its secret. Spark writes the file beside and renames it."""
+    """Wait for a starting JVM, and return its port and its secret. Spark renames the file once it is complete."""
     while process.poll() is None and not answer.is_file():
         time.sleep(_LOOK_EVERY_S)
     if not answer.is_file():
@@ -126,7 +126,7 @@ def _read_gateway(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, 
 
 def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> JavaGateway:
     gateway = connect(port, secret)
-    # PySpark stores it in the same way.
+    # PySpark's own launcher stores the process here too.
     gateway.proc = process
     return gateway
 
@@ -172,13 +172,13 @@ def _set(variables: Environment) -> None:
 
 
 def process_of(gateway: Any) -> subprocess.Popen[bytes] | None:
-    """Return the JVM's process; None: the JVM came first and started Python (`spark-submit`)."""
+    """Return the JVM's process. None: `spark-submit` started the JVM first, and the JVM started Python."""
     process: subprocess.Popen[bytes] | None = vars(gateway).get("proc")
     return process
 
 
 def how_it_ended(gateway: Any) -> str | None:
-    """Return how the JVM ended, for a message; None: it is usable."""
+    """Return a clause that says how the JVM ended. None: the JVM is usable."""
     process = process_of(gateway)
     output: JvmOutput | None = vars(gateway).get("spark_output")
     return how_jvm_ended(
@@ -190,7 +190,7 @@ def how_it_ended(gateway: Any) -> str | None:
 
 def end(gateway: Any, *, grace_s: float) -> None:
     """End the JVM, by force after `grace_s`."""
-    # The connection may be broken. Closing the pipe is what ends the JVM.
+    # The connection may be broken. The JVM ends because the pipe is closed below.
     with contextlib.suppress(Exception):
         gateway.shutdown()
     process = process_of(gateway)

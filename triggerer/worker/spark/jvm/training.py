@@ -1,8 +1,8 @@
 """Makes the archive of Spark's classes, in a process of its own with the lowest priority.
 
-A training run is a session with Java's recorder on. Later sessions find the classes that it loaded in the archive. It
-takes half a minute of one core, once for each version of Java and Spark. It may fail: sessions then start slower, and
-the next service tries again.
+A training run is a session in which Java records the loaded classes. Later sessions read these classes from the
+archive. A training run takes half a minute of one core, once for each version of Java and Spark. If it fails, sessions
+start more slowly, and the next start of the service tries again.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRAINING_AFTER: Final = timedelta(seconds=20)
-"""The age of a local driver at which a missing archive is made. It spares short-lived processes, such as tests."""
+"""A missing archive is made this long after a local driver was opened, so that short tests make none."""
 _LOWEST_PRIORITY: Final = 19
 _WRITING: Final = timedelta(minutes=5)
-"""Java writes the archive when the JVM ends. That takes ten seconds, or several times as long on a busy machine."""
+"""The time for Java to write the archive when the JVM ends. It takes ten seconds, and longer on a busy machine."""
 
 _log = structlog.get_logger(__name__)
 
 
 def train(home: Path) -> bool:
-    """Make the archive now if it is missing. Return whether it exists afterwards.
+    """Make the archive of Spark's classes now if it is missing. Return whether the archive exists afterwards.
 
-    The process must have no session of its own: use it in an installation, or run this module by `python -m`. Only one
-    process at a time trains for a home. Others return False at once.
+    The calling process must have no Spark session. Only one process at a time makes the archive for a home; another
+    process returns False at once.
 
     Raises:
         SparkError: Java or PySpark is missing, or Spark does not start.
@@ -76,7 +76,7 @@ def train(home: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Yield whether this process has the lock during the block. The kernel releases the lock with the process."""
+    """Try to lock the file for the block, and yield whether it worked. The kernel unlocks it when the process ends."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +119,7 @@ def _record(installation: Installation, draft: Path) -> None:
 
 
 def exercise(session: SparkSession) -> None:
-    """Load classes that runs often need and `warm_up` does not use: SQL, windows, files, Python functions."""
+    """Load classes that runs often need but `warm_up` does not use: SQL, windows, files, Python functions."""
     from pyspark.sql import functions as f
 
     with tempfile.TemporaryDirectory(prefix="triggerer-training-") as directory:
@@ -143,7 +143,7 @@ def exercise(session: SparkSession) -> None:
 
 
 def start_training(home: Path) -> subprocess.Popen[bytes]:
-    """Start training in another process. It gives up when its standard input is closed.
+    """Start the training in another process. To end the training early, close that process's standard input.
 
     Raises:
         OSError: No process can be started.
@@ -159,22 +159,22 @@ def start_training(home: Path) -> subprocess.Popen[bytes]:
 def _give_up(*_: object) -> None:
     jvm = classic.jvm_process()
     if jvm is not None:
-        # A regular end would first write the archive.
+        # Kill the JVM, because at a regular end it would first write the archive.
         jvm.kill()
     os._exit(1)
 
 
 def _end_with_parent() -> None:
-    # sys.stdin has a lock. If this thread had it at exit, the interpreter would abort.
+    # Do not read sys.stdin: it has a lock, and an interpreter that exits while a thread has the lock aborts.
     while os.read(0, 1):
         pass
     _give_up()
 
 
 def main() -> None:
-    """`python -m triggerer.worker.spark.jvm.training HOME`, until it is done or standard input ends."""
+    """Run `python -m triggerer.worker.spark.jvm.training HOME`, until the archive exists or standard input ends."""
     os.nice(_LOWEST_PRIORITY)
-    # Ctrl-C is for the parent. When the parent ends, this process ends with its JVM.
+    # Ignore Ctrl-C. When the parent ends because of it, this process and its JVM end too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _give_up)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()

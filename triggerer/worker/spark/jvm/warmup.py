@@ -1,4 +1,4 @@
-"""A first query that pays for class loading, code generation and Arrow, so that the first run does not."""
+"""A first query, so that the first run need not wait for class loading, code generation and Arrow."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def warm_up(session: SparkSession) -> None:
-    """Do once, on a few rows, the work that most runs begin with. Leaves nothing behind.
+    """Execute once, on a few rows, the calls that most runs begin with. No table or view is left.
 
-    A Spark Connect server is shared and warm, so only the connection is used. On a cluster only the driver is warmed:
-    executors might take long to arrive, and would be idle afterwards.
+    A Spark Connect server is warm already, so only the connection is used. On a cluster only the driver is warmed,
+    because executors may arrive late, and would be idle afterwards.
     """
     frame = _events(session)
-    # The driver answers this without an executor.
+    # The driver answers this query without an executor.
     frame.select("id", "extra.value.*").collect()
     if is_connect(session):
         return

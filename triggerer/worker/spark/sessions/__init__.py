@@ -1,1 +1,1 @@
-"""Spark sessions: classic, Connect, one for each run, and the waits for their cluster."""
+"""Spark sessions: classic or over Connect, shared or a run's own, and the waits for a cluster or a server."""

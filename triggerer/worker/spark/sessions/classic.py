@@ -70,7 +70,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The parts from which a local session starts."""
+    """The Java, the PySpark and the folder with which a classic session starts."""
 
     spark_home: Path
     java: Java
@@ -78,7 +78,7 @@ class Installation:
     """The value of `JAVA_HOME`. It may differ from the home of `java`."""
     archive: ClassArchive
     directory: Path
-    """Spark's part of the service's home: archives, the configuration of logging, tables."""
+    """Spark's folder in the service's home, with archives, the configuration of logging, and tables."""
 
 
 def find_installation(home: Path) -> Installation:
@@ -156,7 +156,7 @@ def open_classic(
 
 
 def is_classic_alive(session: SparkSession) -> bool:
-    """Return whether the session's JVM runs, nobody has stopped the session, and its master knows it."""
+    """Return whether the session's JVM runs, the session was not stopped, and its master still knows it."""
     context: Any = session.sparkContext
     gateway = context._gateway  # noqa: SLF001
     if gateway is None or context._jsc is None or jvm.how_it_ended(gateway):  # noqa: SLF001
@@ -177,7 +177,7 @@ def close_classic(grace: timedelta) -> None:
 
 
 def how_classic_ended(session: SparkSession) -> str | None:
-    """Return how a session or this process's JVM ended, for a message; None: unknown."""
+    """Return a clause that says how the session or its JVM ended. None: the cause is unknown."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001
@@ -188,7 +188,7 @@ def how_classic_ended(session: SparkSession) -> str | None:
 
 
 def jvm_process() -> subprocess.Popen[bytes] | None:
-    """Return the JVM of this process's session; None: no session."""
+    """Return the JVM of this process's session. None: there is no session."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001
@@ -207,7 +207,7 @@ def _require_no_session() -> None:
             "This process has a Spark session already",
             hint="close_session() first; a DAG takes the session that it is given as `spark`",
         )
-    # The JVM died, or a task stopped the session. Without this, PySpark would reuse the remains.
+    # The JVM died, or a task stopped the session. PySpark must forget both, or it would use them again.
     _end(gateway, grace=timedelta(seconds=2))
 
 
@@ -279,14 +279,14 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
     """Return the variables for the JVM, and for a process that connects to it."""
     variables: dict[str, str | None] = {
         "JAVA_HOME": str(installation.java_home),
-        # Otherwise each start would run the first `python3` on PATH to find out.
+        # Without this variable, each start would run the first `python3` on PATH to find Spark.
         "SPARK_HOME": str(installation.spark_home),
-        # If these are left over, PySpark becomes a client of Spark Connect.
+        # If one of these variables is set, PySpark becomes a client of Spark Connect.
         "SPARK_REMOTE": None,
         "SPARK_CONNECT_MODE_ENABLED": None,
     }
     if "SPARK_LAUNCHER_OPTS" not in os.environ:
-        # Options for the launcher's JVM, which lives for a tenth of a second to print a command.
+        # The launcher is a JVM that prints a command and ends, within a tenth of a second.
         variables["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     if is_local(master_of(settings)):
         variables.setdefault("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1")
@@ -295,7 +295,7 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
         variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         variables["TRIGGERER_LIFELINES"] = os.pathsep.join(lifelines)
     if "PYSPARK_PYTHON" not in os.environ:
-        # Python functions run in this Python, not in the first on PATH. On a cluster the paths differ.
+        # Spark executes Python functions in this Python, not in the first on PATH. On a cluster the paths differ.
         here = sys.executable if is_local(master_of(settings)) else None
         # Only `spark-submit` applies this setting; PySpark ignores it.
         variables["PYSPARK_PYTHON"] = settings.conf.get("spark.pyspark.python") or here
@@ -309,7 +309,7 @@ def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def interrupt_handler_kept() -> Iterator[None]:
-    """Restore the handler of SIGINT afterwards, because PySpark replaces it. Only Python's default handler may go."""
+    """After the block, restore the handler of SIGINT, which PySpark replaces. Python's default is not restored."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     try:
@@ -327,11 +327,11 @@ def _end(gateway: Any, *, grace: timedelta) -> None:
     context: Any = SparkContext._active_spark_context  # noqa: SLF001
     with _py4j_silent():
         if context is not None:
-            # The context is probably broken. The process is ended below in any case.
+            # The context is probably broken. The JVM's process is ended below in any case.
             with contextlib.suppress(Exception):
                 context.stop()
         jvm.end(gateway, grace_s=grace.total_seconds())
-    # SparkSession.stop() resets these, and PySpark's own tests reset them to get another JVM.
+    # SparkSession.stop() resets these attributes. PySpark's own tests reset them to get another JVM.
     sessions: Any = SparkSession
     sessions._instantiatedSession = sessions._activeSession = None  # noqa: SLF001
     SQLContext._instantiatedContext = None  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""A classic session on its cluster: whether its work waits for executors, and how it gives them back."""
+"""A classic session on its cluster: why its work waits for executors, and how the session gives them back."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _HINT: Final = "the cluster's web UI shows who holds its cores, and how large its workers are"
 _ANSWER_TIMEOUT: Final = "10s"
 _RELEASE_S: Final = 2.0
-"""Longer than a session needs to withdraw its requests, and a cluster to end executors."""
+"""The time for a session to withdraw its requests, and for a cluster to end the executors."""
 _POLL_S: Final = 0.02
 
 
 def needs_cluster(settings: SparkSettings) -> bool:
-    """Return whether sessions get their executors from a cluster. With Spark Connect, the server takes care of that.
+    """Return whether sessions get their executors from a cluster. False for Connect, whose server has the executors.
 
     Raises:
         ConfigurationError: See `mode_of`.
@@ -33,9 +33,9 @@ def needs_cluster(settings: SparkSettings) -> bool:
 
 
 def why_waiting(session: SparkSession) -> str | None:
-    """Return the reason why the session has work but no executor; None: it has no work, or an executor.
+    """Return the reason why the session has work but no executor. None: it has no work, or has an executor.
 
-    It takes a millisecond, and any thread may call it. Use it for a session on a cluster.
+    The call takes a millisecond, and any thread may make it. The session must be on a cluster.
 
     Raises:
         Exception: An error of Py4J: the JVM is gone.
@@ -44,7 +44,7 @@ def why_waiting(session: SparkSession) -> str | None:
     tracker = context.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     tasks = sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage)
-    # The driver counts as one.
+    # This number includes the driver.
     if not tasks or _scala(context).getExecutorMemoryStatus().size() > 1:
         return None
     if has_lost_master(session):
@@ -77,10 +77,10 @@ def describe_need(
 
 
 def has_lost_master(session: SparkSession) -> bool:
-    """Return whether a standalone master no longer answers this session. It takes some milliseconds.
+    """Return whether a standalone master no longer answers this session. The call takes some milliseconds.
 
-    A restarted master has forgotten its applications, unless it recovers them. Spark would wait for it for ever, and
-    would get no executors.
+    A master that was restarted without recovery has forgotten its applications. Spark does not notice, and would wait
+    for executors for ever.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -97,7 +97,7 @@ def has_lost_master(session: SparkSession) -> bool:
     except Py4JJavaError:
         return True
     except Py4JError:
-        # The JVM is gone, which others report, or another version of Spark lacks this method.
+        # The JVM is gone, and other code reports that. Or another version of Spark lacks this method.
         return False
 
 
@@ -113,10 +113,10 @@ def quieten(session: SparkSession) -> None:
 
 
 def release_executors(session: SparkSession) -> None:
-    """Give the executors back at once, with their cached data. The session gets other executors when it has work.
+    """Give the executors of an idle session back at once, with their cached data. New work gets new executors.
 
-    Call it for an idle session. A session that has work after all keeps its executors, and so does a session whose
-    executors the user has fixed. This returns once others can have them, or after some seconds.
+    If the session has work, or if the user has fixed the number of its executors, the session keeps its executors. The
+    function returns once other applications can have the cores, or after some seconds.
 
     Raises:
         Exception: An error of Py4J: the JVM is gone.
@@ -128,14 +128,14 @@ def release_executors(session: SparkSession) -> None:
     if not is_dynamic or conf.get("spark.dynamicAllocation.minExecutors", "0") != "0":
         return
     backend = _scala(session.sparkContext).schedulerBackend()
-    # Spark notices ten times a second that it has no work. Before that, killed executors would come back, because Spark
-    # still requests them from the cluster.
+    # Spark checks ten times a second whether it has work. Until Spark has withdrawn its requests, the cluster would
+    # replace the killed executors.
     if not _within(_RELEASE_S, lambda: _is_empty(session, backend.getRequestedTotalExecutors())):
         return
     # SparkContext.killExecutors refuses during dynamic allocation, so call the method underneath.
     adjust_target, count_failures, force = False, False, True
     backend.killExecutors(backend.getExecutorIds(), adjust_target, count_failures, force)
-    # Otherwise the next run might request the cores before the cluster can give them to others.
+    # Wait, so that other applications can get the cores before the next run requests them.
     _within(_RELEASE_S, lambda: backend.getExecutorIds().isEmpty())
 
 

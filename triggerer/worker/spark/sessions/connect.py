@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MODE_VARIABLE: Final = "SPARK_CONNECT_MODE_ENABLED"
-"""PySpark sets it with the first session. While it is set, no classic session can be opened."""
+"""PySpark sets this variable with the first session. While it is set, no classic session can be opened."""
 
 _LONGEST_PAUSE_S: Final = 5.0
 
@@ -42,8 +42,8 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
     """Open a separate session on the server. The server decides the application's name.
 
     Args:
-        tag: The session gets the id that belongs to this tag, and its operations carry the tag, so that another
-            process can find and end them.
+        tag: The session's id is computed from this tag, and its operations have the tag. So another process can find
+            and end them.
     Raises:
         SubmitFailed: The client is not installed, or the server does not answer or refuses.
     """
@@ -64,7 +64,7 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
         address = remote if tag is None else with_session(remote, session_id_of(tag))
         session: SparkSession = SparkSession.builder.remote(address).create()
         with _without_retries(session):
-            # This call is the first to reach the server.
+            # This call is the first that reaches the server.
             session.version  # noqa: B018
     except Exception as error:
         os.environ.pop(_MODE_VARIABLE, None)
@@ -75,7 +75,7 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
     for key, value in settings.conf.items():
         _configure(session, key, value)
     _endpoints[session] = endpoint
-    # Registered after the client's own exit hook, and so called before it, because that hook retries as well.
+    # The client's own exit hook would retry. This hook is registered later, so it is called before that one.
     atexit.register(_never_retry, session)
     return session
 
@@ -86,7 +86,7 @@ def is_connect(session: SparkSession) -> bool:
 
 
 def is_connect_alive(session: SparkSession) -> bool:
-    """Return whether the server still knows this session. After a restart it does not."""
+    """Return whether the server still knows this session. A restarted server does not."""
     endpoint = _endpoints.get(session)
     remote: Any = session
     if endpoint is None or remote.is_stopped or not is_reachable(endpoint):
@@ -99,14 +99,14 @@ def is_connect_alive(session: SparkSession) -> bool:
 
 
 def close_connect(session: SparkSession) -> bool:
-    """Release the session on its server; return whether the server has confirmed it. Never fails."""
+    """Release the session on its server. Return whether the server has confirmed the release. It never raises."""
     endpoint = _endpoints.pop(session, None)
     remote: Any = session
     is_released = False
     with _without_retries(session):
         if endpoint is not None and not remote.is_stopped and is_reachable(endpoint):
             is_released = _release(session)
-        # This closes the client. It would hide a failure of the release.
+        # `stop` closes the client. It would also release the session again, and hide a failure of the release.
         remote.release_session_on_close = False
         session.stop()
     os.environ.pop(_MODE_VARIABLE, None)
@@ -135,7 +135,7 @@ def _configure(session: SparkSession, key: str, value: str) -> None:
 
 
 def retries_within(patience: timedelta) -> int:
-    """Return how often the client asks again within this time. Its pauses grow up to `_LONGEST_PAUSE_S`."""
+    """Return the number of retries that fit into this time. The client's pauses grow up to `_LONGEST_PAUSE_S`."""
     retries, waited_s, pause_s = 0, 0.0, 0.05
     while waited_s < patience.total_seconds():
         waited_s += min(pause_s, _LONGEST_PAUSE_S)
@@ -145,7 +145,7 @@ def retries_within(patience: timedelta) -> int:
 
 
 def _bound_retries(session: SparkSession, patience: timedelta) -> None:
-    """Let the client ask a server that went away for the patience of the settings. Its own bound is ten minutes."""
+    """Let the client retry for the patience of the settings. By default it retries for ten minutes."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     client = _client_of(session)
@@ -157,7 +157,7 @@ def _bound_retries(session: SparkSession, patience: timedelta) -> None:
 
 
 def _client_of(session: SparkSession) -> Any:
-    """Return the client. PySpark's types tell of the classic session only."""
+    """Return the session's client. PySpark's type annotations describe only the classic session."""
     remote: Any = session
     return remote.client
 
@@ -169,7 +169,7 @@ def _never_retry(session: SparkSession) -> None:
 
 @contextlib.contextmanager
 def _without_retries(session: SparkSession) -> Iterator[None]:
-    """Disable retries during the block. By default the client retries a silent server for ten minutes."""
+    """Disable the client's retries during the block."""
     client = _client_of(session)
     policies = client.get_retry_policies()
     _never_retry(session)

@@ -1,7 +1,7 @@
-"""A driver of a run's own: for the mode `submit`, and for DAGs whose settings or packages only a new JVM can have.
+"""A driver for one run: in the mode `submit`, or because only a new JVM can have the DAG's settings or packages.
 
-Such a run is an application of its own on the master, in client mode. PySpark starts its JVM by `spark-submit`. The
-application ends with the run, and the warm drivers of other runs are not touched.
+Such a run is a separate application on the master, in client mode. PySpark starts the application's JVM by
+`spark-submit`. The application ends with the run. The warm drivers of other runs stay as they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger("triggerer.run")
 _PACKAGES: Final = "spark.jars.packages"
 _CLOSING: Final = timedelta(seconds=5)
 _INTERRUPT_S: Final = 2.0
-"""Many times longer than a JVM needs to take the order to cancel its jobs."""
+"""The time for a JVM to accept the order to cancel its jobs, many times longer than usual."""
 
 
 class DagSettings(NamedTuple):
@@ -53,7 +53,7 @@ class DagSettings(NamedTuple):
         """Return whether the runs need a driver of their own.
 
         Raises:
-            SubmitFailed: They would need one, and a Spark Connect server cannot have another.
+            SubmitFailed: The runs need a driver of their own, but use a Spark Connect server.
         """
         mode = mode_of(settings)
         static = self.static
@@ -66,7 +66,7 @@ class DagSettings(NamedTuple):
         return mode == SUBMIT or bool(static or self.packages)
 
     def apply(self, session: SparkSession) -> None:
-        """Set the other settings in a run's own session."""
+        """Set the settings that need no new JVM, in the session of a run."""
         for key, value in self.conf.items():
             if is_connect(session) or not is_static(key):
                 session.conf.set(key, value)
@@ -109,11 +109,11 @@ class OwnDriver:
         return self.session
 
     def interrupt(self) -> None:
-        """Stop the session's work, because nobody waits for it any longer. The session can be used afterwards."""
+        """Stop the session's jobs, because no code waits for their results any longer. The session stays usable."""
         session = self.session
         if session is None:
             return
-        # The connection of this thread may wait for the answer of an interrupted call. Another thread has its own.
+        # This thread's connection may be waiting for the answer of an interrupted call, so another thread asks.
         stopping = threading.Thread(target=_stop_work, args=(session,), daemon=True)
         stopping.start()
         stopping.join(_INTERRUPT_S)
@@ -121,19 +121,19 @@ class OwnDriver:
             enter_session(session)
 
     def kill(self) -> None:
-        """Kill the JVM, because the run is stopped. Its application ends on the cluster as well."""
+        """Kill the JVM of a run that must stop. The application on the cluster ends too."""
         if self.session is not None and (process := classic.jvm_process()) is not None:
             process.kill()
         self.close()
 
     def how_it_ended(self) -> str | None:
-        """Return how the driver ended, as a sentence for the user; None: it lives, or was never opened."""
+        """Return a sentence for the user that says how the driver ended. None: it is alive, or was never opened."""
         if self.session is None or is_alive(self.session):
             return None
         return how_it_ended(self.session)
 
     def close(self) -> None:
-        """End the application and its JVM. Can be repeated."""
+        """End the application and its JVM. A second call does nothing."""
         self.session = None
         self._opened.close()
 
@@ -146,7 +146,7 @@ def _stop_work(session: SparkSession) -> None:
 
 @contextmanager
 def _detached() -> Iterator[None]:
-    """Let PySpark forget the session of this process during the block, without touching its JVM."""
+    """During the block, PySpark knows no session of this process. The session's JVM stays as it is."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession, SQLContext
 

@@ -1,4 +1,4 @@
-"""Waits for a master or a Spark Connect server that is away for a while, as during a restart."""
+"""Waits for a master or a Spark Connect server that does not answer for a while, for instance during a restart."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LOOK_EVERY_S: Final = 0.5
 
 
 def await_cluster(settings: SparkSettings, tell: Callable[[str | None], None]) -> None:
-    """Return once the master or the server accepts connections: at once if it does, or if it has no address.
+    """Wait until the master or the server accepts connections. Return at once if the settings have no address.
 
     Args:
         tell: Receives the reason when a wait begins, as the end of a sentence, and None when the wait ends.
     Raises:
-        SubmitFailed: Nothing has answered during `cluster_patience`.
+        SubmitFailed: The master or the server has not answered for `cluster_patience`.
     """
     if mode_of(settings) == CONNECT:
         remote = settings.remote or ""

@@ -1,4 +1,4 @@
-"""The Spark session of one run: the worker's warm one, or one of the run's own, with its waits and its progress."""
+"""The Spark session of one run: on the worker's warm driver or on a driver of its own, with its waits and progress."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ logger = logging.getLogger("triggerer.run")
 
 
 class RunSession:
-    """Opens the session when a task first asks for it, in any thread. The end of the block ends what is the run's own.
+    """Opens the session when a task first asks for it, in any thread. A run's own driver ends with the block.
 
     Args:
         holder: The worker's warm session.
         modules: See `SparkHolder.get`.
         home: The service's own directory.
-        on_wait: Receives the reason while the run waits for Spark, and its end.
+        on_wait: Receives the reason when the run begins to wait for Spark, and None when the wait ends.
         on_progress: Receives the progress of the run's work on Spark.
     """
 
@@ -97,25 +97,25 @@ class RunSession:
         return session
 
     def interrupt(self) -> None:
-        """Stop the session's work, because nobody waits for it any longer."""
+        """Stop the session's jobs, because no code waits for their results any longer."""
         if self._own is not None:
             self._own.interrupt()
         elif self._holder.is_open:
             self._holder.interrupt()
 
     def how_driver_ended(self, error: BaseException) -> str | None:
-        """Return how the driver ended, as a sentence, if that is the cause of the error; None: it is not."""
+        """Return a sentence that says how the driver ended, if the error comes from that. None: it does not."""
         if self._own is not None:
             return self._own.how_it_ended()
         return self._holder.how_driver_ended(error)
 
     def cancel_task(self, task_id: str) -> None:
-        """Cancel the jobs of one task that runs beside others."""
+        """Cancel the jobs of one task, while other tasks of the run continue."""
         if self._progress.session is not None:
             cancel_task(self._progress.session, task_id)
 
     def tell_absence(self, reason: str | None) -> None:
-        """Show that the run waits for a master or a server that is away, or, with None, that the wait is over."""
+        """Show why the run waits for a master or a server. None: the wait is over."""
         if reason is None:
             logger.info("the wait is over")
         else:

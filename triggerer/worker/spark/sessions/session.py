@@ -1,4 +1,4 @@
-"""The one Spark session of a process, classic or Connect: opened, watched and closed."""
+"""Opens, checks and closes the Spark session of this process, classic or over Connect."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ def open_session(
     home: Path,
     app_name: str,
 ) -> SparkSession:
-    """Open this process's session. It ends with the process at the latest, whichever way the process ends.
+    """Open this process's session. The session ends with the process at the latest, whichever way the process ends.
 
-    This waits as long as Spark does: some seconds for a local master, longer if packages are downloaded or a cluster
-    has no room. Call it in a thread if anything else must continue meanwhile.
+    The call blocks: for seconds with a local master, longer if packages are downloaded or a cluster has no room.
 
     Args:
-        home: The service's own directory. Its parts `java` and `spark` are written to.
+        home: The service's own directory. Its folders `java` and `spark` are written to.
     Raises:
         ConfigurationError: The settings contradict one another.
         SubmitFailed: No session could be opened: PySpark, Java or bash is missing, a master or a server does not
-            answer, or Spark refuses a setting. Nothing is left running.
+            answer, or Spark refuses a setting. No process is left running.
     """
     if mode_of(settings) == CONNECT:
         return connect.open_connect(settings)
@@ -40,24 +39,24 @@ def open_session(
 
 
 def is_alive(session: SparkSession) -> bool:
-    """Return whether the session is usable: its JVM, master or server answers, and nobody has stopped it."""
+    """Return whether the session is usable: its JVM, master or server answers, and the session was not stopped."""
     if connect.is_connect(session):
         return connect.is_connect_alive(session)
     return classic.is_classic_alive(session)
 
 
 def how_it_ended(session: SparkSession) -> str | None:
-    """Return why a session is no longer alive, as a sentence for the user; None: unknown."""
+    """Return a sentence for the user that says how a session ended. None: the cause is unknown."""
     if connect.is_connect(session):
         return "the Spark Connect server no longer knows this session"
     return classic.how_classic_ended(session)
 
 
 def close_session(session: SparkSession, *, grace: timedelta = CLOSE_GRACE) -> bool:
-    """Stop the session and its JVM, by force after `grace`. Never fails, and can be repeated.
+    """Stop the session and its JVM, by force after `grace`. The function never raises, and a second call does nothing.
 
     Returns:
-        True if the session works no longer. False: a Spark Connect server did not confirm it.
+        True if the session has ended. False: a Spark Connect server did not confirm the end.
     """
     if connect.is_connect(session):
         return connect.close_connect(session)

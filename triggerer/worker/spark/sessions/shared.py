@@ -1,7 +1,7 @@
-"""A driver's JVM that stays while processes come and go: one process opens it, and each run's process attaches.
+"""A driver's JVM that several processes use in turn: one process opens it, and then each run's process attaches.
 
-The JVM's Java objects outlive the process that made them, under names of Py4J. So the opening process notes the names
-of the objects that the others need, and ends without saying goodbye.
+Java objects outlive the Python process that made them, under names that Py4J gives. So the opening process passes the
+names of the objects that later processes need, and ends without closing its connection properly.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _held: Final[list[Any]] = []
-"""Py4J would remove a Java object from the JVM when Python forgets it."""
+"""Python objects that must stay alive, because Py4J removes a Java object when its Python object is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedDriver:
-    """Everything that a process needs to attach."""
+    """The data that a process needs to attach to the JVM."""
 
     pid: int
     port: int
     secret: str
     environment: dict[str, str | None]
-    """The variables for PySpark during the attachment."""
+    """The environment variables for PySpark while a process attaches."""
     kept: dict[str, str]
-    """Py4J's names of the Java objects of `jvm_leftovers.remember`."""
+    """Py4J's names of the Java objects of `leftovers.remember`."""
     log_level: str
     python_daemon: str
 
@@ -40,7 +40,7 @@ class SharedDriver:
 
 
 def share(session: SparkSession, environment: jvm.Environment) -> SharedDriver:
-    """Return how other processes attach to this process's new session. This process must end by `os._exit`."""
+    """Return the data with which other processes attach to the session's JVM. This process must end by `os._exit`."""
     context: Any = session.sparkContext
     gateway = context._gateway  # noqa: SLF001
     process = jvm.process_of(gateway)
@@ -60,7 +60,7 @@ def share(session: SparkSession, environment: jvm.Environment) -> SharedDriver:
 
 
 def attach(driver: SharedDriver) -> SparkSession:
-    """Clear what a former run left in the JVM, and return a session of this process's own. Call it once.
+    """Clear the traces of the former run in the JVM, and return a new session for this process. Call it once.
 
     Raises:
         SubmitFailed: The context was stopped, or the JVM does not answer.
@@ -86,7 +86,7 @@ def attach(driver: SharedDriver) -> SparkSession:
             conf = SparkConf(_jvm=gateway.jvm, _jconf=kept["context"].getConf())
             context = SparkContext(gateway=gateway, jsc=kept["context"], conf=conf)
             session = SparkSession(context, kept["session"].newSession())
-            # It is made when it is first needed, which takes a while.
+            # Spark makes the session's state when it is first needed, and this takes a while.
             session._jsparkSession.sessionState()  # noqa: SLF001
             return session
     except SubmitFailed:

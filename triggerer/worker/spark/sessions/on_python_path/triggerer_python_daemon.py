@@ -1,11 +1,11 @@
-"""PySpark's daemon, which starts Python workers, in a process group that the kernel kills with our worker's group.
+"""PySpark's daemon for Python workers, in a process group that the kernel kills together with our worker's group.
 
-PySpark's own daemon makes a separate group, notices only later that the JVM is gone, and then stops its workers. On a
-busy machine that takes seconds. When an executor's lease ends, nothing may depend on code that must first get a
-processor (`triggerer.executor.lease.lease_guard`).
+PySpark's own daemon makes a separate group, notices later that the JVM is gone, and then stops its Python workers. On a
+busy machine that takes seconds. But when an executor's lease ends, its processes must be killed without first getting
+processor time (`triggerer.executor.lease.lease_guard`).
 
-`spark.python.daemon.module` names this module, and its folder is in the JVM's PYTHONPATH. The Python of the workers
-runs it, and need not have triggerer installed.
+`spark.python.daemon.module` names this module, and its folder is in the JVM's PYTHONPATH. triggerer need not be
+installed in the Python that runs this module.
 """
 
 import os
@@ -24,13 +24,13 @@ def _arm() -> None:
     assert spec.loader is not None
     lifelines = module_from_spec(spec)
     spec.loader.exec_module(lifelines)
-    # PySpark does this as well, a moment later.
+    # PySpark calls setpgid too, a moment later.
     os.setpgid(0, 0)
     for path in os.environ["TRIGGERER_LIFELINES"].split(os.pathsep):
         try:
             lifelines.die_with_writer(lifelines.open_again(path))
         except OSError as error:
-            # Our worker is gone, and so is the JVM. The daemon will notice.
+            # Our worker and the JVM are gone. The daemon will notice that itself.
             sys.stderr.write(f"triggerer: {path} cannot be opened: {error}\n")
 
 
