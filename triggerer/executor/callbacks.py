@@ -36,8 +36,8 @@ _HAND_BACK_S: Final = 2.0
 class CallbackRunner:
     """Makes the calls that are due, one run at a time.
 
-    A call is repeated only if its executor dies or is stopped in the middle. If a callback damages its worker, only
-    that call suffers, because runs have workers of their own.
+    A call is repeated only if its executor dies or stops before the call has ended. A callback that damages its worker
+    does no harm to runs, because they have other workers.
 
     Args:
         worker: See `open_worker`.
@@ -75,7 +75,7 @@ class CallbackRunner:
     async def run(self) -> None:
         """Make calls until cancelled.
 
-        Cancellation: A call under way is interrupted, and becomes due again.
+        Cancellation: The present call is interrupted, and becomes due again.
         """
         backoff = Backoff(first=0.2, longest=10.0)
         sweep_due = 0.0
@@ -134,8 +134,8 @@ class CallbackRunner:
         """Let a process of the worker make the call.
 
         Raises:
-            _Interrupted: The worker died with the guard of the executor's lease, so others may have the call already.
-                Otherwise the next sweep finds it.
+            _Interrupted: The worker died with the guard of the executor's lease. Another executor may have the call
+                already; otherwise the next sweep finds the call.
         """
         process: RunHandle | None = None
         is_over = False
@@ -181,4 +181,4 @@ class CallbackRunner:
 
 
 class _Interrupted(Exception):
-    """The worker of a call was ended, because another executor may make the call."""
+    """The worker was killed during a call, because another executor may make this call."""

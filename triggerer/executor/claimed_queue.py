@@ -16,7 +16,7 @@ STALE_SECONDS: Final = 2.0
 
 
 class PrefetchLimit:
-    """The number of runs that are worth claiming ahead, from the durations of recent runs.
+    """Computes how many runs to claim ahead, from the durations of recent runs.
 
     A claim costs one transaction for any number of runs. If short runs are claimed one by one, workers wait for the
     store. If runs take longer than a claim, claiming ahead only withholds them from executors that could start them.

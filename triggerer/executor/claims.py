@@ -28,11 +28,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Claims:
-    """Transactions, one per coroutine. Each raises the errors of `Database.transaction`.
+    """Each coroutine performs one transaction, and raises the errors of `Database.transaction`.
 
     Args:
-        connect: The address of the Spark Connect server where runs open their sessions, without secrets; None: runs
-            have no session that outlives their process.
+        connect: The address, without secrets, of the Spark Connect server where runs open their sessions. None: there
+            is no server, and a run's session ends with its process.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Claims:
         """Claim up to `limit` queued runs in a separate transaction.
 
         Args:
-            uses_pools: True to claim runs with pools as well, as far as there are slots.
-            has_broken_files: True to hold the runs of broken files first.
+            uses_pools: True: also claim runs with pools, as far as the pools have free slots.
+            has_broken_files: True: first hold the runs whose files do not load.
         """
         if uses_pools:
             claim = claim_with_pools(
@@ -112,11 +112,11 @@ class Claims:
         return [pk for pk, run in ours.items() if run.cancel_requested]
 
     async def sweep(self, known: Set[int]) -> dict[int, RunClaim]:
-        """Repair everything that no announcement reports; return the runs that the store shows as running here.
+        """Repair the states that no announcement reports. Return the runs that the store shows as running here.
 
-        Runs of dead executors are queued again. So are our runs that are not in `known`, because a transaction with
-        unknown outcome claimed them. Queued runs with a request are cancelled, as by `to_cancel`. Held runs are
-        released when it is time to try them again.
+        Runs of dead executors are queued again. Our runs that are not in `known` are queued again too: a transaction
+        with unknown outcome claimed them. Queued runs with a request to cancel are cancelled, as by `to_cancel`. Held
+        runs are released when their delay is over.
         """
         alone = self._database.dialect == "sqlite"
         async with self._database.transaction() as session:
@@ -141,7 +141,7 @@ class Claims:
         return ours
 
     async def requeue(self, orders: Sequence[RunOrder], *, have_begun: bool) -> None:
-        """Queue runs again, except runs that another executor has by now. The attempts do not count."""
+        """Queue runs again, except runs that another executor has taken. The attempts do not count."""
         if not orders:
             return
         async with self._database.transaction() as session:
@@ -160,7 +160,7 @@ class Claims:
 
 
 def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
-    """Hold the runs of broken files that a claim would pick, then claim."""
+    """Return a script that holds the runs whose files do not load, and then claims."""
     yield from hold_broken(limit=limit)
     return (yield from claim)
 

@@ -32,7 +32,7 @@ async def answer(
     """Return the reply to a worker's query. If the store is unavailable, the query waits.
 
     Args:
-        spools: Writes events into files. None: no files, and the worker reads all events by pages.
+        spools: Writes events into files. None: no files are written, and the run reads all events by pages.
     """
     what, fields = question["what"], question["fields"]
     if what == "launch":

@@ -43,9 +43,9 @@ _WRITE_SECONDS: Final = 5.0
 class Executor:
     """Executes queued runs in worker processes, one run at a time in each process.
 
-    The executor that claims a run executes it, once per attempt. It stores results only while the store shows this
-    executor and the epoch of its claim. The executor is a `LeaseHolder`: when its lease is over, it ends its runs,
-    because others may begin them.
+    The executor that claims a run executes it, once per attempt. The store accepts its results only while the run's row
+    has this executor and the epoch of its claim. The executor is a `LeaseHolder`: when its lease is over, it ends its
+    runs, because other executors may begin them.
 
     Args:
         instance_id: The row in `instance` that the caller keeps alive.
@@ -151,7 +151,7 @@ class Executor:
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._uses_pools = self._has_broken_files = False
-        # If others can take the runs, `mark_lease_kept` is called before `run`.
+        # If other executors can take the runs, `mark_lease_kept` is called before `run`.
         self._has_lease = True
         self.guard: LeaseGuard | None = None
         """Ends the workers if the lease ends while this process cannot; None before the first guarded lease."""
@@ -169,10 +169,10 @@ class Executor:
         return [slot.run.run_pk for slot in self._slots if slot.run is not None]
 
     def mark_lease_lost(self) -> None:
-        """End all runs, because others may soon execute them or the guard is gone. None begins until `mark_lease_kept`.
+        """End all runs, because other executors may soon execute them. No run begins until `mark_lease_kept`.
 
-        The store still shows the runs as ours. Unless others take them first, our next sweep queues them again, and the
-        attempts do not count.
+        The store still shows the runs as ours. Unless another executor takes them first, our next sweep queues them
+        again, and the attempts do not count.
         """
         self._has_lease = False
         self._leases_lost += 1
@@ -182,7 +182,7 @@ class Executor:
                 slot.cut_short()
 
     def mark_lease_kept(self, guard: LeaseGuard) -> None:
-        """Continue under a guarded lease. A sweep comes first, to find the runs that others took meanwhile."""
+        """Continue under a guarded lease. First a sweep finds the runs that other executors took meanwhile."""
         self.guard = guard
         self._has_lease = True
         self._sweeps.ask()
@@ -248,7 +248,7 @@ class Executor:
                 await self._catch_up(tasks)
             except TransientStoreError as error:
                 if isinstance(error, OutcomeUnknown):
-                    # The store may have given us runs that we do not know. A sweep finds them.
+                    # The outcome is unknown: the claim may have succeeded. A sweep finds the claimed runs.
                     self._sweeps.ask()
                 self._more = self._cancels = self._dags = True
                 delay = backoff.next_delay()
@@ -298,7 +298,7 @@ class Executor:
                     await self._result_writer.perform_with_next_commit(step)
                 )
             if leases_lost != self._leases_lost:
-                # The lease has ended meanwhile, so others may have these runs. A sweep finds out.
+                # The lease has ended meanwhile, so other executors may have these runs. A sweep decides.
                 return
             self._more |= len(orders) == room
             for order in orders:
@@ -334,19 +334,19 @@ class Executor:
             return
         if order is not None:
             self._prefetch.record(seconds)
-            # If the run has lost its session, another one is opened before the next run needs Spark.
+            # The run has lost its session. Open another session before the next run needs Spark.
             self._wants_warm |= self._prewarm and order.needs_spark and slot.spark is Spark.COLD
-        # Read it now, because a new job resets it.
+        # Read this now, because the slot's next job resets it.
         was_cut_short = slot.was_cut_short
         if slot.has_left_launches:
             self._left_launches.ask()
         self._assign_runs()
         self._warm_up()
-        # Otherwise a session that always has a next run would keep the cluster to itself.
+        # Otherwise a slot that always has a next run would never give its cores back to the cluster.
         if any(other.is_waiting for other in self._slots):
             slot.release_executors()
         if was_cut_short:
-            # The sweep queues its run again, unless others have it.
+            # The sweep queues the run again, unless another executor has it.
             self._sweeps.ask()
         if self._more or was_cut_short:
             self._changed.set()
@@ -366,7 +366,7 @@ class Executor:
             slot.give(WarmUp())
 
     async def _sweep(self) -> list[int]:
-        """Repair everything that no announcement reports; return our runs that must be cancelled."""
+        """Repair the states that no announcement reports. Return our runs that must be cancelled."""
         executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
         known = {run.run_pk for _, run in executing} | self._ending
         known |= {order.run_pk for order in self._claimed_queue.waiting()}

@@ -1,4 +1,4 @@
-"""Stores an intent to launch something, and tells the run once it is stored."""
+"""Stores the intent of a launch, and answers the run once the intent is stored."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ends what runs have left behind outside their process, such as sessions on a Spark Connect server.
+"""Ends the launches that killed runs have left outside their process, such as sessions on a Spark Connect server.
 
-A run that ends in order ends its launches itself. A run whose process was killed cannot, and the server works on for
-it. If the run is repeated, the next attempt ends them first. Otherwise this part does.
+A run that ends regularly ends its launches itself. If a run's process was killed, its launches may go on working. The
+next attempt ends them first. If there is no next attempt, this module ends them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from triggerer.worker.protocol import message
 _log = structlog.get_logger(__name__)
 
 _MOST: Final = 50
-"""Launches for one process."""
+"""The most launches that one child process ends."""
 _TIME_S: Final = 300.0
 _LONGEST_DELAY_S: Final = 600.0
 _LAUNCH: Final = TypeAdapter(Launch)
@@ -41,7 +41,7 @@ class LeftLaunches:
 
     Args:
         spark: `[spark]` as JSON.
-        sweep_every_s: How often to look without being asked.
+        sweep_every_s: The time between two searches for launches, if `ask` is not called.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class LeftLaunches:
         self._sweep_every_s = sweep_every_s
         self._asked = AutoResetEvent()
         self._tries: dict[str, tuple[float, float]] = {}
-        """The next time for a launch that nobody could end, by the clock `time.monotonic`, and the last delay."""
+        """By launch that could not be ended, the time of the next try (`time.monotonic`) and the last delay."""
 
     def ask(self) -> None:
-        """Look soon, because a run has just left something behind."""
+        """Search soon, because a run has just left a launch behind."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Look regularly, until cancelled."""
+        """Search for launches and end them, until cancelled."""
         backoff = Backoff(first=1.0, longest=60.0)
         while True:
             self._asked.clear()
             try:
-                # The end of the run that asked may still wait to be stored.
+                # The search finds only ended runs, and the end of a run may not be stored yet.
                 await self._result_writer.written()
                 await self._end_some()
                 backoff.reset()
@@ -119,7 +119,7 @@ class LeftLaunches:
             )  # fmt: skip
 
     async def _in_a_process(self, launches: Sequence[FormerLaunch]) -> list[Launch]:
-        """End launches in a child process; return what became of those that it has reported.
+        """End launches in a child process. Return the states that the child has reported.
 
         Raises:
             OSError: No process can be started.

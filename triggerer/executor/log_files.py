@@ -20,8 +20,8 @@ _PATIENCE_S: Final = 5.0
 class LogFiles:
     """Reads and writes runs' logs in a thread, because their file system may hang.
 
-    For one caller at a time. A call that takes longer than `_PATIENCE_S` is given up, and so are further calls until
-    its thread is free. The store has the run's end and error nevertheless.
+    Only one caller may use the object at a time. A call that takes longer than `_PATIENCE_S` is given up. Until its
+    thread is free, further calls are given up too. The store has the run's end and error nevertheless.
     """
 
     def __init__(self) -> None:
@@ -29,9 +29,9 @@ class LogFiles:
         """Locked by the thread while it reads or writes, even if the caller no longer waits."""
 
     async def end(self, path: str, run_id: str, how: str) -> None:
-        """Append the last line to a run's log, because the worker did not live to write it.
+        """Append the last line to a run's log, because the worker died before it could write this line.
 
-        Call it only when the worker is gone and no other executor can have begun the run.
+        Call this method only when the worker is gone and no other executor can have begun the run.
 
         Args:
             how: The text after `run <run_id>:`, such as `failed: the worker ...`.

@@ -1,6 +1,6 @@
 """Serves the logs of this machine's runs to the API on another machine.
 
-Only who can read the database has the key that signs the requests. See `triggerer.domain.log_requests`.
+Requests are signed. The key is in the database, see `triggerer.domain.log_requests`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LogServer:
     """Listens at `[executor] log_address`.
 
     Args:
-        address: `host:port`; port 0 takes a free one.
+        address: `host:port`. With port 0 the kernel chooses a free port.
     """
 
     def __init__(self, database: Database, instance_id: str, home: Path, address: str) -> None:
@@ -71,7 +71,7 @@ class LogServer:
             await listener.serve(self._serve)
 
     async def _publish(self, address: str) -> None:
-        """Store the address now and again: the row of an instance that looked dead may have been deleted."""
+        """Store the address repeatedly, because the row of an instance that seemed dead may have been deleted."""
         while True:
             try:
                 async with self._database.transaction() as session:

@@ -1,4 +1,4 @@
-"""Stores the results of runs in groups, and keeps them in memory until they are stored."""
+"""Stores the results of runs in groups. Results wait in memory until they are stored."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LARGEST_GROUP: Final = 200
 """Updates per transaction. A larger group gains nothing, and would block SQLite's only writer for long."""
 
 _JOINED_STEP_SECONDS: Final = 60.0
-"""Longer than the store takes to fail."""
+"""The store fails earlier than this."""
 
 
 class _JoinedStep:
@@ -97,7 +97,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         the first.
 
         Raises:
-            As `Database.perform_steps`. The group is stored nevertheless.
+            Errors of `Database.perform_steps`. The group is stored nevertheless.
         Cancellation: A step that has begun is finished, and its rows are returned.
         """
         joined = _JoinedStep(step)
@@ -120,12 +120,12 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return joined.rows
 
     async def begin(self, order: RunOrder) -> bool:
-        """Store that an attempt begins, once the store is reachable. Return whether the run is still ours.
+        """Wait for the store, and store that an attempt begins. Return whether the run is still ours.
 
-        Cancellation: The beginning may be stored or not.
+        Cancellation: The begin of the attempt may be stored or not.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
-        # Storing it twice does no harm.
+        # This step may be performed twice.
         rows = await retry(
             lambda: self.perform_with_next_commit(step),
             on=TransientStoreError,
@@ -137,10 +137,10 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return bool(rows)
 
     async def store_launch(self, order: RunOrder, launch: Launch) -> bool:
-        """Store what is new about a launch; return whether the run is still ours.
+        """Store the new state of a launch. Return whether the run is still ours.
 
         Raises:
-            As `perform_with_next_commit`.
+            Errors of `perform_with_next_commit`.
         """
         step = save_launches(executor=self.executor, news=[(order, launch)])
         assert step is not None
@@ -172,7 +172,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 if not group:
                     raise
                 refusal = error
-                # The store refused the group, not the steps. Perform them now, before the refused item is found.
+                # The store refused the group, not the steps. Perform the steps first, then search the refused item.
                 answers = await self._database.perform_steps(steps) if steps else []
         except BaseException as error:
             stopped = OutcomeUnknown("the result writer was stopped")
@@ -192,7 +192,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _write_with(
         self, group: Sequence[AttemptUpdate], steps: Sequence[Step]
     ) -> list[list[Row]]:
-        """Store a group and perform other steps; return the rows of the steps."""
+        """Store a group and perform further steps in one transaction. Return the rows of these steps."""
         group = await hold_unbegun(self._database, self.executor, group)
         if not group:
             return await self._database.perform_steps(steps) if steps else []
@@ -202,7 +202,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             self._database.transport.sender,
         )
         before, after = self._launch_steps(group)
-        # Record waits after ends, because an ended run waits for nothing.
+        # Store waits after ends, because an ended run no longer waits.
         after += [
             self._wait_step(update.order, update.wait)
             for update in group
@@ -286,7 +286,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         )
 
     def _as_refused(self, update: AttemptUpdate) -> AttemptUpdate:
-        """Return the update, with a failed run if the store refused a result of this attempt."""
+        """Return the update. If the store refused a result of this attempt, the returned update fails the run."""
         end = update.end
         refused = self._refused.get(_attempt(update.order))
         if end is None or refused is None or end.state is not RunState.SUCCESS:
@@ -296,7 +296,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _announce_ends(
         self, group: Sequence[AttemptUpdate], claims: Mapping[int, RunClaim]
     ) -> None:
-        # Announce ends that were stored before as well, because that commit's outcome may have been unknown.
+        # Also announce ends that an earlier commit stored, because the outcome of that commit may have been unknown.
         ends = [
             update
             for update in group
@@ -310,7 +310,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
 
     def _is_ours(self, update: AttemptUpdate, claims: Mapping[int, RunClaim]) -> bool:
         if _has_claim(update.order, claims):
-            # If the run has ended already, this very update ended it, in a commit with unknown outcome.
+            # If the run has ended already, this update ended it, in an earlier commit with unknown outcome.
             return claims[update.order.run_pk].state is RunState.RUNNING
         _log.warning(
             "a result came too late: the run was given to another attempt",
@@ -347,7 +347,7 @@ def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
 
 
 def _count_end(update: AttemptUpdate) -> None:
-    """Count a stored end, for the metrics. A repeat after a commit with unknown outcome counts twice."""
+    """Count a stored end, for the metrics. After a commit with unknown outcome, an end may count twice."""
     end, order = update.end, update.order
     assert end is not None
     RUNS.add(1, end.state.value)

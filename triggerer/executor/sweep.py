@@ -15,7 +15,7 @@ _SOON_S: Final = 1.0
 
 
 class SweepSchedule:
-    """The time of the next sweep: regular, or at once on request. Synchronous.
+    """Computes the time of the next sweep: at regular intervals, or at once on request. Synchronous.
 
     Args:
         now: A monotonic clock, in seconds.
@@ -32,7 +32,7 @@ class SweepSchedule:
         return max(0.0, self._due - self._now())
 
     def ask(self) -> None:
-        """Request a sweep at once. If one is under way, another follows it."""
+        """Request a sweep at once. If a sweep is being made, another sweep follows."""
         self._due = -math.inf
 
     def ask_soon(self) -> None:
@@ -41,8 +41,8 @@ class SweepSchedule:
 
     @contextmanager
     def sweeping(self) -> Iterator[None]:
-        """Surround a sweep with this block. If the store fails, the sweep is due again."""
-        # Set it before the sweep, so that a request during the sweep causes another one.
+        """Make a sweep in this block. If the store fails, the sweep is due again."""
+        # Set the time before the sweep, so that a request during the sweep causes another sweep.
         self._due = self._now() + self._every_s
         try:
             yield

@@ -1,4 +1,4 @@
-"""Puts runs back that a worker could not begin: their file does not load, or a former attempt may still work."""
+"""Queues runs again that a worker could not begin: their file does not load, or a former attempt may still work."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Hold the runs that could not begin; return the updates that are still to be stored.
+    """Hold the runs that could not begin. Return the other updates of the group, which the caller must store.
 
     Raises:
-        As `Database.perform_steps`. Repeating this is safe.
+        Errors of `Database.perform_steps`. The call may be repeated.
     """
     unbegun = [update for update in group if update.is_unbegun and update.end is not None]
     if not unbegun:
@@ -52,7 +52,7 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 
 
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
-    """Return the update of a run that is not held. A blocked run is not held only if it must be cancelled."""
+    """Return the update that ends a run which was not held. A blocked run is not held only if it must be cancelled."""
     if not update.is_blocked or update.end is None:
         return update
     cancelled = RunEnd(RunState.CANCELLED, update.end.ended_at, "cancelled")

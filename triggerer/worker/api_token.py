@@ -1,4 +1,4 @@
-"""Gives a run its token for the HTTP API, in a file: neither a command line nor Spark's settings may show it."""
+"""Gives a run its token for the HTTP API in a file, so that neither a command line nor Spark's settings show it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FILE_VARIABLE: Final = "TRIGGERER_RUN_TOKEN_FILE"
 
 @contextmanager
 def offered(token: str, folder: Path) -> Iterator[None]:
-    """Within the block, the environment names a file in `folder` with the token, which only this user can read."""
+    """During the block, an environment variable has the path of a file with the token. Only this user can read it."""
     path = folder / f"run-token-{os.getpid()}"
     try:
         if token:
             _write(path, token)
             os.environ[FILE_VARIABLE] = str(path)
     except OSError as error:
-        # Few runs use the token; a full disk must not fail the others.
+        # Few runs use the token, so a full disk must not fail a run.
         logger.warning("the run gets no token for the API: %s", error)
     try:
         yield

@@ -1,4 +1,4 @@
-"""One attempt of one run, in the worker: load the file, execute the tasks in order, report."""
+"""One attempt of one run, in the run's process: load the DAG file, execute the tasks in order, report."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LOOK_EVERY_S: Final = 0.05
 
 
 class _Files(NamedTuple):
-    """The state of a DAG file and of the folders around it. Its imports may be replaced together with it."""
+    """The time stamps of a DAG file and of the folders around it, which may have modules that the file imports."""
 
     file: Stamp | None
     folders: tuple[Stamp | None, ...]
@@ -60,12 +60,13 @@ class _Files(NamedTuple):
 
 
 class Sightings:
-    """When a process of this worker first saw each DAG file in its present state.
+    """Remembers when a process of this worker first saw each DAG file in its present state.
 
-    Time stamps alone are no proof: a file system truncates a file first, and sets its modification time afterwards.
+    Time stamps alone are no proof that a file is complete: a writer truncates the file first, and its modification time
+    changes later.
 
     Args:
-        tell: Receives each first sighting, for the processes of later runs.
+        tell: Receives each first sighting, and passes it to the processes of later runs.
     """
 
     def __init__(self, tell: Callable[..., None]) -> None:
@@ -73,7 +74,7 @@ class Sightings:
         self._first: dict[Path, tuple[_Files, float]] = {}
 
     def recall(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over the sightings of former processes. The monotonic clock is the machine's."""
+        """Take over the sightings of former processes. All processes of a machine have one monotonic clock."""
         for path, one in told.items():
             file, *folders = (None if stamp is None else tuple(stamp) for stamp in one["stamps"])
             self._first[Path(path)] = (_Files(file, tuple(folders)), one["since"])
@@ -91,13 +92,13 @@ class Sightings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What a run's process has before it knows its run."""
+    """The settings and callables that a run's process has before it has an order."""
 
     dags_folder: Path
     home: Path
     """The service's own directory."""
     file_patience_s: float
-    """How long a run waits for a missing file, which somebody may be replacing."""
+    """How long a run waits for a missing file, because a deployment may be replacing the file."""
     holds_broken: bool
     """True: a run whose file does not load is queued again. False: it fails."""
     sightings: Sightings
@@ -182,7 +183,7 @@ class _Attempt:
         self._end(tasks, failures)
 
     def _are_former_gone(self) -> bool:
-        """End former attempts. Return False if the run must wait for them, and report that."""
+        """End former attempts. If one may still work, report that the run must wait, and return False."""
         try:
             self._followed = self._former_attempts().end_all(self._order.former, keep=True)
         except StillUnknown as unknown:
@@ -200,17 +201,17 @@ class _Attempt:
         )
 
     def _end_unfollowed(self) -> None:
-        """End the applications of former attempts that no task follows, such as those of a task that is gone."""
+        """End the applications of former attempts that no task follows, for instance because the DAG lost the task."""
         left = [one for one in self._followed if one.tag not in self._on_launch.reported]
         if left:
             try:
                 self._former_attempts().end_all(left)
             except StillUnknown as unknown:
-                # The executor goes on to look for it once this run has ended.
+                # The executor looks for this launch again once this run has ended.
                 logger.warning("%s", unknown)
 
     def _load_when_stable(self) -> LoadedFile:
-        """Load the file. Load it again if that fails or the DAG is missing, while the file or an import changes."""
+        """Load the file. If it fails or lacks the DAG, load it again after each change, until it is stable."""
         root = self._worker.dags_folder
         path = root / self._order.path
         began, patience_s = time.monotonic(), self._worker.file_patience_s

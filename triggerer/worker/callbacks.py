@@ -19,7 +19,7 @@ logger = logging.getLogger("triggerer.run")
 
 
 def call_back(order: CallbackOrder, worker: WorkerContext) -> None:
-    """Call the callbacks one after the other. An error of one is logged, and the next one is called.
+    """Call the callbacks one after the other. If a callback fails, log its error and call the next callback.
 
     Raises:
         WorkerStopped: The executor wants the worker to stop.

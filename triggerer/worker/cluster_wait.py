@@ -1,4 +1,4 @@
-"""Notices that a run waits for its Spark cluster, and reports it in the run's log and to the executor."""
+"""Notices that a run waits for its Spark cluster, and reports the wait in the run's log and to the executor."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ClusterWatch:
         self._look_every_s = look_every_s
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        # Locked while a report is written, so that nothing is reported after the run's end.
+        # Locked while a report is written. The end of the block takes this lock, so no report comes after it.
         self._saying = threading.Lock()
         self._said: Wait | None = None
 
@@ -67,7 +67,7 @@ class ClusterWatch:
             self._thread.join(_LAST_LOOK_S)
 
     def start(self) -> None:
-        """Start watching. Can be repeated."""
+        """Start watching, or start again."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._watch, name="cluster-watch", daemon=True)
             self._thread.start()

@@ -123,7 +123,7 @@ class RunContext:
             case "spark":
                 return self._spark()
             case "output":
-                # Each try gets a new one, which numbers its calls from the beginning.
+                # Each try gets a new `Output`, because the calls of a try are numbered from the beginning.
                 return Output(self._order.output_token(task.task_id), self._may_commit)
             case "triggering_asset_events":
                 return self._triggering

@@ -13,7 +13,7 @@ from triggerer.domain.assets import Asset
 from triggerer.worker.protocol import PAGE_SIZE, SPOOL_FROM
 
 _CACHED_PAGES: Final = 8
-"""Enough for two loops at once. A sequence of millions does not stay in memory."""
+"""Two loops at once need no more pages. A sequence of millions of events must not stay in memory."""
 
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 """The characters that make a path a pattern in Hadoop's file systems, and therefore in Spark."""
@@ -133,9 +133,9 @@ class AssetEvents(Sequence[AssetEvent]):
     """The events of one asset, oldest first. Nothing is fetched before it is used.
 
     The first use fixes the sequence: events that are recorded later are not part of it. (On PostgreSQL, an event that
-    another transaction was recording at that moment may be.) An index or a slice costs the rows that it returns and the
-    rows before them, counted from the nearer end once the length is known. The length is counted when it is first
-    needed. Iterating keeps one page in memory, however long the sequence is.
+    another transaction is recording at that moment may become part of it.) An index or a slice reads the rows that it
+    returns, and all rows before them, from the nearer end if the length is known. The length is counted when it is
+    first needed. A loop has one page in memory, however long the sequence is.
 
     Args:
         fetch: See `_PagedReader`.
@@ -207,10 +207,10 @@ class AssetEvents(Sequence[AssetEvent]):
             _expect(index, self._total)
 
     def to_dataframe(self, spark: Any, *, extra_schema: Any = None) -> Any:
-        """Return a Spark DataFrame with one row for each event, without a Python object for each.
+        """Return a Spark DataFrame with one row for each event.
 
-        From 20,000 events on, the executor writes the events into files, which Spark reads. Their rows have no order;
-        sort by `id` if the order matters. The files exist until the run ends.
+        From 20,000 events on, the executor writes the events into files, and Spark reads these files. Then the rows
+        have no order, so sort by `id` if the order matters. The files exist until the run ends.
 
         Args:
             extra_schema: The type of the column `extra`; None: it is inferred from the events.
@@ -225,7 +225,7 @@ class AssetEvents(Sequence[AssetEvent]):
         return to_dataframe(spark, rows, extra_schema=extra_schema)
 
     def _files(self, *, as_text: bool) -> Sequence[str] | None:
-        """Return files with all events; None: there are few, or nobody can write them.
+        """Return files with all events. None: there are few events, or the executor cannot write files.
 
         Raises:
             LookupError: Events were deleted after they were counted.
@@ -242,8 +242,8 @@ class AssetEvents(Sequence[AssetEvent]):
     def uris(self) -> list[str]:
         """Return the distinct `extra["uri"]` of the events in order, for `spark.read.json(events.uris())`.
 
-        An object that was written twice has one URI in the list. Spark would read some characters (`[`, `{`, `*`, `?`,
-        a backslash) as a pattern, so they get a backslash here. The events' own `extra["uri"]` stays as it is.
+        If an object was written twice, the list has its URI once. Spark would read some characters (`[`, `{`, `*`, `?`,
+        a backslash) as a pattern, so each of them gets a backslash in the list, but not in the events.
 
         Raises:
             ValueError: An event has no `uri`.
@@ -285,7 +285,7 @@ class AssetEvents(Sequence[AssetEvent]):
 
 
 def _literal(uri: str) -> str:
-    """Return the URI so that Spark reads only this object. Spark reads no web addresses, so they stay unchanged."""
+    """Escape the URI so that Spark reads only this object. Spark reads no web addresses, so these stay unchanged."""
     if uri.startswith(("http:", "https:")):
         return uri
     return _PATTERN.sub(r"\\\g<0>", uri)

@@ -11,11 +11,11 @@ from triggerer.domain.runs import TaskState
 def kept_tasks(dag: DAG, kept: Mapping[str, TaskState]) -> dict[str, TaskState]:
     """Return the final states of the tasks that are not executed again.
 
-    The return values of tasks exist only in the worker's memory. So a successful task is executed again if an executed
-    task needs its return value. Its events have the keys of the earlier events, so none is recorded twice.
+    The return value of a task exists only in the memory of its run's process. So a successful task is executed again if
+    an executed task needs its return value. Its events get the same keys again, so no event is recorded twice.
 
     Args:
-        kept: The final states that may stay. Tasks that the file no longer has are ignored, and new ones are executed.
+        kept: The final states that may stay. Tasks that the file no longer has are ignored, and new tasks are executed.
     """
     left = {task_id: state for task_id, state in kept.items() if task_id in dag.tasks}
     executed = [task for task_id, task in dag.tasks.items() if task_id not in left]

@@ -1,4 +1,4 @@
-"""What one attempt reports about the things that it launches outside its process."""
+"""The reports of an attempt about its launches: the sessions and applications that it starts outside its process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triggerer.domain.launches import CONNECT, Launch, session_id_of
 class LaunchReports:
     """Reports launches, from any thread. The first report of a launch returns once the launch is stored.
 
-    So the store knows each launch before it begins, and a next attempt finds it even if this attempt dies now.
+    So the store knows each launch before the launch begins. Even if this attempt dies, the next attempt finds it.
 
     Args:
         send: Sends a report without waiting.
@@ -31,13 +31,13 @@ class LaunchReports:
         self._ask = ask
         self._known = set(known)
         self.reported: set[str] = set()
-        """The tags of the launches that this attempt has reported, which are its own, or which it follows."""
+        """The tags of the launches that this attempt has reported: its own, and former launches that it follows."""
 
     def __call__(self, launch: Launch) -> None:
         """Report a launch.
 
         Raises:
-            RunFailed: It is the first report of this launch, and another attempt has the run.
+            RunFailed: This is the first report of the launch, and another attempt has the run.
         """
         self.reported.add(launch.tag)
         if launch.tag in self._known:
@@ -48,7 +48,7 @@ class LaunchReports:
 
 
 class SessionLaunches:
-    """The sessions that one attempt opens on a Spark Connect server. Without such a server it does nothing."""
+    """The sessions that one attempt opens on a Spark Connect server. Without a server, the methods do nothing."""
 
     def __init__(self, order: RunOrder, report: Callable[[Launch], None]) -> None:
         self._order = order
@@ -62,9 +62,9 @@ class SessionLaunches:
         return self._order.connect is not None
 
     def begin(self) -> str | None:
-        """Return the tag for the session that is opened next; None: the session ends with this process.
+        """Return the tag for the next session. None: the session ends with this process.
 
-        The claim has stored the intent of the first session. Another one follows if a session has died.
+        The claim has stored the intent for the first session. A further session is opened if a session has died.
         """
         if not self.are_remote:
             return None
@@ -75,7 +75,7 @@ class SessionLaunches:
         return self._tag
 
     def released(self) -> None:
-        """Report that the server has released the last session, so that it does nothing any longer."""
+        """Report that the server has released the last session, so that the session no longer works."""
         if self._tag is not None:
             self._tell(AttemptState.SUCCESS)
             self._tag = None
@@ -97,6 +97,6 @@ class SessionLaunches:
 def launch_reports(
     order: RunOrder, send: Callable[[Launch], None], ask: Callable[..., Any]
 ) -> LaunchReports:
-    """Return the reports of an attempt. The claim has stored its first session, and former attempts theirs."""
+    """Return the reports of an attempt. The store knows the tags of its first session and of former launches."""
     known = {one.tag for one in order.former}
     return LaunchReports(send, ask, known | ({order.tag} if order.connect else set()))

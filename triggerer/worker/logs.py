@@ -35,7 +35,7 @@ def open_log(path: Path) -> int:
     try:
         return os.open(path, flags, 0o600)
     except FileNotFoundError:
-        # <home>/logs/<dag_id>, one by one, because mkdir applies its mode only to the last folder of a path.
+        # Make <home>/logs/<dag_id> folder by folder, because mkdir applies its mode only to the last folder of a path.
         for folder in (*reversed(path.parents[1:3]), path.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, flags, 0o600)
@@ -49,8 +49,8 @@ def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
     # A task may have written half a line, or have been killed in the middle of one.
     if tail(path, 1) not in ("", "\n"):
         line = "\n" + line
-    # If this line cannot be written, perhaps because the disk is full, the run's output could not be either. The store
-    # has the run's end and its error.
+    # The line may fail, perhaps because the disk is full, as the run's output does then. The store has the run's end
+    # and its error.
     with suppress(OSError), open(open_log(Path(path)), "ab") as log:
         log.write(line.encode("utf-8", "backslashreplace"))
 
@@ -58,7 +58,7 @@ def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
 def set_up_logging() -> None:
     """Send the log messages of users' code to standard error, which is the run's log file during a run.
 
-    Can be repeated: it undoes changes that a run made to the standard streams and to the root logger.
+    A further call undoes changes that a run made to the standard streams and to the root logger.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, f"__{name}__")
@@ -94,7 +94,7 @@ def _set_level(logger: logging.Logger, level: int) -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Hides the secrets that this process knows. Text that a run prints itself is not changed."""
+    """Hides the secrets that this process knows in log messages. Text that the user's code prints is not changed."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = hide_known(super().format(record))
@@ -121,7 +121,7 @@ class Output:
     """Standard output and standard error of this process and its children.
 
     Args:
-        tell: Receives the descriptor of the run's log when it is open. It is closed after the run.
+        tell: Receives the descriptor of the run's log once the log is open. The descriptor is closed after the run.
     """
 
     def __init__(self, tell: Callable[[int], None]) -> None:
@@ -149,7 +149,7 @@ class Output:
     @staticmethod
     def _point(out: int, err: int) -> None:
         for stream in (sys.stdout, sys.stderr):
-            # The run closed or replaced the stream, or the disk is full. The rest cannot be written.
+            # The run closed or replaced the stream, or the disk is full. The rest of the output is lost.
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         os.dup2(out, 1)

@@ -25,7 +25,7 @@ def main() -> NoReturn:
     """Run a worker over the inherited channel."""
     channel = connect_to_parent()
     setup = channel.receive()
-    # If processors are scarce, starting further runs matters more than the work of this one.
+    # If processors are scarce, the service's event loop, which starts further runs, comes first.
     give_way(_NICENESS)
     _enter_folder()
     set_up_logging()

@@ -26,7 +26,7 @@ class OutletEvent:
         self.extra: dict[str, Any] = {}
         """The event's `extra`, for assets."""
         self.partition_key = partition_key
-        """The event's partition key, at first the run's; None: no key. An alias has one key for all its events."""
+        """The event's partition key. At first it is the run's key. None: no key. All events of an alias have one key."""
         self._added: dict[Hashable, tuple[Asset, dict[str, Any]]] = {}
 
     def add(self, asset: Asset, extra: Mapping[str, Any] | None = None) -> None:
@@ -45,10 +45,10 @@ class OutletEvent:
 
 
 class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
-    """One entry for each declared outlet, by the outlet, its name or its URI.
+    """The argument `outlet_events`: an `OutletEvent` for each declared outlet. Index it by the outlet, its name or URI.
 
     Args:
-        partition_key: The run's key. As in Airflow, the events get this key unless the task sets another.
+        partition_key: The run's partition key. As in Airflow, an event gets this key unless the task sets another.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
     def emitted(self) -> tuple[EmittedEvent, ...]:
         """Return the events of a successful task: one for each asset outlet, and all events of aliases.
 
-        If aliases and outlets name one asset, the asset gets one event for each different extra, as in Airflow, and for
-        each different partition key. Equal events are merged, with all their aliases.
+        Several outlets and aliases may name the same asset. Their events are merged if `extra` and partition key are
+        equal, as in Airflow. A merged event has all aliases.
 
         Raises:
             RowRefused: An extra or a partition key cannot be stored.
@@ -128,7 +128,7 @@ class _Found:
 
 
 def _digest(extra: Mapping[str, Any]) -> Hashable:
-    """Return a value that is equal for equal extras. An extra that is not JSON equals nothing; `checked` refuses it."""
+    """Return a value that is equal for equal extras. An extra that is not JSON equals no other; `checked` refuses it."""
     try:
         return dump_json(extra, "an extra", option=orjson.OPT_SORT_KEYS)
     except RowRefused:
@@ -136,10 +136,10 @@ def _digest(extra: Mapping[str, Any]) -> Hashable:
 
 
 def checked(asset: Asset, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `extra`, with the types and values that the store returns later.
+    """Return a copy of `extra`, with the types and values that the store will return.
 
     Raises:
-        RowRefused: The extra is no mapping, or JSON or the store cannot represent it, for instance NaN or a NUL.
+        RowRefused: `extra` is no mapping, or has a value that JSON or the store cannot represent, such as NaN or a NUL.
     """
     if not isinstance(extra, Mapping):
         raise RowRefused(f"the extra of {asset.uri} is no mapping: {extra!r}")

@@ -1,14 +1,17 @@
 """The messages between the executor and its workers, over `triggerer.processes.ipc`.
 
-To a worker: `warm` (open Spark's driver now), `stop` and `kill` (one of its processes, by number).
-From a worker: `ready`, `prepared` (a process accepts an order; with the descriptor of its channel), `ended` (that
-process and all that it left are gone), `spark` (whether the driver is open now), `warmed` (after `warm`).
-To a run's process: `release` (give Spark's executors to others), then `run` (a `RunOrder`) or `callback` (a
-`CallbackOrder`), and `reply` (to `query`).
-From a run's process: `started` (a `TaskStart`, unless the task ends at once), `waiting` (a `Wait`), `launch` (a
-`Launch` has changed), `progress` (a `Progress`), `results` (a `RunReport`), `called` (after `callback`), `query` (for a
-page of events; `reply` has the query's number). The query `launch` stores an intent: the reply comes once the `Launch`
-is stored.
+A worker receives `warm` (open Spark's driver now), `stop` and `kill` (end the process with this number).
+
+A worker sends `ready`, `prepared` (a process accepts an order; the descriptor of its channel comes along), `ended` (a
+process and its descendants are gone), `spark` (whether the driver is open now) and `warmed` (after `warm`).
+
+A run's process receives `release` (give Spark's executors back), then `run` (a `RunOrder`) or `callback` (a
+`CallbackOrder`), and `reply` (the answer to the `query` with this number).
+
+A run's process sends `started` (a `TaskStart`, unless the task ends at once), `waiting` (a `Wait`), `launch` (a
+`Launch` has changed), `progress` (a `Progress`), `results` (a `RunReport`), `called` (after `callback`) and `query` (it
+asks for a page of events, or for a `Launch` to be stored before it begins).
+
 Every message is an object with `type`. Instants are ISO 8601 text.
 """
 
@@ -21,12 +24,12 @@ from typing import Any, Final
 from triggerer.domain.attempts import RunEnd, TaskResult
 
 PAGE_SIZE: Final = 2000
-"""The most events per reply: about a megabyte of typical messages, or 20 ms of the event loop. If the events are
-large, a reply has fewer of them; see `triggerer.store.events.run_events`."""
+"""The most events in a reply. Typical ones have a megabyte together, and take 20 ms of the event loop. A reply has
+fewer events if they are large, see `triggerer.store.events.run_events`."""
 
 
 SPOOL_FROM: Final = 20_000
-"""A sequence of at least this many events is read from files (the query `spool`). Below, pages are faster."""
+"""A sequence of at least this many events is read from files (the query `spool`). Pages are faster for fewer events."""
 
 
 @dataclass(frozen=True, slots=True)

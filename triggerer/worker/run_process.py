@@ -1,6 +1,6 @@
 """The process of one run: it waits for its order, executes it, and ends.
 
-The main thread executes, because signals, and therefore timeouts, need it. A second thread reads replies.
+The main thread executes the tasks, because signals, and so timeouts, arrive there. A second thread reads replies.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunProcess:
-    """This process, from its fork. `live` is its main thread."""
+    """This process, from its fork to its end. `live` runs in its main thread."""
 
     def __init__(self, channel: ChildChannel, control: Control, setup: dict[str, Any]) -> None:
         self._channel = channel
@@ -107,7 +107,7 @@ class RunProcess:
     def _await_order(self) -> dict[str, Any]:
         """Prepare for an order, and return it."""
         while True:
-            # What the former run shares with this one comes first, and only then an order.
+            # Listen to the fork server alone until the former run is gone, and only then for an order.
             sources: list[ForkServerLink | ChildChannel]
             sources = [self._link, self._channel] if self._link.has_gone else [self._link]
             ready = [] if self._channel.has_more else select.select(sources, (), ())[0]
@@ -140,7 +140,7 @@ class RunProcess:
             self._reporter.send(message("called", run=wanted.run.run_pk))
 
     def _enter_temporary_folder(self) -> None:
-        """Let `tempfile`, and the programs that the run starts, use a folder that is removed after the run."""
+        """Give `tempfile` and the programs that the run starts a temporary folder, which is removed after the run."""
         try:
             folder = tempfile.mkdtemp(prefix="triggerer-run-")
         except OSError as error:
@@ -164,7 +164,7 @@ class RunProcess:
             try:
                 frame = self._channel.receive()
             except (EOFError, OSError):
-                # The executor is gone, or does not want this run. Nobody accepts results.
+                # The executor is gone, or has given this run up. No results are accepted.
                 if self._busy:
                     kill_own_group()
                 return
@@ -177,7 +177,7 @@ class RunProcess:
         if not self._busy:
             os._exit(128 + number)
         self._is_stopping = True
-        # The task's own `finally` may use Spark, and should not wait for the end of the interrupted call.
+        # A `finally` block of the task may use Spark, and must not wait for the end of the interrupted call.
         forget_connection()
         self._spark.interrupt_soon()
         raise WorkerStopped
@@ -190,7 +190,7 @@ class RunProcess:
 
 
 def _seed_random_numbers() -> None:
-    # Python does it for its own generator. Otherwise all processes of a worker would draw the same numbers.
+    # Seed NumPy's generator, as Python does with its own after a fork. Otherwise all runs would draw the same numbers.
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPENING_S: Final = 30.0
-"""Longer than opening a session takes on a cluster with room for it."""
+"""The time to open a session on a cluster with free cores, with a reserve."""
 _INTERRUPT_S: Final = 2.0
-"""Many times longer than a JVM needs to take the order to cancel its jobs."""
+"""The time for a JVM to accept the order to cancel its jobs, many times longer than usual."""
 _DYING_S: Final = 2.0
-"""Longer than the kernel needs to tell the end of a JVM whose connections have ended."""
+"""The time from the end of a JVM's connections until the kernel reports its end, with a reserve."""
 
 
 class SparkHolder:
-    """Attaches to the worker's driver, or to a Spark Connect server, with a session for this process alone."""
+    """Opens this process's own session, on the worker's driver or on a Spark Connect server."""
 
     def __init__(self, settings: Mapping[str, Any], link: ForkServerLink) -> None:
         self._values = settings
@@ -46,14 +46,14 @@ class SparkHolder:
         self._interrupter: threading.Thread | None = None
 
     def begin_run(self, launches: SessionLaunches) -> None:
-        """Report the sessions that are opened from now on, if they live on a server."""
+        """Report the sessions of this run, if they are on a Spark Connect server."""
         self._launches = launches
 
     def end_run(self) -> None:
-        """Release the session if it lives on a server, which would otherwise work on for it.
+        """Release the session on a Spark Connect server, because its operations would otherwise continue.
 
-        After an interruption this is left to the executor or to the next attempt, see `triggerer.worker.launchers`:
-        Spark takes some seconds to kill the Python workers of interrupted tasks, and the run need not wait for that.
+        After an interruption the executor or the next attempt releases it, see `triggerer.worker.launchers`: Spark
+        takes some seconds to kill the Python workers of interrupted tasks, and this run should not wait for that.
         """
         if self._session is not None and self._is_connect and not self._was_interrupted:
             self._drop()
@@ -86,7 +86,7 @@ class SparkHolder:
         return SparkSettings.from_json(self._values)
 
     def why_waiting(self) -> str | None:
-        """Return the reason why the session, open or opening, waits for its cluster; None: no wait. From any thread."""
+        """Return the reason why the session waits for its cluster. None: it does not wait. Any thread may call this."""
         from triggerer.worker.spark import why_waiting
         from triggerer.worker.spark.settings import master_of
 
@@ -98,10 +98,10 @@ class SparkHolder:
         return None if session is None else why_waiting(session)
 
     def await_cluster(self, tell: Callable[[str | None], None]) -> None:
-        """Return once the master or the Spark Connect server accepts connections. See `spark.patience`.
+        """Wait until the master or the Spark Connect server accepts connections. See `spark.sessions.patience`.
 
         Raises:
-            SubmitFailed: It did not answer in time.
+            SubmitFailed: The master or the server did not answer in time.
         """
         from triggerer.worker.spark import await_cluster
 
@@ -115,7 +115,7 @@ class SparkHolder:
             release_executors(self._session)
 
     def attach_ahead(self) -> None:
-        """Attach to the driver that the fork server has told, before a run needs it."""
+        """Attach to the driver that the fork server has sent, before a run needs it."""
         if self._session is not None or self._link.driver is None:
             return
         try:
@@ -150,7 +150,7 @@ class SparkHolder:
         return self._session
 
     def interrupt(self) -> None:
-        """Stop the session's work, because nobody waits for it any longer. The session can be used afterwards."""
+        """Stop the session's jobs, because no code waits for their results any longer. The session stays usable."""
         if self._session is None:
             return
         self._start_interrupter()
@@ -163,11 +163,11 @@ class SparkHolder:
             enter_session(self._session)
 
     def interrupt_soon(self) -> None:
-        """Stop the session's work, but do not wait. A handler of a signal may call it."""
+        """Start to stop the session's jobs, and return at once. A signal handler may call this."""
         self._interrupts.put(_nothing)
 
     def how_driver_ended(self, error: BaseException) -> str | None:
-        """Return how the driver ended, as a sentence, if that is the cause of the error; None: it is not."""
+        """Return a sentence that says how the driver ended, if the error comes from that. None: it does not."""
         if self._driver is None:
             return None
         patience_s = _DYING_S if _has_lost_connection(error) else 0.0
@@ -176,7 +176,7 @@ class SparkHolder:
         return how
 
     def close(self) -> None:
-        """Release what a server keeps for this session. The JVM is for others."""
+        """Release the session on a Spark Connect server. A local JVM stays, because later runs use it."""
         if self._is_connect:
             self.end_run()
         elif self._is_broken and self._driver is not None:
@@ -221,7 +221,7 @@ class SparkHolder:
         self._is_broken = True
 
     def _start_interrupter(self) -> None:
-        # Ahead of time, because a handler of a signal cannot safely start a thread.
+        # Start the thread in advance, because a signal handler cannot safely start a thread.
         if self._interrupter is None:
             self._interrupter = threading.Thread(
                 target=self._interrupt_on_demand, name="spark-interrupter", daemon=True
@@ -245,7 +245,7 @@ class SparkHolder:
         if self._is_connect:
             session.interruptAll()
             return
-        # This thread has a connection of its own. The interrupted one waits for its answer.
+        # The interrupted thread's connection waits for an answer. This thread has another connection.
         session.sparkContext.cancelAllJobs()
         for query in session.streams.active:
             query.stop()

@@ -30,10 +30,10 @@ class TaskOutcomes:
         self._skips: set[str] = set()
 
     def keep(self, task: Task, state: TaskState) -> None:
-        """Keep the result of an earlier attempt."""
+        """Use the result of an earlier attempt."""
         logger.info("task %s is left as it is: %s", task.task_id, state)
         if state is TaskState.SUCCESS:
-            # No executed task needs its return value.
+            # No executed task needs the return value of this task.
             self.values[task.task_id] = None
         elif state is TaskState.SKIPPED:
             self._skips.add(task.task_id)

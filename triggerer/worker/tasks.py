@@ -49,10 +49,10 @@ class TaskRunner:
 
     Args:
         on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
-            failed and the next one waits for its time.
-        cancel_work: Called with the id of a task whose time is up and that is one of several, from another thread. It
-            ends the task's work on Spark.
-        on_abandoned: Called when a try has timed out, because it may have left work behind, for instance on Spark.
+            failed and the next try waits for its time.
+        cancel_work: Called from another thread with the id of a task whose time is up, while other tasks run beside it.
+            It must end the task's jobs on Spark.
+        on_abandoned: Called when a try has timed out, because jobs of the try may continue on Spark.
         find_cause: Returns a sentence about the end of Spark's driver, if that explains the error of a try.
     """
 
@@ -114,7 +114,7 @@ class TaskRunner:
                 return Finished(result, value)
             if try_number <= task.retries:
                 logger.info("task %s is tried again in %s", task.task_id, task.retry_delay)
-                # The try is over, so its timeout must not apply to the wait.
+                # The try is over, so its timeout must not apply to the delay before the next try.
                 self._on_start(dataclasses.replace(start, timeout_s=None))
                 time.sleep(task.retry_delay.total_seconds())
         ended_at = datetime.now(UTC)
@@ -131,7 +131,7 @@ class TaskRunner:
         self, task: Task, results: Mapping[str, Any], outlet_events: OutletEvents
     ) -> tuple[Any, tuple[EmittedEvent, ...]]:
         arguments = self._context.arguments(task, outlet_events)
-        # The last line before the user's code: it measures the time from queuing to the start.
+        # This is the last line before the user's code, because it measures the time from queuing to the start.
         logger.info(
             "task %s begins %.6f s after the run was queued",
             task.task_id,
@@ -151,7 +151,7 @@ class TaskRunner:
         if isinstance(error, SystemExit):
             return f"the task called sys.exit({error.code!r})"
         text = explain(error, self._dags_folder)
-        # What Spark says about it is the end of a connection.
+        # If the driver has ended, Spark's own error only says that a connection was closed.
         sentence = self._find_cause(error) or explain_spark(error)
         return text if sentence is None else storable(f"{sentence}.\n\n{text}")
 
@@ -159,7 +159,7 @@ class TaskRunner:
 def skipped(
     task: Task, reason: str | None, try_number: int = 0, started_at: datetime | None = None
 ) -> TaskResult:
-    """Return the result of a task that was skipped, either by `SkipTask` or (try 0) after an upstream task was."""
+    """Return the result of a skipped task. Try 0: the task was skipped because an upstream task was."""
     error = None if reason is None else storable(reason)
     now = datetime.now(UTC)
     return TaskResult(task.task_id, TaskState.SKIPPED, try_number, started_at, now, error)
@@ -179,7 +179,7 @@ def _exhaust(generator: GeneratorType[Any, Any, Any], outlet_events: OutletEvent
 
 @contextmanager
 def time_limit(limit: timedelta | None) -> Iterator[None]:
-    """Raise `TaskTimeout` when the time is up. Call it in the main thread, where it raises.
+    """Raise `TaskTimeout` in the main thread when the time is up. Only the main thread may call this function.
 
     Code that does not return to Python, for instance in a C library, is not interrupted. The executor kills the worker
     a little later.

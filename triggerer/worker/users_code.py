@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def users_code() -> Iterator[None]:
-    """Let a process that users' code forks within the block, and that leaves the block, end there.
+    """End a process at the end of the block, if users' code has forked it during the block.
 
-    Otherwise it would go on as a second run: report results, and wait for orders.
+    Otherwise that process would continue as a second run: it would report results, and wait for orders.
     """
     pid = os.getpid()
     code = 0
@@ -30,7 +30,7 @@ def users_code() -> Iterator[None]:
     finally:
         if os.getpid() != pid:
             for stream in (sys.stdout, sys.stderr):
-                # Users' code may have closed or replaced it.
+                # Users' code may have closed or replaced the stream.
                 with suppress(OSError, ValueError, AttributeError):
                     stream.flush()
             os._exit(code)

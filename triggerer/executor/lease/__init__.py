@@ -1,1 +1,1 @@
-"""The executor's lease, and the guard that ends all workers before it is over."""
+"""The executor's lease, and the guard process, which ends all workers before the lease is over."""

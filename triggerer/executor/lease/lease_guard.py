@@ -1,17 +1,17 @@
-"""The guard of an executor's lease: a process that ends before the lease is over, and all workers with it.
+"""The guard of an executor's lease: a process that dies before the lease is over. All workers die with the guard.
 
-An executor may be stopped (SIGSTOP, a debugger) or its event loop may hang. Then it can neither extend its lease nor
-end its workers, and a task may hold its interpreter's lock. So everything that must happen then is done by the kernel:
+An executor may be stopped (SIGSTOP, a debugger), or its event loop may hang. Then it can neither extend its lease nor
+end its workers. So the kernel must end the workers:
 
 - The guard has the only writing end of a pipe, and each worker has armed the reading end
   (`triggerer.processes.lifelines`). When the guard is gone, the kernel kills every worker's process group, and the
   group of its Spark's Python workers.
-- With each heartbeat the executor tells the guard when the lease ends, and the guard sets a timer of the kernel. The
-  timer kills the guard, even if the guard is stopped. Its clock is `CLOCK_BOOTTIME`, which also counts the time of a
-  suspended machine.
+- With each heartbeat the executor sends the end of the lease to the guard, and the guard sets a timer of the kernel.
+  The timer kills the guard, even if the guard is stopped. The timer's clock is `CLOCK_BOOTTIME`, which also counts the
+  time of a suspended machine.
 
-When the channel to the executor ends, the guard exits. It runs as a file, `python -I -S lease_guard.py CHANNEL
-ENDS_AT`, and imports little, so that it starts in milliseconds and stays small. The executor's side is
+When the channel to the executor ends, the guard exits. The guard is the program `python -I -S lease_guard.py CHANNEL
+ENDS_AT`. It imports little, so that it starts in milliseconds and stays small. The executor's side is
 `triggerer.executor.lease.lease_guard_process`.
 """
 
@@ -69,7 +69,7 @@ class LastTimer:
         _check("timer_create", made)
 
     def set(self, ends_at: float) -> None:
-        """Set the time, in place of the previous one.
+        """Set the time at which the kernel kills this process, instead of the previous time.
 
         Args:
             ends_at: Seconds of `CLOCK_BOOTTIME`. A past time kills the process at once.

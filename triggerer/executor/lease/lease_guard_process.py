@@ -38,7 +38,7 @@ class LeaseGuard:
 
     @classmethod
     async def start(cls, ends_at: float) -> Self:
-        """Start a guard that ends at this time of `CLOCK_BOOTTIME`. It is armed when this returns.
+        """Start a guard that ends at this time of `CLOCK_BOOTTIME`. Its timer is set when this returns.
 
         Raises:
             ConfigurationError: This system has no suitable timer.
@@ -46,7 +46,7 @@ class LeaseGuard:
         """
         with ExitStack() as ours:
             with ExitStack() as theirs:
-                # This type of socket preserves the boundaries of messages.
+                # A socket of this type keeps messages apart.
                 pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 channel = ours.enter_context(pair[0])
                 inherited = theirs.enter_context(pair[1])
@@ -94,7 +94,7 @@ class LeaseGuard:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, as from `wait`; None before that."""
+        """The exit code, as from `wait`. None: the guard has not ended."""
         return self._leader.returncode
 
     @property
@@ -107,7 +107,7 @@ class LeaseGuard:
 
     def extend(self, ends_at: float) -> None:
         """Move the guard's end to this later time."""
-        # If the guard is gone, `wait` tells. If it does not read, it ends at the previous time.
+        # If the guard is gone, `wait` returns. If the guard does not read, it ends at the previous time.
         with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             self._channel.send(repr(ends_at).encode())
 
@@ -118,7 +118,7 @@ class LeaseGuard:
     async def aclose(self) -> None:
         """End the guard, and all workers that have its lifeline.
 
-        Cancellation: The work is completed nevertheless, within some seconds.
+        Cancellation: The guard is ended nevertheless, within some seconds.
         """
         self._leader.kill()
         with anyio.move_on_after(_REAP_S, shield=True):

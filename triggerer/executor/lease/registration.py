@@ -1,10 +1,9 @@
-"""An executor's lease on its runs: kept while the store accepts heartbeats, and given up in time if it does not.
+"""An executor's lease on its runs. Heartbeats extend the lease. Without them the executor ends its runs in time.
 
-Once an executor's registration has expired by the database's clock, others queue its runs again. They cannot tell a
-dead executor from one that cannot reach the database. The executor cannot tell whether others can reach it. So it
-follows its
-own clock: its runs have ended before anybody else may begin them. If the executor cannot even run at that time, its
-guard ends the workers a little later (`triggerer.executor.lease.lease_guard`).
+Once an executor's registration has expired by the database's clock, other executors queue its runs again. They cannot
+tell a dead executor from an executor that cannot reach the database. So an executor follows its own clock, and ends its
+runs before another executor may begin them. If the executor is frozen at that time, its guard ends the workers a little
+later (`triggerer.executor.lease.lease_guard`).
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ _INTERVAL: Final = 1 / 3
 _RETRY_INTERVAL: Final = 1 / 10
 """The time from a failed heartbeat to the next."""
 _TIMEOUT: Final = 1 / 6
-"""The limit for the statements of a heartbeat, and again for its commit. If a heartbeat hangs on a dead connection,
-there is time for another."""
+"""The limit for the statements of a heartbeat, and again for its commit. After a heartbeat on a dead connection, there
+is time for another one."""
 _MARGIN: Final = 1 / 10
-"""The time that runs have to end here."""
+"""The executor ends its runs this long before the end of the lease."""
 _GUARD_MARGIN: Final = 1 / 15
-"""The time to end runs if the kernel must do it. A JVM takes a while to return its memory."""
+"""The guard dies this long before the end of the lease. A JVM that is killed takes a while to return its memory."""
 
 
 class LeaseHolder(Protocol):
-    """Executes runs under the lease. Called on the event loop."""
+    """Executes runs under the lease. Its methods are called on the event loop."""
 
     def mark_lease_lost(self) -> None:
-        """End everything that others may begin now: the lease is over, or its guard is gone."""
+        """End all runs, because other executors may begin them: the lease is over, or its guard is gone."""
 
     def mark_lease_kept(self, guard: LeaseGuard) -> None:
-        """Continue under this lease, new or renewed. Processes that start from now on must die with the guard."""
+        """Continue, because the lease is new or was renewed. Processes that start now must die with the guard."""
 
 
 class InstanceQueries(Protocol):
@@ -64,11 +63,11 @@ class InstanceQueries(Protocol):
 
 
 class Registration:
-    """Shows an executor as alive, so that nobody else takes its runs.
+    """Registers an executor as alive, so that no other executor takes its runs.
 
     Args:
         expiry: How long a heartbeat is valid.
-        holder: None: nobody else can take the runs (SQLite).
+        holder: None: there is no other executor that could take the runs (SQLite).
         clock: See `OwnLease`. The guard's timer uses this clock too.
         start_guard: Receives the end of the guarded lease, by the clock.
     """
@@ -98,7 +97,7 @@ class Registration:
 
     @property
     def is_held(self) -> bool:
-        """Whether the lease holds, by this executor's own clock."""
+        """True while the lease is valid by this executor's own clock."""
         return not self._lease.is_over
 
     async def renew(self) -> None:
@@ -112,8 +111,8 @@ class Registration:
         try:
             with anyio.fail_after(timeout.total_seconds()):
                 async with self._database.transaction(commit_timeout=timeout) as session:
-                    # Registering again is the heartbeat. It also restores a row that others removed because they took
-                    # us for dead. The attempt numbers fence whatever those others did with our runs.
+                    # A heartbeat registers again. This also restores the row if another executor took us for dead and
+                    # removed it. Runs that it took meanwhile have another epoch, so our results for them are refused.
                     await self._queries.register_instance(
                         session, self._instance_id, kind=_KIND, expiry=self._expiry
                     )
@@ -129,14 +128,14 @@ class Registration:
     async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Renew until cancelled, then deregister, so that others need not wait for the expiry. Call `renew` before.
 
-        It has started when the holder knows about the lease.
+        `task_status.started` is called when the holder knows about the lease.
 
         Raises:
             ConfigurationError: This system cannot run a guard.
         """
         try:
             async with anyio.create_task_group() as tasks:
-                # Renew before telling the holder: otherwise the lease may end before there is a guard.
+                # Start renewing first: the lease might otherwise end before its guard has started.
                 tasks.start_soon(self._renew_in_time)
                 if self._holder is not None:
                     await tasks.start(self._tell, self._holder)
@@ -168,7 +167,7 @@ class Registration:
         backoff = Backoff(first=0.1, longest=10.0, random=self._random)
         was_held = False
         while True:
-            # The renewing task may be waiting for the store, so this one watches the lease.
+            # This task watches the lease, because the renewing task may be waiting for the store.
             await self._lease.wait_until_extended()
             began = anyio.current_time()
             try:
@@ -185,7 +184,7 @@ class Registration:
                 await anyio.sleep(delay)
                 continue
             async with aclosing(guard):
-                # A heartbeat may have come while the guard started.
+                # A heartbeat may have extended the lease while the guard started.
                 guard.extend(self._guarded_lease.ends_at)
                 self._guard = guard
                 if was_held:
@@ -224,5 +223,5 @@ class Registration:
                 ) as session:
                     await self._queries.deregister_instance(session, self._instance_id)
             except StoreError as error:
-                # The registration will expire.
+                # The registration expires later.
                 _log.warning("the executor could not sign off", error=str(error))

@@ -21,10 +21,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class RunEnding:
-    """The end of one slot's job: requests for it, and its recording.
+    """Collects the decisions about the end of a slot's job, and records that end.
 
     Args:
-        run: None: the job is to warm up, and nothing is recorded.
+        run: The run of the job. None: the job is to warm up, and nothing is recorded.
     """
 
     result_writer: ResultWriter
@@ -33,18 +33,18 @@ class RunEnding:
     verdict: RunEnd | None = None
     """The end of the run, unless the run ends earlier on its own."""
     is_cut_short: bool = False
-    """True if the store must show no end of the run: others execute it, or it is queued again."""
+    """True: store no end of the run, because another executor executes it, or it is queued again."""
     has_left_launches: bool = False
-    """True if the dead worker may have left something behind that works on without it."""
+    """True if a session of the dead worker may still work on a Spark Connect server."""
     may_end_log: bool = True
-    """False once others may have begun the run, because the log may be theirs."""
+    """False once another executor may have begun the run and its log."""
 
     @property
     def is_called_off(self) -> bool:
         return self.is_cut_short or self.verdict is not None
 
     def cut_short(self) -> None:
-        """Record no end of the run, except a verdict that was already decided."""
+        """Record no end of the run, unless a verdict was already decided."""
         self.is_cut_short |= self.verdict is None
 
     async def mark_unstarted(self) -> None:
@@ -61,7 +61,7 @@ class RunEnding:
             code: The exit code, as from `WorkerProcess.reap`.
             output: The worker's last output outside the run's log.
             has_begun: True if the worker had accepted the run.
-            malformed: The reason why data in the worker's channel cannot be understood, if the worker was ended for it.
+            malformed: Set if the worker was killed because its data cannot be understood: the reason.
         """
         assert self.run is not None
         if self.is_cut_short:
@@ -104,7 +104,7 @@ class RunEnding:
 
 
 def left_behind(run: RunOrder) -> tuple[Launch, ...]:
-    """Return what an attempt may have left on a Spark Connect server when its worker died."""
+    """Return the session that an attempt may have left on a Spark Connect server when its worker died."""
     if run.connect is None:
         return ()
     return (

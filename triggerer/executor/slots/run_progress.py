@@ -1,4 +1,4 @@
-"""Stores the progress of one run after the other, and drops what the store cannot take at once."""
+"""Stores the progress of a slot's runs. Progress that the store does not accept at once is dropped."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from triggerer.store.runs.transitions import record_progress
 
 @dataclass(slots=True)
 class ProgressWriter:
-    """Keeps the newest progress of a slot's run until it is stored.
+    """Stores the newest progress of a slot's run. An older progress that is not stored yet is dropped.
 
-    Progress is no result: a run that ended has none, and nothing waits for it.
+    Progress is not a result: an ended run has none, and no code waits until it is stored.
     """
 
     result_writer: ResultWriter
@@ -22,7 +22,7 @@ class ProgressWriter:
     _is_writing: bool = False
 
     async def write(self, order: RunOrder, progress: Progress) -> None:
-        """Store the progress, or leave it to the call that is storing."""
+        """Store the progress. If an earlier call is still storing, that call stores this progress next."""
         self._newest = (order, progress)
         if self._is_writing:
             return
@@ -38,7 +38,7 @@ class ProgressWriter:
                 )
                 await self.result_writer.perform_with_next_commit(step)
         except StoreError:
-            # The next progress is in a second. The store's absence is reported elsewhere.
+            # The next progress comes in a second. Other code reports that the store is away.
             self._newest = None
         finally:
             self._is_writing = False

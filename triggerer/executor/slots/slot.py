@@ -38,9 +38,9 @@ from triggerer.worker.protocol import message
 _log = structlog.get_logger(__name__)
 
 _KILL: Final = timedelta(seconds=5)
-"""The time that a worker has to kill a run's process."""
+"""The time for a worker to kill a run's process."""
 _SCARCE: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-"""Errors of a process that cannot be started now, because memory, processes or descriptors are used up. Runs wait."""
+"""Errors that say that memory, processes or descriptors are used up. Then a run waits until a worker can be started."""
 
 
 class _AfterJob(Enum):
@@ -49,7 +49,7 @@ class _AfterJob(Enum):
     NEXT_JOB = auto()
     """Do the next job with this worker."""
     SAME_JOB = auto()
-    """Do this job again with another process: this one died before it began the job."""
+    """Do this job again with another process, because the process died before it began the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class Slot:
 
     Args:
         get_guard: Returns the present guard of the executor's lease. A worker dies with the guard of its start.
-        on_free: Called on the event loop each time that the slot is free again, with the run that it executed (None: it
-            warmed up) and the duration in seconds.
+        on_free: Called on the event loop each time that the slot is free again, with the run that was executed (None:
+            the job was to warm up) and the duration in seconds.
         on_wait: Called when the slot's run has begun to wait for its Spark cluster.
     """
 
@@ -84,7 +84,7 @@ class Slot:
     spools: Spools | None = None
     """Writes the events of runs into files. None: no files."""
     tokens: RunTokens | None = None
-    """Gives runs their tokens for the HTTP API. None: they get none."""
+    """Gives runs their tokens for the HTTP API. None: runs get no tokens."""
     spark: Spark = Spark.COLD
     worker: WorkerProcess | None = None
     run: RunOrder | None = None
@@ -96,9 +96,9 @@ class Slot:
     _overdue: AutoResetEvent = field(default_factory=AutoResetEvent)
     _freed: Notifier = field(default_factory=Notifier)
     given_at: float = 0.0
-    """When the slot received its job, on the monotonic clock."""
+    """The time when the slot received its job, on the monotonic clock."""
     _ending: RunEnding = field(init=False)
-    """The end of the present job, or else of the last one."""
+    """The end of the present job. Between two jobs: the end of the last job."""
     _process: RunHandle | None = None
     """The process of the present run."""
     _is_open: bool = False
@@ -120,17 +120,17 @@ class Slot:
 
     @property
     def is_stopping(self) -> bool:
-        """True if the end of the run was already decided from outside."""
+        """True if a caller has already decided how the run ends."""
         return self._ending.verdict is not None
 
     @property
     def was_cut_short(self) -> bool:
-        """True if the store must show no end of the run: others execute it, or it is queued again."""
+        """True: store no end of the run, because another executor executes it, or it is queued again."""
         return self._ending.is_cut_short
 
     @property
     def has_left_launches(self) -> bool:
-        """True if the run's worker died and may have left something behind, see `LeftLaunches`."""
+        """True if the run's worker died and may have left a launch behind, see `LeftLaunches`."""
         return self._ending.has_left_launches
 
     def release_executors(self) -> None:
@@ -174,7 +174,7 @@ class Slot:
             await self.worker.gone.wait()
 
     def cut_short(self) -> None:
-        """Kill the run, because others may execute it from now on. A result that was already decided is still saved."""
+        """Kill the run, because another executor may execute it. A result that was already decided is still saved."""
         self._ending.may_end_log = False
         self._kill()
 
@@ -229,7 +229,7 @@ class Slot:
                 self._free()
 
     async def _wait_for_room(self, run: RunOrder, error: OSError) -> None:
-        """Wait before trying to start a worker again, but not after the run was called off."""
+        """Wait before trying to start a worker again. If the run is called off, stop waiting."""
         delay = self._scarcity.next_delay()
         said = "no worker can be started; the run waits"
         named = {"dag": run.dag_id, "run": run.run_id, "error": str(error)}
@@ -285,7 +285,7 @@ class Slot:
     def _on_frame(self, frame: WorkerFrame) -> None:
         if frame["type"] == "spark":
             self._is_open = frame["open"]
-            # Do not publish it before a warm-up ends; otherwise another slot would open a second driver.
+            # Publish the worker only when it is not warming up. Otherwise another slot would open a second driver.
             if self.spark is not Spark.WARMING:
                 self.spark = Spark.WARM if frame["open"] else Spark.COLD
         elif frame["type"] == "warmed":
@@ -329,7 +329,7 @@ class Slot:
             while True:
                 frame = await process.receive()
                 if frame["run"] != order.run_pk:
-                    # No code of ours sends it.
+                    # Our own code never sends such a frame.
                     continue
                 has_begun = True
                 match frame["type"]:
@@ -369,7 +369,7 @@ class Slot:
                 )
                 return _AfterJob.NEXT_JOB
             has_begun |= self._process is not None and not closed.unread
-            # A cause that kills a worker before it is ready would kill the next one as well, so the run fails.
+            # If a worker dies before it is ready, the next worker would probably die too. So the run fails.
             if not has_begun and worker.is_ready and not self._ending.is_called_off:
                 if code != 0:
                     _log.warning("a worker died before it took a run", run=order.run_id, code=code)
@@ -380,10 +380,10 @@ class Slot:
             self._process = None
 
     async def _begin(self, worker: WorkerProcess, order: RunOrder) -> RunHandle | None:
-        """Return a process for this attempt, and store that a repeated attempt begins; None: do not execute it.
+        """Return a process for this attempt, and store that a repeated attempt begins. None: do not execute the run.
 
-        If the service dies afterwards, the run may have caused it, so the attempt counts. The worker starts first, so
-        that no attempt counts for a service that is killed during its start.
+        If the service dies afterwards, the run may be the cause, so the attempt counts. If the service is killed while
+        the worker starts, the attempt does not count, because the begin is stored only once there is a process.
         """
         process: RunHandle | None = None
         is_ours = False
@@ -401,7 +401,7 @@ class Slot:
         return None
 
     def _call_off_beginning(self) -> None:
-        # The store may be unavailable, and stay so.
+        # The store may be unavailable for a long time, so the wait for it must be cancelled.
         if self._beginning is not None:
             self._beginning.cancel()
 
@@ -413,7 +413,7 @@ class Slot:
 
     async def _answer(self, process: RunHandle, order: RunOrder, frame: QueryFrame) -> None:
         reply = await answer(self.database, self.result_writer, order, frame, self.spools)
-        # The task that receives from the process notices when it is gone.
+        # If the process is gone, the task that receives from it notices.
         with suppress(ChannelClosed):
             await process.send(reply)
 
@@ -445,6 +445,6 @@ class Slot:
                 await self._process.kill()
             code = await self._process.reap()
         if worker.has_lost_guard:
-            # The lost guard is the reason for the death, and nobody may have told us yet.
+            # The worker died with the lease's guard. The executor may not have noticed this yet.
             self.cut_short()
         return code

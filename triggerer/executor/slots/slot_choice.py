@@ -1,4 +1,4 @@
-"""Chooses the slot for a run. Spark sessions are opened rarely, and saved for runs that need them."""
+"""Chooses the slot for a run. A warm Spark session is left to a run that needs Spark."""
 
 from __future__ import annotations
 

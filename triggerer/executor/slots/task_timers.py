@@ -20,12 +20,12 @@ _SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
 
 @dataclass(slots=True)
 class TaskTimers:
-    """Shows running tasks as running, and reports a task that outlives its timeout.
+    """Stores that tasks are running, and reports a task that runs longer than its timeout allows.
 
-    It uses timers instead of an async task, because most tasks end before anything is due.
+    Timers are cheaper than an async task, because most tasks end before a timer is due.
 
     Args:
-        on_overdue: Called on the event loop, with the reason, when a task has outlived its timeout by its grace.
+        on_overdue: Called on the event loop with the reason, when a task has run for its timeout plus its grace.
     """
 
     result_writer: ResultWriter
@@ -33,7 +33,7 @@ class TaskTimers:
     _due: dict[str, list[asyncio.TimerHandle]] = field(default_factory=dict)
 
     def follow(self, order: RunOrder, start: TaskStart, grace: timedelta) -> None:
-        """Start the timers of this try of a task. It may outlive its timeout by `grace`."""
+        """Start the timers of this try of a task. `grace` is added to the task's timeout."""
         self.stop(start.task_id)
         call_later = asyncio.get_running_loop().call_later
         due = self._due.setdefault(start.task_id, [])
@@ -47,7 +47,7 @@ class TaskTimers:
             due.append(call_later(start.timeout_s + grace_s, self.on_overdue, reason))
 
     def stop(self, *task_ids: str) -> None:
-        """Stop the timers of these tasks, which have ended. Without ids: of all tasks, because none runs."""
+        """Stop the timers of these tasks, which have ended. Without ids: stop all timers, because no task runs."""
         for task_id in task_ids or tuple(self._due):
             for timer in self._due.pop(task_id, ()):
                 timer.cancel()

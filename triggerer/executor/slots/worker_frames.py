@@ -1,7 +1,7 @@
 """Checks frames from a worker and from the processes of runs before anything uses them.
 
-A run's process also runs users' code, which may write into the channel by accident: through a descriptor that a fork
-inherited, or whose number it got again after closing it. Only that code's own run may suffer.
+A run's process also executes users' code, which may write into the channel by accident: through a descriptor that a
+fork inherited, or whose number was used again. Such data may harm only the run of that code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from triggerer.worker.protocol import RunReport, TaskStart
 
 
 class ReadyFrame(TypedDict):
-    """The worker works."""
+    """The worker has started."""
 
     type: Literal["ready"]
 
@@ -32,7 +32,7 @@ class PreparedFrame(TypedDict):
 
 
 class EndedFrame(TypedDict):
-    """A process is gone, and all that it left behind."""
+    """A process and its descendants are gone."""
 
     type: Literal["ended"]
     process: int
@@ -40,14 +40,14 @@ class EndedFrame(TypedDict):
 
 
 class SparkFrame(TypedDict):
-    """Says whether the worker's Spark driver is open now."""
+    """The worker's Spark driver was opened or closed."""
 
     type: Literal["spark"]
     open: bool
 
 
 class WarmedFrame(TypedDict):
-    """The order `warm` was executed, or failed."""
+    """The order `warm` was executed or has failed."""
 
     type: Literal["warmed"]
     error: str | None
@@ -70,7 +70,7 @@ class WaitingFrame(TypedDict):
 
 
 class LaunchFrame(TypedDict):
-    """The run has launched something outside its process, or knows more about it now."""
+    """The run has a new launch outside its process, or a launch has changed."""
 
     type: Literal["launch"]
     run: int
@@ -78,7 +78,7 @@ class LaunchFrame(TypedDict):
 
 
 class ProgressFrame(TypedDict):
-    """The run's Spark work has come further."""
+    """The progress of the run's work on Spark has changed."""
 
     type: Literal["progress"]
     run: int

@@ -23,14 +23,14 @@ from triggerer.synchronization import Notifier
 from triggerer.worker.protocol import message
 
 _REAP_S: Final = 10.0
-"""Longer than a worker needs to end a process and all that it left behind."""
+"""The time for a worker to end a process and its descendants."""
 
 
 class RunHandle:
-    """The process of one order. A worker has forked it, and it waits.
+    """The process for one order. A worker has forked the process, which waits for the order.
 
     Attributes:
-        ended: Set when the process, and all that it left behind, is gone.
+        ended: Set when the process and its descendants are gone.
         code: The exit code. Negative: the number of the signal that killed it. None: it has not ended.
     """
 
@@ -65,7 +65,7 @@ class RunHandle:
         await self._worker.tell(message("stop", process=self._number))
 
     async def kill(self) -> None:
-        """Kill the process, and what it has started, but not the worker. Does nothing if the process is gone."""
+        """Kill the process and its descendants, but not the worker. Does nothing if the process is gone."""
         await self._worker.tell(message("kill", process=self._number))
 
     async def reap(self) -> int:
@@ -107,9 +107,9 @@ class RunHandle:
             either.start_soon(wait_for, self._worker.gone)
 
     def mark_ended(self, code: int) -> None:
-        """Note the end that the worker has told.
+        """Store the exit code that the worker has reported.
 
-        Only frames that were sent can be received from now on, even if somebody still has the other end of the channel.
+        From now on only frames that were already sent can be received, even if another process has the channel's end.
         """
         self.code = code
         self.ended.set()
@@ -120,22 +120,22 @@ class RunHandle:
         self._channel.shut_down()
 
     async def aclose(self) -> None:
-        """Release what this process has of it. The process must have ended, or its worker."""
+        """Close the channel to the process. The process, or its worker, must have ended."""
         await self._channel.aclose()
 
     async def close_in_time(self) -> None:
-        """Release it as soon as the process has ended, which it does on its own."""
+        """Wait for the end of the process, and close the channel."""
         await self._end()
         await self._worker.close(self)
 
 
 class WorkerProcess(ChildProcess):
-    """One live worker, made by `open_worker`. The end of that block kills it.
+    """One live worker, made by `open_worker`. At the end of that block the worker is killed.
 
     Attributes:
         tasks: Runs tasks that must end with the worker.
-        guard: Ends the worker when the executor's lease ends. None: nobody else can take the executor's runs.
-        is_ready: True once the worker has said that it works.
+        guard: Ends the worker when the executor's lease ends. None: no other executor can take the runs.
+        is_ready: True once the worker has sent `ready`.
         on_frame: Receives the frames that are about Spark.
     """
 
@@ -158,12 +158,12 @@ class WorkerProcess(ChildProcess):
         return self.guard is not None and self.guard.has_ended
 
     async def tell(self, content: dict[str, Any]) -> None:
-        """Send a frame. If the worker is gone, `gone` tells."""
+        """Send a frame. If the worker is gone, do nothing: `gone` is set."""
         with suppress(ChannelClosed):
             await self.channel.send(content)
 
     async def take(self) -> RunHandle:
-        """Wait for a process that accepts an order, and return it. Others do not get it.
+        """Wait for a process that accepts an order, and return it. No other caller gets this process.
 
         Raises:
             ChannelClosed: The worker is gone.
@@ -205,7 +205,7 @@ class WorkerProcess(ChildProcess):
                         if self.on_frame is not None:
                             self.on_frame(frame)
         except MalformedFrame:
-            # The worker runs no users' code. It is of another release, or its memory is damaged.
+            # The worker executes no users' code, so it is of another release, or its memory is damaged.
             self.kill()
         except ChannelClosed:
             pass
@@ -232,7 +232,7 @@ class WorkerProcess(ChildProcess):
             self.tasks.start_soon(self.close, process)
 
     async def close(self, process: RunHandle) -> None:
-        """Release what this process has of a process that has ended."""
+        """Close the channel to a process that has ended."""
         await process.aclose()
         self._open.discard(process)
 
@@ -253,7 +253,7 @@ async def open_worker(
 
     Args:
         setup: The settings that `triggerer.worker.main` needs.
-        guard: The worker dies with this guard as well.
+        guard: The worker also dies when this guard dies.
         on_frame: See `WorkerProcess`.
     Raises:
         OSError: No process can be started.

@@ -1,1 +1,1 @@
-"""The events of a run as Parquet files, for tasks that read very many of them."""
+"""Writes the events of a run into Parquet files, for tasks that read very many events."""

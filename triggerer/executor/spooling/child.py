@@ -1,7 +1,7 @@
 """Writes the events of one run into files: `python -m triggerer.executor.spooling.child`.
 
-A process of its own: reading a million events takes seconds of processor time, which the service's event loop does not
-have, and the memory of the process ends with it.
+This is a separate process, because reading a million events takes seconds of processor time, which the service's event
+loop does not have. Its memory is free again when it ends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _PIECE: Final = 20_000
 
 
 def main() -> None:
-    """Do one order, answer, and end. If the parent dies in any way, the kernel ends this process too."""
+    """Execute one order, answer, and end. If the parent dies in any way, the kernel ends this process too."""
     channel = connect_to_parent()
     order = channel.receive()
-    # A piece is tens of thousands of tuples, none of them in a cycle. Looking for cycles takes a quarter of the time.
+    # A piece has tens of thousands of tuples, and no cycles. The search for cycles takes a quarter of the time.
     gc.disable()
     try:
         reply = anyio.run(_write, order)

@@ -1,8 +1,9 @@
-"""Writes events into Parquet files, in pieces: the memory needed does not grow with the number of events.
+"""Writes events into Parquet files, piece by piece, so that the memory does not grow with the number of events.
 
-The type of `extra` depends on all events. The first pass takes the types of the first piece, and writes. Arrow's JSON
-reader checks each further piece against them, many times as fast as Python can. If a piece does not fit, the types are
-widened, the rest is only looked at, and another pass writes the files. So equal events cost one pass.
+The type of `extra` depends on all events. The first pass writes with the types of the first piece. Arrow's JSON reader
+checks each further piece against these types, many times as fast as Python could. If a piece does not fit, the types
+are widened. Then the pass only reads the other pieces, and another pass writes the files. So uniform events need one
+pass.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ ReadPieces = Callable[[], AsyncIterator[Piece]]
 
 
 class TooVaried(Exception):
-    """The types of the events went on changing. The events have to be read in another way."""
+    """The types changed in each pass. The events must be read by pages instead."""
 
 
 @dataclass
@@ -48,7 +49,7 @@ class EventFiles:
     """The files in a folder, which must be empty.
 
     Args:
-        as_text: `extra` is written as JSON text, and not typed.
+        as_text: True: write `extra` as JSON text, without types.
     """
 
     folder: Path
@@ -58,17 +59,17 @@ class EventFiles:
     rows: int = 0
     passes: int = 0
     _shape: Shape | None = None
-    """Merged from the pieces that Arrow did not check."""
+    """The merged shape of the pieces that Arrow's reader did not check."""
     _column: Column | None = None
     _fits: bool = True
-    """Whether all pieces of this pass had the types with which it began."""
+    """True while all pieces of this pass had the types with which the pass began."""
     _writer: parquet.ParquetWriter | None = None
 
     async def write(self, read: ReadPieces) -> None:
         """Write all events.
 
         Raises:
-            TooVaried: The events do not settle on types.
+            TooVaried: The types changed in each pass.
             OSError: The files cannot be written.
         """
         while self.passes < MAX_PASSES:
@@ -82,7 +83,7 @@ class EventFiles:
         self._fits = True
         self._column = None if self._shape is None else column_of(self._shape)
         try:
-            # The next piece is read while this one is converted. Blocking this process delays nobody.
+            # Read the next piece while this piece is converted. Blocking this process delays no other work.
             with ThreadPoolExecutor(1) as thread:
                 under_way: Future[None] | None = None
                 async for piece in read():
@@ -159,7 +160,7 @@ def _plain(piece: Piece) -> list[pa.Array]:
 def _texts(values: Sequence[str | None]) -> pa.Array:
     first = values[0]
     if values.count(first) == len(values):
-        # The usual case, in a fraction of the time.
+        # Usually all values are equal. Then this way takes a fraction of the time.
         return pa.repeat(pa.scalar(first, pa.string()), len(values))
     return pa.array(values, pa.string())
 
@@ -178,14 +179,14 @@ def _is_fast(column: Column, *, in_list: bool = False) -> bool:
 
 
 def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None:
-    """Return the array by Arrow's JSON reader; None if the events do not fit the column, or it cannot tell."""
+    """Return the array that Arrow's JSON reader makes. None: the events do not fit the column, or Arrow cannot tell."""
     if column.kind is not Kind.STRUCT or not column.is_plain or not _is_fast(column):
         return None
-    # Arrow refuses any value in a column of its type null.
+    # In a column of the type null, Arrow refuses any value.
     schema = pa.schema(list(type_of(column, nothing=pa.null())))
     lines = "\n".join(one or "{}" for one in extras)
     if lines.count("\n") != len(extras) - 1:
-        # A text from elsewhere, written over several lines.
+        # Another program wrote this JSON text, with line breaks.
         return None
     options = arrow_json.ParseOptions(
         explicit_schema=schema, unexpected_field_behavior="error", newlines_in_values=False

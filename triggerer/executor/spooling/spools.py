@@ -1,4 +1,4 @@
-"""The executor's side of spooled events: starts the process that writes them, and deletes them with their run."""
+"""The executor's side of spooled events: it starts the process that writes the files, and deletes the files later."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _log = structlog.get_logger(__name__)
 _MODULE: Final = "triggerer.executor.spooling.child"
 _LOCK: Final = "lock"
 _AT_ONCE: Final = 2
-"""The number of processes that write at the same time. Others wait, because they share the processors."""
+"""The most processes that write at the same time. Further runs wait, because all share the processors."""
 
 
 class Spools:
-    """The folder `home/spool`, with a folder for each executor that runs, and in it one for each run.
+    """The folder `home/spool`. It has a folder for each live executor, which has a folder for each run.
 
-    The folder of an executor has a file that it locks. A folder whose file is not locked belongs to an executor that
-    died, and is deleted by the next one that starts.
+    An executor locks a file in its folder. If this file is not locked, the executor has died, and the next executor
+    that starts deletes the folder.
     """
 
     def __init__(self, database: Database, home: Path) -> None:
         self._database = database
         self._root = home.resolve() / "spool"
-        # A colon in a name, as in an executor's id, is something else to Hadoop's file systems.
+        # An executor's id has colons, and Hadoop's file systems do not accept a colon in a name.
         self._folder = self._root / uuid4().hex
         self._lock: int | None = None
         self._limit = anyio.CapacityLimiter(_AT_ONCE)
         self._is_usable = find_spec("pyarrow") is not None
         self._runs: dict[int, Path] = {}
-        """The folders of runs, by run."""
+        """The folders of runs, by the run's primary key."""
         self._ended: list[Path] = []
         self._has_ended = AutoResetEvent()
 
@@ -79,14 +79,14 @@ class Spools:
                 os.close(lock)
 
     async def write(self, order: RunOrder, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Write events into files; return their paths and the number of events.
+        """Write events into files. Return the paths of the files and the number of events.
 
-        None: they cannot be written here, and the log says why. Then the worker reads them by pages.
+        None: the files cannot be written here, and the log says why. Then the run reads the events by pages.
 
         Args:
             fields: `about` (`uri` or `alias`, as in queries for pages), `triggering`, `last_id` and `as_text`.
         Raises:
-            KeyError, TypeError: No task of ours sends such fields.
+            KeyError, TypeError: The fields are malformed. Our own code never sends such fields.
         """
         about = {
             name: str(fields["about"][name]) for name in ("uri", "alias") if name in fields["about"]
@@ -161,7 +161,7 @@ async def _ask_child(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _try_lock(folder: Path) -> int | None:
-    """Lock the folder's file; None: a process that runs has locked it."""
+    """Lock the folder's file. None: a live process has locked the file."""
     with suppress(OSError):
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

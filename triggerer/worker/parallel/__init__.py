@@ -1,1 +1,1 @@
-"""Tasks of one run side by side: threads, their time limits, and their output."""
+"""Executes tasks of one run at the same time: threads, their time limits, and their output."""

@@ -1,4 +1,4 @@
-"""Executes tasks that do not wait for one another at the same time, in threads of the run's process."""
+"""Executes independent tasks of a run at the same time, in threads of the run's process."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def execute_side_by_side(
     execute: Callable[[Task, Mapping[str, Any]], Finished],
     report: Callable[[], None],
 ) -> None:
-    """Execute the tasks, each once all its upstream tasks are settled, and at most `limit` at once.
+    """Execute the tasks, at most `limit` at once. A task begins when all its upstream tasks have ended.
 
     Args:
-        tasks: Each after the tasks that it waits for.
+        tasks: The tasks in an order in which each comes after its upstream tasks.
         kept: See `kept_tasks`.
         execute: Called in a thread for each task.
         report: Called when there are unreported outcomes and further tasks.
@@ -119,7 +119,7 @@ class _NamedLines:
         task_id = own_task.get()
         if task_id is None:
             return self._stream.write(text)
-        # Whole lines only. Otherwise tasks would write into one another's lines.
+        # Write whole lines only. Otherwise tasks would write into one another's lines.
         *lines, rest = (getattr(self._lines, "rest", "") + text).split("\n")
         self._lines.rest = rest
         if lines:

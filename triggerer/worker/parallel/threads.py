@@ -1,4 +1,4 @@
-"""The thread of one task among others, and its time limit."""
+"""The time limit of a task that is executed in a thread, beside other tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", defau
 
 
 def raise_in(thread: threading.Thread, kind: type[BaseException] | None) -> None:
-    """Raise an exception in another thread once it executes Python code. None: withdraw one that is not raised."""
+    """Raise an exception in another thread once it executes Python code. None: withdraw an exception that waits."""
     value = None if kind is None else ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), value)
 

@@ -1,1 +1,1 @@
-"""Spark applications that a task submits, in client mode as a child process and in cluster mode by a launcher."""
+"""Spark applications that a task submits: in client mode as a child process, in cluster mode by a launcher."""

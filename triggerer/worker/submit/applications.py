@@ -48,7 +48,7 @@ class ApplicationSubmitter:
     dags_folder: Path
     order: RunOrder
     spark_conf: Mapping[str, str]
-    """The settings of the DAG, and its packages, which hold for each of its applications."""
+    """The DAG's settings and packages, which each of its applications gets."""
     spark_packages: tuple[str, ...]
     on_launch: Callable[[Launch], None]
     tell_absence: Callable[[str | None], None]
@@ -123,7 +123,7 @@ class ApplicationSubmitter:
         arguments: Sequence[Any],
         environment: Mapping[str, str],
     ) -> None:
-        """Run a Python file as a client whose session has the id that belongs to the tag."""
+        """Run a Python file as a client of the server. Its session has the id that belongs to the tag."""
         remote = self.settings.remote or ""
         handle = Handle(tag, session_id_of(tag))
         launcher = launcher_named(CONNECT_LAUNCHER, self.settings)
@@ -151,7 +151,7 @@ class ApplicationSubmitter:
             state = AttemptState.SUCCESS
         finally:
             if state is not AttemptState.SUCCESS:
-                # The server goes on with the operations of a client that is gone.
+                # The server would continue the operations of a client that is gone.
                 launcher.stop(handle)
             tell(state)
 

@@ -1,4 +1,4 @@
-"""Runs a command of an application as a child whose output is the run's log, and stops it with the task."""
+"""Runs a command as a child process. Its output goes into the run's log, and the child ends with the task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.processes.signals import signal_name
 from triggerer.worker.spark.jvm.output import reason_in
 
 _GRACE_S: Final = 5.0
-"""Longer than a driver needs to tell its cluster that it ends."""
+"""The time for a driver to tell its cluster that it ends."""
 _LAST_LINES: Final = 60
 
 
@@ -80,7 +80,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _reason(lines: list[str]) -> str:
-    """Return the last line of a Python traceback, or else the lines of Spark's output that tell a reason."""
+    """Return the last line of a Python traceback, or else the lines of Spark's output that have a reason."""
     starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     if starts:
         after = [line for line in lines[starts[-1] + 1 :] if line and not line.startswith(" ")]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("triggerer.run")
 
 _STOP_S: Final = 20.0
-"""How long a stopped driver may take to unwind before its state counts as unknown."""
+"""A stopped driver that has not ended after this time counts as unknown."""
 _LOOK_EVERY_S: Final = 0.5
 _UNKNOWN_EVERY_S: Final = 5.0
 
@@ -40,7 +40,7 @@ def launcher_of_master(master: str) -> str:
     """Return the name of the launcher that submits to this master in cluster mode.
 
     Raises:
-        SubmitFailed: The master runs no drivers.
+        SubmitFailed: This kind of master runs no drivers.
     """
     for start, name in (("yarn", "yarn"), ("k8s://", "kubernetes"), ("spark://", "standalone")):
         if master.startswith(start):
@@ -59,16 +59,16 @@ def follow(
     former: Sequence[FormerLaunch],
     on_launch: Callable[[Launch], None],
 ) -> None:
-    """Return once the application has succeeded. If the task is stopped, the application is stopped as well.
+    """Return once the application has succeeded. If the task is stopped, the application is stopped too.
 
-    An application that a former attempt submitted for this task, and that still works or has succeeded, is followed
-    in place of a new one.
+    If a former attempt submitted an application for this task, and it still works or has succeeded, then it is followed
+    and no new application is submitted.
 
     Args:
         former: The launches of former attempts that may still work.
     Raises:
         SubmitFailed: The cluster refused the application.
-        RunFailed: The application failed, was stopped by somebody else, or nobody knows it any longer.
+        RunFailed: The application failed, was stopped from outside, or the cluster no longer knows it.
     """
     master = master_of(settings)
     launcher = launcher_named(launcher_of_master(master), settings)
@@ -98,7 +98,7 @@ def follow(
                 handle = again.handle
                 logger.info("the application of a former attempt still works, and is followed")
             else:
-                # Stored before the cluster is asked: from here on the application may work.
+                # Store this before the cluster is asked, because the application may work from then on.
                 tell(handle, AttemptState.LAUNCHING)
                 details = {"submission": submission, "installation": installation}
                 intent = Intent(submission.tag, submission.name, details)
@@ -121,13 +121,13 @@ def follow(
 def _find_former(
     launcher: Launcher, task_id: str, former: Sequence[FormerLaunch]
 ) -> Running | Ended | None:
-    """Return a former attempt's application for this task that works or has succeeded, if any."""
+    """Return a former attempt's application for this task, if there is one that works or has succeeded."""
     for one in former:
         if one.task_id != task_id or one.launcher != launcher.name or not launcher.can_reattach:
             continue
         sighting = launcher.find(one.tag, one.external_id)
         while isinstance(sighting, Unknown):
-            # A second application must not begin beside one that may work.
+            # The former application may still work, so no second one may begin.
             logger.warning("the application of attempt %d: %s", one.attempt, sighting.reason)
             time.sleep(_UNKNOWN_EVERY_S)
             sighting = launcher.find(one.tag, one.external_id)
@@ -163,7 +163,7 @@ def _watch(
 def _stop(
     launcher: Launcher, handle: Handle, tell: Callable[[Handle, AttemptState, str | None], None]
 ) -> None:
-    """Stop the application, and report its end, or that nobody can tell."""
+    """Stop the application, and report its end, or else that its state is unknown."""
     until = time.monotonic() + _STOP_S
     sighting = launcher.stop(handle)
     while isinstance(sighting, Running) and time.monotonic() < until:

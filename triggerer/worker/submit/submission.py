@@ -29,7 +29,7 @@ _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _NOT_FOR_APPLICATIONS: Final = ("spark.api.mode", _JAVA_OPTIONS, "spark.app.name", "spark.master")
 """Settings that are for our own sessions, or are arguments of `spark-submit`."""
 _SETTINGS_PREFIX: Final = "TRIGGERER__"
-"""The service's own settings, among them the database's password. No application needs them."""
+"""The prefix of the service's own settings, such as the database's password. No application needs these settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Submission:
     """One application, ready to be submitted."""
 
     tag: str
-    """The tag under which it is found after a crash."""
+    """The tag by which the application is found after a crash."""
     name: str
-    """The name in lists of applications. It ends with the tag."""
+    """The application's name in a cluster's lists. It ends with the tag."""
     application: str
     arguments: tuple[str, ...]
     conf: Mapping[str, str]
-    """The whole configuration, except the master."""
+    """The complete configuration, except the master."""
     main_class: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """The variables that tell the application which run it works for."""
@@ -91,7 +91,7 @@ def application_conf(
 
     Args:
         own: The settings of the DAG and of the task.
-        packages: Maven coordinates. The result has them in addition to those of `[spark] conf`.
+        packages: Maven coordinates, which are added to the packages of `[spark] conf`.
     """
     merged = SparkSettings(
         mode=settings.mode, master=settings.master, conf={**settings.conf, **own}
@@ -118,9 +118,9 @@ def application_conf(
 def submit_command(
     submission: Submission, settings: SparkSettings, installation: Installation
 ) -> Iterator[list[str]]:
-    """Yield the command of `spark-submit`. Within the block its file of settings exists.
+    """Yield the command of `spark-submit`. During the block its file of settings exists.
 
-    Settings may hold secrets, which `ps` would show on a command line. So they go into a file for this user alone.
+    Settings may contain secrets, and `ps` shows command lines. So the settings are in a file for this user alone.
     """
     with NamedTemporaryFile("w", prefix="triggerer-submit-", suffix=".conf", delete=True) as file:
         for key, value in submission.conf.items():
@@ -142,7 +142,7 @@ def submit_command(
 def submit_environment(
     submission: Submission, settings: SparkSettings, installation: Installation
 ) -> dict[str, str]:
-    """Return the whole environment of `spark-submit`."""
+    """Return the complete environment of `spark-submit`."""
     variables = {
         name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS_PREFIX)
     }
@@ -156,5 +156,5 @@ def submit_environment(
 
 
 def _escaped(value: str) -> str:
-    """Return the value as Java's property files write it."""
+    """Escape the value for a property file of Java."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

@@ -1,1 +1,1 @@
-"""Attempts of runs: their claims, their launches, and an operator's word about unknown ones."""
+"""Attempts of runs: their claims, their launches, and an operator's decision about unknown attempts."""

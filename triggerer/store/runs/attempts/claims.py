@@ -1,4 +1,4 @@
-"""Steps that claim queued runs. The claim's own transaction stores each new attempt's intent, with tag and epoch."""
+"""Steps that claim queued runs. The same transaction stores the intent of each new attempt, with its tag and epoch."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def claim_runs(
 def claim_these(
     *, executor: str, run_pks: Sequence[int], log_home: str, connect: str | None = None
 ) -> ClaimRuns:
-    """A step: claim these runs, if they are still queued, see `ClaimRuns`."""
+    """A step: claim these runs, except runs that are no longer queued. See `ClaimRuns`."""
     return ClaimRuns(executor, log_home, connect, run_pks=run_pks)
 
 
 def claimed_runs(
     rows: Sequence[Row], *, executor: str, log_home: str, connect: str | None = None
 ) -> list[RunOrder]:
-    """Return the runs that `ClaimRuns` claimed, in the order of execution. The arguments are those of the claim."""
+    """Return the runs that `ClaimRuns` claimed, in the order of execution. Pass the arguments of the claim again."""
     ordered = sorted(rows, key=lambda row: (-row[-1], row[0]))
     return [_order(row[:-1], executor, log_home, connect) for row in ordered]
 
@@ -135,7 +135,7 @@ def _former(row: Sequence[Any]) -> FormerLaunch:
 
 
 def _instant_in_json(text: str | None) -> datetime | None:
-    """Return an instant that the database has written into JSON: naive on SQLite, with a zone on PostgreSQL."""
+    """Return an instant from the database's JSON. SQLite writes it without a time zone, PostgreSQL with one."""
     if text is None:
         return None
     instant = datetime.fromisoformat(text)
@@ -148,14 +148,14 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# SQLite needs the name of the index: it does not know the limit, and would walk all runs that ever existed. On
-# PostgreSQL the ids are an array, so that the planner picks the runs only once.
+# SQLite must be given the index, because it plans without the limit and would read all runs that ever existed. On
+# PostgreSQL the ids are an array, so that the planner selects the runs only once.
 _CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
 _PICKED: Final = f"""
 SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL
 ORDER BY r.priority DESC, r.id
 LIMIT {{limit}} {{LOCK}}"""
-# Only a run that was claimed before has former attempts, so the first claim does not look for launches.
+# A run has former attempts only if it was claimed before, so the first claim does not search for launches.
 _CLAIMED: Final = """
 UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1, epoch = epoch + 1,
        started_at = CASE WHEN attempt = 0 THEN {NOW} END,

@@ -1,4 +1,4 @@
-"""Launches that runs have left behind: the run has ended, and something that it launched may still work."""
+"""Launches that may still work although their run has ended."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ENDED: Final = text("dag_run.state IN ('success', 'failed', 'cancelled')")
 async def left_launches(
     session: AsyncSession, *, executor: str, alone: bool, limit: int
 ) -> list[tuple[int, FormerLaunch]]:
-    """Return open launches of ended runs, each with the primary key of its run, longest unseen first.
+    """Return open launches of ended runs, each with its run's primary key. The launch that was seen first comes first.
 
-    These are the runs of this executor, and of executors that are gone.
+    The runs are those of this executor and of dead executors.
 
     Args:
-        alone: True if no other executor can be alive.
+        alone: True: all other executors count as dead.
     """
     query = (
         select(RunLaunch, RunAttempt.number, RunAttempt.unknown_since)
@@ -66,9 +66,9 @@ async def left_launches(
 
 
 def update_left(launches: Sequence[tuple[int, Launch]]) -> BoundStatement:
-    """A step: store what is known now about launches that were left behind, by the primary keys of their runs.
+    """A step: store the present states of launches that were left behind, each with its run's primary key.
 
-    What became of them is true whichever attempt the run has by now. A stored end stays.
+    The state is stored even if the run has a later attempt. A stored end does not change.
     """
     rows: list[tuple[Any, ...]] = [
         (

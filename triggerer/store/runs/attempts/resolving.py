@@ -1,4 +1,4 @@
-"""An operator's word about attempts of which nobody can tell whether they still work; the caller commits."""
+"""An operator's decision that unknown attempts no longer work. The caller commits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REASON: Final = "somebody said that it is gone: runs resolve --lost"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What was resolved."""
+    """The result of `resolve_as_lost`."""
 
     state: RunState
     """The state of the run."""
@@ -29,14 +29,14 @@ class Resolved:
 
 
 async def resolve_as_lost(session: AsyncSession, dag_id: str, run_id: str) -> Resolved | None:
-    """End all former attempts of a run that may still work, and try a waiting run at once; None: no such run."""
+    """Mark all unknown attempts of a run as lost, and release the run if it waits for them. None: no such run."""
     run = await session.scalar(
         select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id).with_for_update()
     )
     if run is None:
         return None
     state = RunState(run.state)
-    # The launches of the present attempt belong to an executor that is alive.
+    # The present attempt of a running run is not resolved, because its executor is alive.
     before = run.epoch if state is RunState.RUNNING else run.epoch + 1
     closed = await perform(
         session, close_launches(run.id, AttemptState.LOST, _REASON, before_epoch=before)

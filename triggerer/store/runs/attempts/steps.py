@@ -1,7 +1,7 @@
 """Steps on the attempts of runs and on their launches. `triggerer.store.runs.attempts.claims` makes the attempts.
 
-A report is accepted only from the (executor, epoch) that the run's row shows. A launch is open until `ended_at` is set,
-and an open launch of a former attempt keeps later attempts from executing code of the user.
+A report is accepted only from the executor and epoch in the run's row. A launch is open until `ended_at` is set. While
+a launch of a former attempt is open, later attempts execute no code of the user.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _LONGEST_DELAY: Final = timedelta(seconds=60)
 def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
     """A step: store that a worker begins an attempt now. It returns one row if this executor still has the run.
 
-    It serves every attempt but the first, whose claim counts as its begin. Nearly all runs need one attempt, and this
-    saves them a transaction. `recover_orphans` counts attempts that began.
+    The first attempt does not use this step: its claim counts as its begin, which saves a transaction.
+    `recover_orphans` counts the attempts that have begun.
     """
     values = {"executor": executor, "run_pk": run_pk, "epoch": epoch, "now": datetime.now(UTC)}
     return TwoStatements(_BEGIN, _LAUNCHING, _BEGIN_AND_LAUNCHING, values)
@@ -41,10 +41,10 @@ def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
 def save_launches(
     *, executor: str, news: Iterable[tuple[RunOrder, Launch]]
 ) -> BoundStatement | None:
-    """A step: store what is new about launches; None: nothing is new. It returns a row for each launch that it stored.
+    """A step: store the latest states of launches. It returns a row for each stored launch. None: `news` is empty.
 
-    A launch whose end is stored stays as it is. If it belongs to a former attempt and runs, the order's attempt takes
-    it over.
+    A launch whose end is stored does not change. A running launch of a former attempt now belongs to the order's
+    attempt.
     """
     latest: dict[tuple[int, str], tuple[RunOrder, Launch]] = {}
     for order, launch in news:
@@ -60,7 +60,7 @@ def save_launches(
 
 
 def settle_attempts(run_pks: Sequence[int]) -> BoundStatement:
-    """A step: end the unknown attempts of these runs that have no open launch any longer."""
+    """A step: end the unknown attempts of these runs, except attempts that still have an open launch."""
     return _SETTLE(run_pks=sorted(set(run_pks)), now=datetime.now(UTC))
 
 
@@ -85,8 +85,8 @@ def leave_attempts(
 def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
     """A step: queue and hold a run because a former attempt may still work. It returns one row if the run is held now.
 
-    The attempt does not count, and leaves no row. The delay until the next try grows with the time for which nobody can
-    tell. There is no row if another attempt has the run, or if the run must be cancelled.
+    The attempt does not count, and its row is deleted. The delay until the next try grows with the time for which the
+    former attempt is unknown. If another attempt has the run, or if the run must be cancelled, it returns no row.
     """
     now = datetime.now(UTC)
     since = min((one.unknown_since for one in order.former if one.unknown_since), default=now)
@@ -105,7 +105,7 @@ def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatemen
 def close_launches(
     run_pk: int, state: AttemptState, reason: str, *, before_epoch: int
 ) -> Script[set[int]]:
-    """End all open launches of a run's attempts before an epoch; return the epochs of those attempts."""
+    """End all open launches of a run's attempts before an epoch. Return the epochs of the changed attempts."""
     values = {
         "run_pk": run_pk,
         "state": str(state),
@@ -200,7 +200,7 @@ _LAUNCHES: Final = parameter_rows(
     seen_at="timestamptz",
     ended_at="timestamptz",
 )
-# The run's row is locked on PostgreSQL, so that nobody can take the run over between the check and the insert.
+# PostgreSQL locks the run's row, so that no other executor takes the run between the check and the insert.
 _SAVE_LAUNCHES: Final = Statement(
     """
 INSERT INTO run_launch (run_pk, tag, epoch, task_id, launcher, place, external_id, link, state, reason, seen_at,
