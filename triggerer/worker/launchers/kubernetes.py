@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.domain.attempt_states import AttemptState
-from triggerer.worker.launchers.places import HttpPlace, answered, watch_by_asking
+from triggerer.worker.launchers.places import HttpPlace, NoAnswer, answered, watch_by_asking
 from triggerer.worker.launchers.protocol import (
     Absent,
     Ended,
@@ -34,7 +34,8 @@ _LABEL: Final = "triggerer-tag"
 _ANNOTATION: Final = "triggerer/tag"
 _AUTHENTICATE: Final = "spark.kubernetes.authenticate.submission"
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_CONFLICT: Final = " answered 409 "
+_NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
 
 
 class KubernetesLauncher:
@@ -71,9 +72,7 @@ class KubernetesLauncher:
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
         def look() -> Sighting:
-            selector = f"{_LABEL}%3D{label_of(tag)}%2Cspark-role%3Ddriver"
-            answer = self._api.ask("GET", f"{self._pods}?labelSelector={selector}") or {}
-            pods = answer.get("items") or []
+            pods = self._drivers(tag)
             return _sighting(tag, pods[0]) if pods else Absent()
 
         return answered(look)
@@ -82,21 +81,27 @@ class KubernetesLauncher:
         """Delete the pod and its executors. A precondition on the pod's uid spares a later pod of the same name."""
 
         def look() -> Sighting:
-            selector = f"{_LABEL}%3D{label_of(handle.tag)}%2Cspark-role%3Ddriver"
-            answer = self._api.ask("GET", f"{self._pods}?labelSelector={selector}") or {}
-            for pod in answer.get("items") or []:
+            for pod in self._drivers(handle.tag):
                 if isinstance(ended := _sighting(handle.tag, pod), Ended):
                     return ended
-                meta = pod["metadata"]
-                options = {"preconditions": {"uid": meta["uid"]}, "propagationPolicy": "Background"}
-                self._api.ask("DELETE", f"{self._pods}/{meta['name']}", options)
+                self._delete(pod["metadata"])
             return self.find(handle.tag)
 
-        sighting = answered(look)
-        if isinstance(sighting, Unknown) and _CONFLICT in sighting.reason:
-            # Another pod has this name now, so the driver is gone.
-            return self.find(handle.tag)
-        return sighting
+        return answered(look)
+
+    def _drivers(self, tag: str) -> list[dict[str, Any]]:
+        selector = f"{_LABEL}%3D{label_of(tag)}%2Cspark-role%3Ddriver"
+        answer = self._api.ask("GET", f"{self._pods}?labelSelector={selector}")
+        return list(answer["items"])
+
+    def _delete(self, meta: Mapping[str, Any]) -> None:
+        options = {"preconditions": {"uid": meta["uid"]}, "propagationPolicy": "Background"}
+        try:
+            self._api.ask("DELETE", f"{self._pods}/{meta['name']}", options)
+        except NoAnswer as error:
+            # The driver is gone: nothing has the name by now, or another pod.
+            if error.status not in (_NOT_FOUND, _CONFLICT):
+                raise
 
     def watch(self, handle: Handle) -> Iterator[Sighting]:
         return watch_by_asking(self.find, handle)

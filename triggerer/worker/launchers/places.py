@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -15,11 +16,20 @@ from triggerer.worker.launchers.protocol import Absent, Ended, Handle, Sighting,
 
 _ANSWER_S: Final = 10.0
 _ASK_EVERY_S: Final = 1.0
-_GONE: Final = 404
+_UNAUTHORIZED: Final = 401
+_LONGEST_MESSAGE: Final = 300
 
 
 class NoAnswer(Exception):
-    """The cluster cannot be reached, or refuses the request. The text has the reason."""
+    """The cluster cannot be reached, or refuses the request. The text has the reason.
+
+    Attributes:
+        status: The status of the HTTP answer; None: there was no answer.
+    """
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +40,20 @@ class HttpPlace:
     headers: Mapping[str, str] = field(default_factory=dict)
     tls: ssl.SSLContext | None = None
 
-    def ask(self, method: str, path: str, body: object = None) -> Any | None:
-        """Return the answer. None: the cluster has no such object (404).
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """Return the answer; an empty one is an empty dictionary.
+
+        Raises:
+            NoAnswer: There is no usable answer.
+        """
+        text = self.read(method, path, body)
+        try:
+            return json.loads(text) if text.strip() else {}
+        except ValueError as error:
+            raise NoAnswer(f"{self.address} answered something that is no JSON") from error
+
+    def read(self, method: str, path: str, body: object = None) -> str:
+        """Return the text of the answer.
 
         Raises:
             NoAnswer: There is no usable answer.
@@ -44,22 +66,30 @@ class HttpPlace:
             request.add_header("Content-Type", "application/json")
         try:
             with urlopen(request, timeout=_ANSWER_S, context=self.tls) as answer:
-                text = answer.read()
+                return str(answer.read().decode(errors="replace"))
         except HTTPError as error:
             with error:
-                if error.code == _GONE:
-                    return None
-                said = error.read()[:300].decode(errors="replace")
-            raise NoAnswer(
-                f"{self.address} answered {error.code} {error.reason}: {said}"
-            ) from error
-        except (OSError, ValueError) as error:
+                said = error.read().decode(errors="replace")
+            raise NoAnswer(self._refusal(error, said), error.code) from error
+        except (OSError, ValueError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise NoAnswer(f"{self.address} does not answer: {reason}") from error
-        try:
-            return json.loads(text) if text.strip() else {}
-        except ValueError as error:
-            raise NoAnswer(f"{self.address} answered something that is no JSON") from error
+
+    def _refusal(self, error: HTTPError, said: str) -> str:
+        if error.code == _UNAUTHORIZED:
+            return f"{self.address} refused the credentials ({error.code} {error.reason})"
+        return f"{self.address} answered {error.code} {error.reason}: {message_in(said)}"
+
+
+def message_in(text: str) -> str:
+    """Return the first line of the message of an error, which Kubernetes, YARN and Spark put into JSON."""
+    try:
+        document = json.loads(text)
+        # YARN wraps the error.
+        message = document.get("RemoteException", document)["message"]
+    except (ValueError, AttributeError, KeyError, TypeError):
+        message = text
+    return next(iter(str(message).strip().splitlines()), "no reason")[:_LONGEST_MESSAGE]
 
 
 def watch_by_asking(
@@ -77,8 +107,10 @@ def watch_by_asking(
 
 
 def answered(look: Callable[[], Sighting]) -> Sighting:
-    """Call `look`. Return its result, or `Unknown` if the cluster does not answer."""
+    """Call `look`. Return its result, or `Unknown` if the cluster gives no answer, or an answer that lacks its list."""
     try:
         return look()
     except NoAnswer as error:
         return Unknown(str(error))
+    except (KeyError, TypeError, AttributeError) as error:
+        return Unknown(f"the answer cannot be understood: {error!r}")

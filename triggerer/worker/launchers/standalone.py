@@ -6,12 +6,14 @@ tells whether an application with this name has begun to work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.errors import SubmitFailed
+from triggerer.worker.launchers.driver_logs import DriverLog
 from triggerer.worker.launchers.places import HttpPlace, NoAnswer, answered, watch_by_asking
 from triggerer.worker.launchers.protocol import (
     Absent,
@@ -38,7 +40,22 @@ _ENDS: Final = {
     "FAILED": AttemptState.FAILED,
     "ERROR": AttemptState.FAILED,
 }
-_WORKS: Final = ("SUBMITTED", "RUNNING", "RELAUNCHING", "QUEUED")
+_WORKS: Final = {
+    "SUBMITTED": "waits for a worker with room for its driver",
+    "RUNNING": "running",
+    "RELAUNCHING": "relaunching",
+}
+_REASONS: Final = {
+    "KILLED": "somebody stopped its driver on the cluster",
+    "ERROR": "the worker of its driver was lost, or could not start it",
+}
+_NOT_ALIVE: Final = "Current state is not alive"
+"""How Spark begins the answer of a master that stands by, or that recovers its drivers."""
+_REST_HINT: Final = (
+    "start it with spark.master.rest.enabled=true; another port than 6066 goes into spark.master.rest.port of"
+    " [spark] conf"
+)
+_FROM_THE_CLUSTER: Final = "Exception from the cluster:"
 
 
 class StandaloneLauncher:
@@ -49,14 +66,12 @@ class StandaloneLauncher:
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
-        endpoint = master_endpoints(master_of(settings))[0]
         conf = settings.conf
-        self._rest = HttpPlace(
-            f"http://{endpoint.host}:{conf.get('spark.master.rest.port', _REST_PORT)}"
-        )
-        self._page = HttpPlace(
-            f"http://{endpoint.host}:{conf.get('spark.master.ui.port', _PAGE_PORT)}"
-        )
+        rest = conf.get("spark.master.rest.port", _REST_PORT)
+        page = conf.get("spark.master.ui.port", _PAGE_PORT)
+        hosts = [endpoint.host for endpoint in master_endpoints(master_of(settings))]
+        self._rests = [HttpPlace(f"http://{host}:{rest}") for host in hosts]
+        self._pages = [HttpPlace(f"http://{host}:{page}") for host in hosts]
         self.place: str | None = master_of(settings)
 
     def launch(self, intent: Intent) -> Handle:
@@ -91,31 +106,27 @@ class StandaloneLauncher:
             },
         }
         try:
-            answer = self._rest.ask("POST", f"{_SUBMISSIONS}/create", request) or {}
+            answer = self._ask("POST", "create", request)
         except NoAnswer as error:
-            raise SubmitFailed(
-                f"the master takes no applications: {error}",
-                hint="start it with spark.master.rest.enabled=true; another port than 6066 goes into"
-                " spark.master.rest.port of [spark] conf",
-            ) from error
+            hint = None if error.status else _REST_HINT
+            raise SubmitFailed(f"the master takes no applications: {error}", hint=hint) from error
         if not answer.get("success"):
             raise SubmitFailed(f"the master refused the application: {answer.get('message')}")
-        return Handle(intent.tag, answer["submissionId"], self._page.address)
+        return Handle(intent.tag, answer["submissionId"], self._pages[0].address)
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
         def look() -> Sighting:
             if external_id is None:
-                return self._find_by_name(tag)
-            answer = self._rest.ask("GET", f"{_SUBMISSIONS}/status/{external_id}") or {}
-            return self._sighting(Handle(tag, external_id, self._page.address), answer)
+                return self._find_without_id(tag)
+            answer = self._ask("GET", f"status/{external_id}")
+            return self._sighting(Handle(tag, external_id, self._pages[0].address), answer)
 
         return answered(look)
 
     def stop(self, handle: Handle) -> Sighting:
         def look() -> Sighting:
-            if handle.external_id is None:
-                return self._find_by_name(handle.tag)
-            self._rest.ask("POST", f"{_SUBMISSIONS}/kill/{handle.external_id}", {})
+            if handle.external_id is not None:
+                self._ask("POST", f"kill/{handle.external_id}", {})
             return self.find(handle.tag, handle.external_id)
 
         return answered(look)
@@ -123,32 +134,86 @@ class StandaloneLauncher:
     def watch(self, handle: Handle) -> Iterator[Sighting]:
         return watch_by_asking(self.find, handle)
 
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        path = f"{_SUBMISSIONS}/{path}"
+        return _from_active(
+            self._rests,
+            lambda rest: rest.ask(method, path, body),
+            lambda answer: _NOT_ALIVE not in str(answer.get("message")),
+        )
+
+    def _state(self) -> Any:
+        """Return what the master's page shows."""
+        return _from_active(
+            self._pages,
+            lambda page: page.ask("GET", "/json/"),
+            lambda state: state["status"] == "ALIVE",
+        )
+
     def _sighting(self, handle: Handle, answer: Mapping[str, Any]) -> Sighting:
-        state, said = answer.get("driverState"), answer.get("message")
-        if state in _ENDS:
-            return Ended(handle, _ENDS[state], said)
+        state = answer.get("driverState")
         if state in _WORKS:
-            return Running(handle, str(state).lower())
-        if not answer.get("success") or state == "NOT_FOUND":
+            return Running(handle, _WORKS[state])
+        if state in _ENDS:
+            return self._ended(handle, str(state), answer)
+        if not answer.get("success"):
             # The master has forgotten its drivers after a restart. A driver may still work, because its Spark worker
             # ends it only when the master tells it to.
             return Unknown(f"the master no longer knows the driver {handle.external_id}")
         return Unknown(f"the master says {state}")
 
-    def _find_by_name(self, tag: str) -> Sighting:
-        """Look for an application by its name, because the attempt died before its driver's id was stored."""
-        page = self._page.ask("GET", "/json/") or {}
-        for app in page.get("activeapps", []):
+    def _ended(self, handle: Handle, state: str, answer: Mapping[str, Any]) -> Ended:
+        message = str(answer.get("message") or "").removeprefix(_FROM_THE_CLUSTER).strip()
+        reason = message.splitlines()[0] if message else _REASONS.get(state)
+        if state != "FAILED":
+            return Ended(handle, _ENDS[state], reason)
+        # The master does not tell why a driver failed, but the log does.
+        log = self._log(str(handle.external_id), answer.get("workerId"))
+        if log is None:
+            return Ended(handle, _ENDS[state], reason)
+        return Ended(replace(handle, link=log.link), _ENDS[state], log.cause())
+
+    def _log(self, driver: str, worker: str | None) -> DriverLog | None:
+        try:
+            workers = self._state()["workers"]
+        except NoAnswer:
+            return None
+        pages = {one["id"]: one["webuiaddress"] for one in workers}
+        return DriverLog(pages[worker], driver) if worker in pages else None
+
+    def _find_without_id(self, tag: str) -> Sighting:
+        """Look for a driver without its id, because the attempt died before the id was stored."""
+        state = self._state()
+        drivers = state["activedrivers"]
+        if not drivers:
+            return Absent()
+        for app in state["activeapps"]:
             if str(app.get("name", "")).endswith(tag):
                 reason = (
                     f"the application {app['id']} works, and the master does not tell its driver"
                 )
                 return Unknown(reason)
-        for app in page.get("completedapps", []):
-            if str(app.get("name", "")).endswith(tag):
-                state = _ENDS.get(app.get("state", ""), AttemptState.LOST)
-                return Ended(Handle(tag, app["id"], self._page.address), state)
-        drivers = page.get("activedrivers", [])
-        if drivers:
-            return Unknown(f"one of {len(drivers)} drivers on the master may be the application")
-        return Absent()
+        return Unknown(f"one of {len(drivers)} drivers on the master may be the application")
+
+
+def _from_active(
+    places: Sequence[HttpPlace],
+    ask: Callable[[HttpPlace], Any],
+    is_active: Callable[[Any], bool],
+) -> Any:
+    """Ask the masters one after the other, and return the answer of the active one.
+
+    Raises:
+        NoAnswer: No master is active.
+    """
+    refusals = []
+    for place in places:
+        try:
+            answer = ask(place)
+        except NoAnswer as error:
+            refusals.append(error)
+            continue
+        if is_active(answer):
+            return answer
+        refusals.append(NoAnswer(f"{place.address} is no active master"))
+    raise NoAnswer("; ".join(map(str, refusals)), refusals[0].status)

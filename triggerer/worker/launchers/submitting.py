@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from triggerer.errors import SubmitFailed
 from triggerer.worker.launchers.protocol import Intent
-from triggerer.worker.spark.jvm.output import reason_in
+from triggerer.worker.spark.jvm.output import cause_in
 from triggerer.worker.spark.sessions.classic import Installation
 from triggerer.worker.submit.submission import Submission, submit_command, submit_environment
 
@@ -53,6 +53,6 @@ def submit_to_cluster(intent: Intent, settings: SparkSettings, extra: dict[str, 
     output = done.stdout + done.stderr
     if done.returncode != 0:
         logger.error("spark-submit said:\n%s", output)
-        reason = reason_in(output.splitlines()) or f"it ended with code {done.returncode}"
+        reason = cause_in(output.splitlines()) or f"it ended with code {done.returncode}"
         raise SubmitFailed(f"spark-submit was refused: {reason}")
     return output

@@ -56,6 +56,8 @@ class YarnLauncher:
         tags = [one for one in submission.conf.get(_TAGS, "").split(",") if one]
         extra = {
             _TAGS: ",".join([*tags, intent.tag]),
+            # If YARN restarted the driver, the run would have a second attempt.
+            "spark.yarn.maxAppAttempts": "1",
             # spark-submit ends once YARN has accepted the application. `watch` follows the application.
             "spark.yarn.submit.waitAppCompletion": "false",
             **{f"spark.yarn.appMasterEnv.{k}": v for k, v in submission.environment.items()},
@@ -67,8 +69,8 @@ class YarnLauncher:
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
         def look() -> Sighting:
-            answer = self._rm.ask("GET", f"{_APPS}?applicationTags={quote(tag)}") or {}
-            apps = (answer.get("apps") or {}).get("app") or []
+            answer = self._rm.ask("GET", f"{_APPS}?applicationTags={quote(tag)}")
+            apps = (answer["apps"] or {}).get("app") or []
             # Running applications come first.
             apps.sort(key=lambda app: app["state"] in ("FINISHED", "FAILED", "KILLED"))
             return self._sighting(tag, apps[0]) if apps else Absent()

@@ -93,7 +93,7 @@ class ApplicationSubmitter:
         installation = find_installation(self.home)
         submission = Submission(
             tag=tag,
-            name=own.get("spark.app.name") or f"{self.order.dag_id}.{task_id} {tag}",
+            name=f"{own.get('spark.app.name') or f'{self.order.dag_id}.{task_id}'} {tag}",
             application=path,
             arguments=tuple(map(str, arguments)),
             conf=application_conf(self.settings, installation, own, all_packages),

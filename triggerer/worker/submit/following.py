@@ -107,7 +107,11 @@ def follow(
             tell(handle, AttemptState.RUNNING)
             ended = _watch(launcher, handle, tell)
     except SubmitFailed as error:
-        tell(handle, AttemptState.FAILED, error.message)
+        # The submission may fail after the cluster has accepted the application.
+        if isinstance(launcher.find(submission.tag), Absent):
+            tell(handle, AttemptState.FAILED, error.message)
+        else:
+            _stop(launcher, handle, tell)
         raise
     except BaseException:
         _stop(launcher, handle, tell)

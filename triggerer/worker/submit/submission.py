@@ -26,8 +26,10 @@ from triggerer.worker.spark.settings import (
 DEPLOY_MODE: Final = "spark.submit.deployMode"
 PACKAGES: Final = "spark.jars.packages"
 _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
-_NOT_FOR_APPLICATIONS: Final = ("spark.api.mode", _JAVA_OPTIONS, "spark.app.name", "spark.master")
+_NOT_FOR_APPLICATIONS: Final = ("spark.api.mode", "spark.app.name", "spark.master")
 """Settings that are for our own sessions, or are arguments of `spark-submit`."""
+_OF_THIS_MACHINE: Final = ("spark.driver.host", "spark.driver.bindAddress")
+"""Settings of `[spark] conf` that are wrong for a driver elsewhere."""
 _SETTINGS_PREFIX: Final = "TRIGGERER__"
 """The prefix of the service's own settings, such as the database's password. No application needs these settings."""
 
@@ -106,8 +108,12 @@ def application_conf(
     for key in _NOT_FOR_APPLICATIONS:
         if key not in merged.conf:
             conf.pop(key, None)
-    if conf.get(DEPLOY_MODE) != "cluster" and (options := logging_options(installation)):
-        conf.setdefault(_JAVA_OPTIONS, shlex_join(options))
+    if conf.get(DEPLOY_MODE) == "cluster":
+        for key in _OF_THIS_MACHINE:
+            if key not in own:
+                conf.pop(key, None)
+    elif _JAVA_OPTIONS not in merged.conf and (options := logging_options(installation)):
+        conf[_JAVA_OPTIONS] = " ".join(filter(None, (conf.get(_JAVA_OPTIONS), shlex_join(options))))
     if packages:
         named = [one for one in conf.get(PACKAGES, "").split(",") if one]
         conf[PACKAGES] = ",".join(dict.fromkeys([*named, *packages]))

@@ -17,14 +17,14 @@ Answer = Callable[[str, str, Any], tuple[int, object]]
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[int]:
-    """Serve on a free port; `answer` receives the method, the path and the body, and returns status and JSON."""
+    """Serve on a free port; `answer` receives method, path and body, and returns the status, and JSON or text."""
 
     class Handler(BaseHTTPRequestHandler):
         def handle_any(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(size)) if size else None
             status, document = answer(self.command, self.path, body)
-            text = json.dumps(document).encode()
+            text = (document if isinstance(document, str) else json.dumps(document)).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()

@@ -61,6 +61,7 @@ def test_yarn_gets_the_tag_and_the_environment_and_its_id_is_read(tmp_path: Path
     conf = conf_of(tmp_path)
     assert conf["spark.yarn.tags"] == TAG
     assert conf["spark.yarn.submit.waitAppCompletion"] == "false"
+    assert conf["spark.yarn.maxAppAttempts"] == "1"
     assert conf["spark.yarn.appMasterEnv.TRIGGERER_RUN_TOKEN"] == "t0"
     arguments = (tmp_path / "arguments").read_text().split()
     assert arguments[:4] == ["--master", "yarn", "--deploy-mode", "cluster"]
@@ -176,11 +177,14 @@ class Master:
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
         self.request: Any = None
-        self.page: dict[str, Any] = {}
+        self.page: dict[str, Any] = {"status": "ALIVE", "activedrivers": [], "activeapps": []}
+        self.log = ""
 
     def __call__(self, method: str, path: str, body: Any) -> tuple[int, object]:
         if path == "/json/":
             return 200, self.page
+        if path == "/log/?driverId=driver-1&logType=stderr":
+            return 200, self.log
         if path.endswith("/create"):
             self.request = body
             self.states["driver-1"] = "SUBMITTED"
@@ -191,7 +195,8 @@ class Master:
             return 200, {"success": True}
         if driver not in self.states:
             return 200, {"success": False, "driverState": "NOT_FOUND"}
-        return 200, {"success": True, "driverState": self.states[driver]}
+        state = self.states[driver]
+        return 200, {"success": True, "driverState": state, "workerId": "worker-1"}
 
 
 def master_at(port: int) -> SparkSettings:
@@ -209,7 +214,10 @@ def test_a_standalone_master_gets_a_jar_and_its_driver_is_followed_and_killed(
         assert handle.external_id == "driver-1"
         assert master.request["environmentVariables"] == {"TRIGGERER_RUN_TOKEN": "t0"}
         assert master.request["sparkProperties"]["spark.app.name"] == f"d.a {TAG}"
-        assert _progress(launcher.find(TAG, "driver-1")) == "submitted"
+        assert (
+            _progress(launcher.find(TAG, "driver-1"))
+            == "waits for a worker with room for its driver"
+        )
         stopped = launcher.stop(handle)
         assert isinstance(stopped, Ended)
         assert stopped.state is AttemptState.KILLED
@@ -218,17 +226,47 @@ def test_a_standalone_master_gets_a_jar_and_its_driver_is_followed_and_killed(
             launcher.launch(intent(tmp_path / "p", submission(application="a.py")))
 
 
-def test_without_its_drivers_id_an_application_is_known_by_its_name_only() -> None:
+def test_without_its_drivers_id_an_application_is_gone_once_the_master_has_no_driver() -> None:
     master = Master()
     with serving(master) as port:
         launcher = StandaloneLauncher(master_at(port))
         assert launcher.find(TAG) == Absent()
-        master.page = {"activedrivers": [{"id": "driver-9"}]}
-        assert isinstance(launcher.find(TAG), Unknown)
-        master.page = {
-            "completedapps": [{"id": "app-1", "name": f"d.a {TAG}", "state": "FINISHED"}]
-        }
-        assert getattr(launcher.find(TAG), "state", None) is AttemptState.SUCCESS
+        master.page["activedrivers"] = [{"id": "driver-9"}]
+        assert "one of 1 drivers" in _reason(launcher.find(TAG))
+        master.page["activeapps"] = [{"id": "app-1", "name": f"d.a {TAG}"}]
+        assert "app-1 works" in _reason(launcher.stop(Handle(TAG)))
+
+
+def test_the_error_of_a_failed_driver_is_in_its_log_on_the_workers_page() -> None:
+    master = Master()
+    with serving(master) as port:
+        page = f"http://127.0.0.1:{port}"
+        master.page["workers"] = [{"id": "worker-1", "webuiaddress": page}]
+        master.states["driver-1"] = "FAILED"
+        master.log = (
+            "26/11/28 12:00:00 INFO SparkContext: no error\n"
+            'Exception in thread "main" java.lang.reflect.InvocationTargetException\n'
+            "\tat A.main\nCaused by: java.lang.IllegalStateException: no orders\n"
+        )
+        failed = StandaloneLauncher(master_at(port)).find(TAG, "driver-1")
+    assert isinstance(failed, Ended)
+    assert failed.reason == "java.lang.IllegalStateException: no orders"
+    assert failed.handle.link == f"{page}/logPage/?driverId=driver-1&logType=stderr"
+
+
+def test_a_master_that_stands_by_is_not_asked() -> None:
+    class StandBy(Master):
+        def __call__(self, method: str, path: str, body: Any) -> tuple[int, object]:
+            if path == "/json/":
+                return 200, {**self.page, "status": "STANDBY"}
+            said = "Exception from the cluster:\nCurrent state is not alive: STANDBY. Can only …"
+            return 200, {"success": False, "message": said}
+
+    with serving(StandBy()) as port:
+        launcher = StandaloneLauncher(master_at(port))
+        reason = f"http://127.0.0.1:{port} is no active master"
+        assert launcher.find(TAG) == Unknown(reason)
+        assert launcher.find(TAG, "driver-1") == Unknown(reason)
 
 
 @pytest.mark.parametrize(
@@ -274,6 +312,48 @@ def test_a_refused_submission_says_why(tmp_path: Path) -> None:
     wanted = intent(tmp_path, said=said, code=1)
     with serving(Yarn()) as port, pytest.raises(SubmitFailed, match="Connection refused"):
         YarnLauncher(yarn_at(port)).launch(wanted)
+
+
+def test_an_application_that_the_cluster_accepted_is_stopped_if_its_submission_fails(
+    tmp_path: Path,
+) -> None:
+    yarn = Yarn()
+    yarn.app = {"id": "application_1_0001", "state": "ACCEPTED"}
+    launches: list[Launch] = []
+    failing = fake_installation(tmp_path, said="Caused by: the connection was lost", code=1)
+    with serving(yarn) as port, pytest.raises(SubmitFailed, match="the connection was lost"):
+        follow(submission(), yarn_at(port), failing, "a", [], launches.append)
+    assert yarn.app["state"] == "KILLED"
+    assert [one.state for one in launches] == [AttemptState.LAUNCHING, AttemptState.CANCELLED]
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "reason"),
+    [
+        (401, {"message": "Unauthorized"}, "refused the credentials (401 Unauthorized)"),
+        (403, {"message": "pods is forbidden:\nno"}, "answered 403 Forbidden: pods is forbidden:"),
+        (403, {"RemoteException": {"message": "no user"}}, "answered 403 Forbidden: no user"),
+        (404, {}, "answered 404 Not Found: {}"),
+        (200, {}, "the answer cannot be understood"),
+        (200, [], "the answer cannot be understood"),
+    ],
+)
+def test_a_place_that_does_not_give_its_list_leaves_a_launch_unknown(
+    status: int, document: object, reason: str
+) -> None:
+    with serving(lambda *_: (status, document)) as port:
+        for launcher in (
+            KubernetesLauncher(kubernetes_at(port)),
+            StandaloneLauncher(master_at(port)),
+            YarnLauncher(yarn_at(port)),
+        ):
+            assert reason in _reason(launcher.find(TAG))
+            assert reason in _reason(launcher.stop(Handle(TAG)))
+
+
+def _reason(sighting: object) -> str:
+    assert isinstance(sighting, Unknown), sighting
+    return sighting.reason
 
 
 def _progress(sighting: object) -> str | None:

@@ -72,8 +72,21 @@ def test_the_applications_settings_win_and_packages_are_added(installation: Inst
     conf = application_conf(settings, installation, own, ("b:b:2", "a:a:1"))
     assert conf["spark.executor.memory"] == "3g"
     assert conf["spark.jars.packages"] == "a:a:1,b:b:2"
-    assert not {"spark.api.mode", "spark.master", "spark.driver.defaultJavaOptions"} & conf.keys()
+    assert conf["spark.driver.defaultJavaOptions"] == "-XX:+ExitOnOutOfMemoryError"
+    assert not {"spark.api.mode", "spark.master"} & conf.keys()
     assert submission(conf=conf).is_cluster_mode
+
+
+def test_the_address_of_this_machine_is_not_for_a_driver_elsewhere(
+    installation: Installation,
+) -> None:
+    here = {"spark.driver.host": "here", "spark.driver.bindAddress": "0.0.0.0"}
+    settings = SparkSettings(master="yarn", conf=here)
+    assert application_conf(settings, installation, {}, ())["spark.driver.host"] == "here"
+    own = {"spark.submit.deployMode": "cluster", "spark.driver.bindAddress": "::"}
+    conf = application_conf(settings, installation, own, ())
+    assert "spark.driver.host" not in conf
+    assert conf["spark.driver.bindAddress"] == "::"
 
 
 def test_a_path_is_below_the_dags_folder_and_a_url_is_for_the_cluster(tmp_path: Path) -> None:

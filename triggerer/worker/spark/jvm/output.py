@@ -25,6 +25,7 @@ _LINE_WITH_REASON = re.compile(r"error|exception|could not|cannot|no such|denied
 _EMPTY_WORDS = re.compile(
     r"\s+at |.*\bWARN(ING)?\b|Using Spark's default|Error: (Could not create the Java|A fatal exc)"
 )
+_CAUSE = re.compile(r'(?:Caused by: |Exception in thread (?:"[^"]*"|\S+) )(.+)')
 
 
 class OutputLines:
@@ -117,6 +118,12 @@ def reason_in(lines: list[str]) -> str:
     lines = [line.strip() for line in lines if line.strip() and not _EMPTY_WORDS.match(line)]
     reasons = [line for line in lines if _LINE_WITH_REASON.search(line)]
     return " / ".join(reasons[:3] or lines[-3:])
+
+
+def cause_in(lines: list[str]) -> str:
+    """Return the root cause of the last exception that a driver printed, or else what `reason_in` returns."""
+    causes = [found[1] for line in lines if (found := _CAUSE.match(line))]
+    return causes[-1] if causes else reason_in([line for line in lines if " INFO " not in line])
 
 
 def how_jvm_ended(code: int | None, lines: list[str], *, is_out_of_memory: bool) -> str | None:
