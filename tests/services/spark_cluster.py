@@ -1,6 +1,7 @@
 """A real standalone cluster of Spark's, one master and its workers, on free loopback ports."""
 
 import json
+import shutil
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,10 +18,12 @@ QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @contextmanager
 def open_spark_cluster(
-    *, cores: int = 2, memory: str = "3g", workers: int = 1
+    *, cores: int = 2, memory: str = "3g", workers: int = 1, runs_drivers: bool = False
 ) -> Iterator["SparkCluster"]:
     """Start a master, and workers with this number of cores and this much memory each.
 
+    Args:
+        runs_drivers: True to accept applications in cluster mode. The master then remembers them over a restart.
     Raises:
         ServiceUnavailable: There is no PySpark, or no Java for it.
     """
@@ -29,7 +32,14 @@ def open_spark_cluster(
             installation = find_installation(home)
         except SubmitFailed as absent:
             raise ServiceUnavailable(str(absent)) from absent
-        cluster = SparkCluster(installation, home, cores=cores, memory=memory, workers=workers)
+        cluster = SparkCluster(
+            installation,
+            home,
+            cores=cores,
+            memory=memory,
+            workers=workers,
+            runs_drivers=runs_drivers,
+        )
         with running(cluster):
             yield cluster
 
@@ -39,14 +49,35 @@ class SparkCluster:
 
     Attributes:
         url: What `[spark] master` is set to.
+        ports: What `[spark.conf]` has for applications in cluster mode.
         daemon: The first worker; `master` is another process, and `others` are the other workers.
     """
 
     def __init__(
-        self, installation: Installation, home: Path, *, cores: int, memory: str, workers: int
+        self,
+        installation: Installation,
+        home: Path,
+        *,
+        cores: int,
+        memory: str,
+        workers: int,
+        runs_drivers: bool = False,
     ) -> None:
-        port, self._page = free_ports(2)
+        port, self._page, rest = free_ports(3)
         self.url = f"spark://127.0.0.1:{port}"
+        self.ports = {
+            "spark.master.rest.port": str(rest),
+            "spark.master.ui.port": str(self._page),
+        }
+        self._recovery = home / "recovery"
+        options = {"spark.master.rest.enabled": str(runs_drivers).lower()}
+        if runs_drivers:
+            options |= {
+                "spark.master.rest.host": "127.0.0.1",
+                "spark.master.rest.port": str(rest),
+                "spark.deploy.recoveryMode": "FILESYSTEM",
+                "spark.deploy.recoveryDirectory": str(self._recovery),
+            }
         self._spark_class = installation.spark_home / "bin" / "spark-class"
         self._home = home
         self._env = {
@@ -57,7 +88,7 @@ class SparkCluster:
             # Also for the executors, which inherit it.
             "JAVA_TOOL_OPTIONS": QUICK_JAVA,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
+            "SPARK_DAEMON_JAVA_OPTS": " ".join(f"-D{key}={text}" for key, text in options.items()),
         }
         self.master = self._daemon(
             "master", ["--port", port, "--webui-port", self._page], ready=self._is_alive
@@ -75,6 +106,10 @@ class SparkCluster:
         """Kill all, and with the workers their executors."""
         for daemon in (*self.others, self.daemon, self.master):
             daemon.kill()
+
+    def forget_drivers(self) -> None:
+        """Remove what a killed master would remember at its next start."""
+        shutil.rmtree(self._recovery)
 
     def state(self) -> dict[str, Any]:
         """Return the data of the master's page as JSON: workers, activeapps, coresused, ..."""

@@ -1,0 +1,33 @@
+"""The logs of drivers on a standalone cluster, which the pages of their workers show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triggerer.worker.launchers.places import HttpPlace, NoAnswer
+from triggerer.worker.spark.jvm.output import cause_in
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLog:
+    """The log of one driver's standard error."""
+
+    page: str
+    """The address of the worker's page."""
+    driver: str
+
+    @property
+    def link(self) -> str:
+        return f"{self.page}/logPage/?{self._query}"
+
+    def cause(self) -> str | None:
+        """Return the probable cause of the driver's end; None: the page does not answer, or the log has none."""
+        try:
+            text = HttpPlace(self.page).read("GET", f"/log/?{self._query}")
+        except NoAnswer:
+            return None
+        return cause_in(text.splitlines()) or None
+
+    @property
+    def _query(self) -> str:
+        return f"driverId={self.driver}&logType=stderr"
