@@ -41,7 +41,7 @@ _RULES: Final = [
         "verbs": ["create", "get", "list", "patch", "delete", "deletecollection"],
     },
 ]
-"""The rights that docs/howto/spark-cluster.md names."""
+"""The rights that docs/howto/cluster-drivers.md names."""
 _POD: Final = """
 apiVersion: v1
 kind: Pod
