@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any, Final
@@ -90,6 +90,29 @@ def message_in(text: str) -> str:
     except (ValueError, AttributeError, KeyError, TypeError):
         message = text
     return next(iter(str(message).strip().splitlines()), "no reason")[:_LONGEST_MESSAGE]
+
+
+def ask_active(
+    places: Sequence[HttpPlace],
+    ask: Callable[[HttpPlace], Any],
+    is_active: Callable[[Any], bool] = lambda answer: True,
+) -> Any:
+    """Ask servers of which one is active, one after the other. Return the answer of the active one.
+
+    Raises:
+        NoAnswer: No server is active.
+    """
+    refusals = []
+    for place in places:
+        try:
+            answer = ask(place)
+        except NoAnswer as error:
+            refusals.append(error)
+            continue
+        if is_active(answer):
+            return answer
+        refusals.append(NoAnswer(f"{place.address} is not active"))
+    raise NoAnswer("; ".join(map(str, refusals)), refusals[0].status)
 
 
 def watch_by_asking(

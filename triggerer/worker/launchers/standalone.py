@@ -6,7 +6,7 @@ tells whether an application with this name has begun to work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.errors import SubmitFailed
 from triggerer.worker.launchers.driver_logs import DriverLog
-from triggerer.worker.launchers.places import HttpPlace, NoAnswer, answered, watch_by_asking
+from triggerer.worker.launchers.places import (
+    HttpPlace,
+    NoAnswer,
+    answered,
+    ask_active,
+    watch_by_asking,
+)
 from triggerer.worker.launchers.protocol import (
     Absent,
     Ended,
@@ -136,7 +142,7 @@ class StandaloneLauncher:
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         path = f"{_SUBMISSIONS}/{path}"
-        return _from_active(
+        return ask_active(
             self._rests,
             lambda rest: rest.ask(method, path, body),
             lambda answer: _NOT_ALIVE not in str(answer.get("message")),
@@ -144,7 +150,7 @@ class StandaloneLauncher:
 
     def _state(self) -> Any:
         """Return what the master's page shows."""
-        return _from_active(
+        return ask_active(
             self._pages,
             lambda page: page.ask("GET", "/json/"),
             lambda state: state["status"] == "ALIVE",
@@ -194,26 +200,3 @@ class StandaloneLauncher:
                 )
                 return Unknown(reason)
         return Unknown(f"one of {len(drivers)} drivers on the master may be the application")
-
-
-def _from_active(
-    places: Sequence[HttpPlace],
-    ask: Callable[[HttpPlace], Any],
-    is_active: Callable[[Any], bool],
-) -> Any:
-    """Ask the masters one after the other, and return the answer of the active one.
-
-    Raises:
-        NoAnswer: No master is active.
-    """
-    refusals = []
-    for place in places:
-        try:
-            answer = ask(place)
-        except NoAnswer as error:
-            refusals.append(error)
-            continue
-        if is_active(answer):
-            return answer
-        refusals.append(NoAnswer(f"{place.address} is no active master"))
-    raise NoAnswer("; ".join(map(str, refusals)), refusals[0].status)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
-from xml.etree import ElementTree as ET
 
 from triggerer.domain.attempt_states import AttemptState
-from triggerer.errors import ConfigurationError
-from triggerer.worker.launchers.places import HttpPlace, answered, watch_by_asking
+from triggerer.worker.launchers.places import HttpPlace, answered, ask_active, watch_by_asking
 from triggerer.worker.launchers.protocol import (
     Absent,
     Ended,
@@ -23,15 +20,13 @@ from triggerer.worker.launchers.protocol import (
     Unknown,
 )
 from triggerer.worker.launchers.submitting import submit_to_cluster
+from triggerer.worker.launchers.yarn_site import resource_managers
 
 if TYPE_CHECKING:
     from triggerer.config import SparkSettings
 
 YARN: Final = "yarn"
 _TAGS: Final = "spark.yarn.tags"
-_WEB: Final = "yarn.resourcemanager.webapp.address"
-_HOST: Final = "yarn.resourcemanager.hostname"
-_PORT: Final = 8088
 _APPS: Final = "/ws/v1/cluster/apps"
 _ENDS: Final = {
     "SUCCEEDED": AttemptState.SUCCESS,
@@ -48,8 +43,9 @@ class YarnLauncher:
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
-        self._rm = HttpPlace(resource_manager(settings.conf, os.environ))
-        self.place: str | None = self._rm.address
+        addresses = resource_managers(settings.conf, os.environ)
+        self._managers = [HttpPlace(address) for address in addresses]
+        self.place: str | None = ",".join(addresses)
 
     def launch(self, intent: Intent) -> Handle:
         submission = intent.details["submission"]
@@ -69,7 +65,7 @@ class YarnLauncher:
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
         def look() -> Sighting:
-            answer = self._rm.ask("GET", f"{_APPS}?applicationTags={quote(tag)}")
+            answer = self._ask("GET", f"{_APPS}?applicationTags={quote(tag)}")
             apps = (answer["apps"] or {}).get("app") or []
             # Running applications come first.
             apps.sort(key=lambda app: app["state"] in ("FINISHED", "FAILED", "KILLED"))
@@ -83,13 +79,17 @@ class YarnLauncher:
             if not isinstance(sighting, Running):
                 return sighting
             path = f"{_APPS}/{sighting.handle.external_id}/state"
-            self._rm.ask("PUT", path, {"state": "KILLED"})
+            self._ask("PUT", path, {"state": "KILLED"})
             return self.find(handle.tag, handle.external_id)
 
         return answered(look)
 
     def watch(self, handle: Handle) -> Iterator[Sighting]:
         return watch_by_asking(self.find, handle)
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        # A standby manager redirects reads to the active one, and refuses writes.
+        return ask_active(self._managers, lambda manager: manager.ask(method, path, body))
 
     def _sighting(self, tag: str, app: Mapping[str, Any]) -> Sighting:
         handle = Handle(tag, app["id"], app.get("trackingUrl") or self._link(app["id"]))
@@ -105,40 +105,8 @@ class YarnLauncher:
         return Ended(handle, state, diagnostics)
 
     def _link(self, external_id: str | None) -> str | None:
-        return None if external_id is None else f"{self._rm.address}/cluster/app/{external_id}"
-
-
-def resource_manager(conf: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """Return the address of the resource manager's REST API.
-
-    The address is `spark.hadoop.yarn.resourcemanager.webapp.address` in `conf`, or else comes from `yarn-site.xml`.
-
-    Raises:
-        ConfigurationError: Neither `conf` nor `yarn-site.xml` has the address.
-    """
-    site = {key.removeprefix("spark.hadoop."): value for key, value in conf.items()}
-    for variable in ("YARN_CONF_DIR", "HADOOP_CONF_DIR"):
-        if folder := environ.get(variable):
-            site = _site(Path(folder) / "yarn-site.xml") | site
-            break
-    address = site.get(_WEB)
-    if address is None or "${" in address:
-        host = site.get(_HOST)
-        address = None if host is None else f"{host}:{_PORT}"
-    if not address:
-        raise ConfigurationError(
-            "nothing says where YARN's resource manager is",
-            hint=f"set YARN_CONF_DIR, or spark.hadoop.{_WEB} in [spark] conf",
+        return (
+            None
+            if external_id is None
+            else f"{self._managers[0].address}/cluster/app/{external_id}"
         )
-    return address if "://" in address else f"http://{address}"
-
-
-def _site(file: Path) -> dict[str, str]:
-    try:
-        root = ET.parse(file).getroot()
-    except (OSError, ET.ParseError):
-        return {}
-    return {
-        one.findtext("name", "").strip(): one.findtext("value", "").strip()
-        for one in root.iter("property")
-    }

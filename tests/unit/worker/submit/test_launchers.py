@@ -13,7 +13,8 @@ from triggerer.errors import ConfigurationError, RunFailed, SubmitFailed
 from triggerer.worker.launchers import Absent, Ended, Handle, Intent, Running, Unknown
 from triggerer.worker.launchers.kubernetes import KubernetesLauncher, label_of
 from triggerer.worker.launchers.standalone import StandaloneLauncher
-from triggerer.worker.launchers.yarn import YarnLauncher, resource_manager
+from triggerer.worker.launchers.yarn import YarnLauncher
+from triggerer.worker.launchers.yarn_site import resource_managers
 from triggerer.worker.submit.following import follow, launcher_of_master
 from triggerer.worker.submit.submission import Submission
 
@@ -88,14 +89,56 @@ def test_yarn_finds_by_tag_kills_and_tells_the_end() -> None:
     assert isinstance(launcher.find(TAG), Unknown)
 
 
-def test_the_resource_manager_is_read_from_its_own_file(tmp_path: Path) -> None:
-    (tmp_path / "yarn-site.xml").write_text(
-        "<configuration><property><name>yarn.resourcemanager.hostname</name><value> rm </value>"
-        "</property></configuration>"
+@pytest.mark.parametrize(
+    ("settings", "addresses"),
+    [
+        ({"hostname": " rm "}, ["http://rm:8088"]),
+        (
+            {"hostname": "rm", "webapp.address": "${yarn.resourcemanager.hostname}:8088"},
+            ["http://rm:8088"],
+        ),
+        (
+            {
+                "ha.rm-ids": "a, b",
+                "hostname.a": "one",
+                "webapp.address.b": "two:80",
+                "hostname": "rm",
+            },
+            ["http://one:8088", "http://two:80"],
+        ),
+    ],
+)
+def test_the_resource_managers_are_read_from_yarns_own_file(
+    tmp_path: Path, settings: dict[str, str], addresses: list[str]
+) -> None:
+    properties = "".join(
+        f"<property><name>yarn.resourcemanager.{name}</name><value>{value}</value></property>"
+        for name, value in settings.items()
     )
-    assert resource_manager({}, {"YARN_CONF_DIR": str(tmp_path)}) == "http://rm:8088"
+    (tmp_path / "yarn-site.xml").write_text(f"<configuration>{properties}</configuration>")
+    assert resource_managers({}, {"YARN_CONF_DIR": str(tmp_path)}) == addresses
+
+
+def test_the_resource_managers_may_speak_https_only_and_must_be_somewhere() -> None:
+    conf = {"yarn.http.policy": "HTTPS_ONLY", "yarn.resourcemanager.hostname": "rm"}
+    spark = {f"spark.hadoop.{key}": value for key, value in conf.items()}
+    assert resource_managers(spark, {}) == ["https://rm:8090"]
     with pytest.raises(ConfigurationError, match="resource manager"):
-        resource_manager({}, {})
+        resource_managers({}, {})
+
+
+def test_a_resource_manager_that_stands_by_is_passed_over() -> None:
+    yarn = Yarn()
+    yarn.app = {"id": "application_1_0001", "state": "RUNNING"}
+    with serving(yarn) as port, serving(lambda *_: (307, "This is standby RM")) as standby:
+        conf = {"ha.rm-ids": "a,b"}
+        conf |= {
+            "webapp.address.a": f"127.0.0.1:{standby}",
+            "webapp.address.b": f"127.0.0.1:{port}",
+        }
+        settings = {f"spark.hadoop.yarn.resourcemanager.{key}": text for key, text in conf.items()}
+        stopped = YarnLauncher(SparkSettings(master="yarn", conf=settings)).stop(Handle(TAG))
+    assert isinstance(stopped, Ended)
 
 
 class Kubernetes:
@@ -264,7 +307,7 @@ def test_a_master_that_stands_by_is_not_asked() -> None:
 
     with serving(StandBy()) as port:
         launcher = StandaloneLauncher(master_at(port))
-        reason = f"http://127.0.0.1:{port} is no active master"
+        reason = f"http://127.0.0.1:{port} is not active"
         assert launcher.find(TAG) == Unknown(reason)
         assert launcher.find(TAG, "driver-1") == Unknown(reason)
 
