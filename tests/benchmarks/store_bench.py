@@ -39,6 +39,7 @@ class _Event:
 
     completed: ClassVar[anyio.Event | None] = None
     __slots__ = ("completed_at", "idempotency_key", "ordinal", "payload", "source", "submitted_at")
+    published_at = None
 
     def __init__(self, number: int) -> None:
         self.payload: Any = {

@@ -58,7 +58,7 @@ def check(query: str) -> None:
         function, metric = found[1], METRICS[metric_of(found[2])]
         if function in ("rate", "increase"):
             assert metric.kind != "gauge", query
-        if function == "delta":
+        if function in ("delta", "max", "min"):
             assert metric.kind == "gauge", query
 
 
@@ -71,10 +71,8 @@ def test_alert_rules_name_metrics_and_say_what_to_do() -> None:
         assert f"`{rule['alert']}`" in page
 
 
-def test_the_dashboard_has_14_panels_whose_queries_name_metrics() -> None:
-    found = panels()
-    assert len(found) == 14
-    for panel in found:
+def test_the_queries_of_the_dashboards_panels_name_metrics() -> None:
+    for panel in panels():
         assert panel["fieldConfig"]["defaults"]["unit"]
         assert panel["description"]
         for target in panel["targets"]:

@@ -30,6 +30,7 @@ class Event:
     answered: list[Event]
     """The numbers of completed events, in order."""
     answers: list[Exception | None] = field(default_factory=list)
+    published_at = None
 
     @property
     def has_rows(self) -> bool:

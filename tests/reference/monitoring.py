@@ -10,7 +10,42 @@ from triggerer.observability.metrics.table import METRICS
 
 _GENERATED: Final = "<!-- Written by `python -m tests.reference`. Do not edit. -->"
 _STREAM: Final = '{stream=~"$stream"}'
+_DAG: Final = 'dag=~"$dag"'
 _RATE: Final = "$__rate_interval"
+
+
+_NOT_MEASURED: Final = (
+    (
+        "the duration of receiving",
+        "`triggerer_messages_consumed_total`, `triggerer_stream_restarts_total`",
+        "a receive mostly waits for messages, so its duration says nothing; its failure restarts the stream",
+    ),
+    (
+        "commit, delete and settle apart",
+        "`triggerer_client_operation_duration_seconds`",
+        "each broker has one call that tells it the outcome: `operation` is always `advance`",
+    ),
+    (
+        "messages that a watcher misses",
+        "`triggerer_watcher_behind_messages`",
+        "a message has one outcome for its stream, and the backlog belongs to the watcher",
+    ),
+    (
+        "every watcher, run, host",
+        "`triggerer watchers list`, `runs list`",
+        "their series would have no bound; the 50 worst watchers have some",
+    ),
+    (
+        "histograms of each DAG",
+        "`triggerer_dag_run_seconds_total`",
+        "fourteen buckets of 500 DAGs are too many series; the mean is the sum divided by the runs",
+    ),
+    (
+        "the rows of a cleaning that failed",
+        "`triggerer_clean_age_seconds`",
+        "sums are stored when a cleaning ends; one that fails is repeated, and then counts what is left",
+    ),
+)
 
 
 def metrics_page() -> str:
@@ -25,7 +60,7 @@ def metrics_page() -> str:
         "neither the database nor a broker: the scheduler reads the database for the next scrape, and only while",
         "somebody scrapes.",
         "",
-        "An instance adds up its streams beyond 50, and a histogram its labels beyond a bound, as `other`. Two",
+        "An instance adds up its streams beyond 50, and a metric its labels beyond a bound, as `other`. Two",
         "schedulers serve the same gauges of the database, so queries take their maximum. The metrics `process_*`",
         "and `python_*` come with them. `deploy/monitoring/` has alert rules and a dashboard for Grafana.",
         "",
@@ -44,6 +79,12 @@ def metrics_page() -> str:
     ]
     lines += [f"| `{one.name}` | `{one.otel}` |" for one in METRICS.values() if one.otel]
     lines += [
+        "",
+        "## What the metrics do not show",
+        "",
+        "| You may look for | Look at | Reason |",
+        "|---|---|---|",
+        *(f"| {sought} | {found} | {reason} |" for sought, found, reason in _NOT_MEASURED),
         "",
         "## Probes",
         "",
@@ -88,7 +129,7 @@ def _quantile(quantile: str, name: str, selector: str = "", by: str = "") -> str
     return f"histogram_quantile({quantile}, sum by ({labels}) (rate({name}_bucket{selector}[{_RATE}])))"
 
 
-# Title, unit, [(query, legend)], and a description. Four rows: is it keeping up, errors, how late, room left.
+# Title, unit, [(query, legend)], and a description.
 ROWS: Final[list[tuple[str, list[tuple[str, str, list[tuple[str, str]], str]]]]] = [
     (
         "Is it keeping up?",
@@ -187,9 +228,15 @@ ROWS: Final[list[tuple[str, list[tuple[str, str, list[tuple[str, str]], str]]]]]
                 "s",
                 [
                     (_quantile("0.99", "triggerer_run_delay_seconds"), "due to queued"),
-                    (_quantile("0.99", "triggerer_run_queue_seconds"), "queued to claimed"),
+                    (_quantile("0.99", "triggerer_run_queue_seconds"), "queued to first task"),
                 ],
-                "How late runs are created, and how long they wait for an executor.",
+                "How late runs are created, and how long they wait for their first task.",
+            ),
+            (
+                "Publication to durable event, p99",
+                "s",
+                [(_quantile("0.99", "triggerer_event_latency_seconds"), "all streams")],
+                "By the time that messages have; hours after an outage, or while a watcher catches up.",
             ),
             (
                 "Database, p99",
@@ -232,6 +279,45 @@ ROWS: Final[list[tuple[str, list[tuple[str, str, list[tuple[str, str]], str]]]]]
                     ("max by (state) (triggerer_runs_active)", "runs {{state}}"),
                 ],
                 "Live instances by kind, and the runs that are queued or running.",
+            ),
+            (
+                "Age of the data",
+                "s",
+                [
+                    ("max(triggerer_retention_oldest_event_seconds)", "oldest event"),
+                    ("max(triggerer_clean_age_seconds)", "since a cleaning"),
+                ],
+                "The oldest asset event, and the last cleaning that ended without an error.",
+            ),
+        ],
+    ),
+    (
+        "By DAG, with [metrics] dag_labels",
+        [
+            (
+                "Failed runs",
+                "short",
+                [
+                    (
+                        f'sum by (dag) (increase(triggerer_dag_runs_total{{state="failed", {_DAG}}}[{_RATE}]))',
+                        "{{dag}}",
+                    )
+                ],
+                "Runs that failed, by DAG.",
+            ),
+            (
+                "Mean duration of a run",
+                "s",
+                [
+                    (
+                        " / ".join(
+                            _rate(f"triggerer_dag_{name}_total", "dag", f"{{{_DAG}}}")
+                            for name in ("run_seconds", "runs")
+                        ),
+                        "{{dag}}",
+                    )
+                ],
+                "From the queueing of a run until its end, by DAG.",
             ),
         ],
     ),
@@ -310,19 +396,25 @@ def _dashboard(panels: list[dict[str, Any]]) -> dict[str, Any]:
                     "type": "datasource",
                     "query": "prometheus",
                 },
-                {
-                    "name": "stream",
-                    "label": "Stream",
-                    "type": "query",
-                    "datasource": {"type": "prometheus", "uid": "$datasource"},
-                    "query": "label_values(triggerer_messages_consumed_total, stream)",
-                    "refresh": 2,
-                    "multi": True,
-                    "includeAll": True,
-                    "allValue": ".*",
-                    "current": {"text": "All", "value": "$__all"},
-                },
+                _variable("stream", "Stream", "triggerer_messages_consumed_total"),
+                _variable("dag", "DAG", "triggerer_dag_runs_total"),
             ]
         },
         "panels": panels,
+    }
+
+
+def _variable(label: str, title: str, metric: str) -> dict[str, Any]:
+    """Return a variable with the values of a metric's label."""
+    return {
+        "name": label,
+        "label": title,
+        "type": "query",
+        "datasource": {"type": "prometheus", "uid": "$datasource"},
+        "query": f"label_values({metric}, {label})",
+        "refresh": 2,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
     }

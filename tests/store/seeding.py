@@ -117,6 +117,7 @@ class Event:
     ordinal: int = 0
     source: EventSource = SOURCE
     partition_key: Any = None
+    published_at: datetime | None = None
     outcomes: list[Exception | None] = field(default_factory=list)
     done: anyio.Event = field(default_factory=anyio.Event)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.actors import TESTER
 from tests.store.seeding import (
@@ -23,8 +24,10 @@ from tests.store.test_pages import filled  # noqa: F401 (a fixture)
 from triggerer.domain.watchers.parked import ParkedBounds
 from triggerer.errors import MoveRefused
 from triggerer.observability.metrics import table
+from triggerer.operations import cleaning
 from triggerer.operations.emitting import emit_event
 from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.events.emit import NewAssetEvent, record_events
 from triggerer.store.listing.gauges import read_gauges
 from triggerer.store.schema.models import ParkedMessage, Stream, Watcher
 from triggerer.store.streams.leases import register_instance
@@ -78,6 +81,38 @@ async def test_gauges_show_watchers_parked_messages_runs_dags_and_instances(
     assert abs(found["clock_skew_seconds",]) < 60
 
 
+async def test_the_age_of_the_last_cleaning_counts_only_those_that_ended(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add_stream(database)
+    await add_asset(database, 1, "orders")
+    async with database.transaction() as session:
+        old = await database_now(session) - timedelta(days=3)
+        await record_events(session, [NewAssetEvent(1, timestamp=old) for _ in range(3)])
+    before = old + timedelta(days=1)
+    long = timedelta(seconds=1)
+    assert (await gauges(database))["clean_age_seconds",] > 250_000
+    with monkeypatch.context() as patched:
+        patched.setattr(cleaning, "highest_event", _fail)
+        with pytest.raises(MoveRefused):
+            await cleaning.clean(database, TESTER, before, ack_timeout=long)
+    await cleaning.clean(database, TESTER, before, ack_timeout=long, dry_run=True)
+    found = await gauges(database)
+    assert found["clean_age_seconds",] > 250_000
+    assert ("cleaned_rows_total", "asset_events") not in found
+    for _ in range(2):
+        await cleaning.clean(database, TESTER, before, ack_timeout=long)
+    found = await gauges(database)
+    assert found["clean_age_seconds",] < 60
+    # The newest event of the asset stays.
+    assert found["cleaned_rows_total", "asset_events"] == 2
+    assert found["cleaned_rows_total", "runs"] == 0
+
+
+async def _fail(session: AsyncSession) -> int:
+    raise MoveRefused("as if the database went away")
+
+
 async def test_gauges_of_an_empty_database_are_zeros(database: Database) -> None:
     found = await gauges(database)
     found.pop(("clock_skew_seconds",))
@@ -106,6 +141,23 @@ async def test_the_counter_of_events_agrees_with_the_rows_whatever_comes_again(
     assert await count_events(database) == 62
     assert recorded("watcher") == 62
     assert table.EVENTS_REFUSED.values()[()] == refused + 1
+
+
+async def test_the_latency_of_an_event_counts_from_the_publication_of_its_message(
+    database: Database,
+) -> None:
+    await add_stream(database)
+    await add_asset(database, 1, "flights")
+    table.EVENT_LATENCY.clear()
+    hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    async with recording(database) as recorder:
+        await record(recorder, Event({}, "a", published_at=hour_ago))
+        await record(recorder, Event({}, "b"))
+    ((_, latencies),) = table.EVENT_LATENCY.series()
+    table.EVENT_LATENCY.clear()
+    counts, total = latencies.read()
+    assert counts[-1] == ("+Inf", 2)
+    assert 3_600 <= total < 3_700
 
 
 async def test_an_event_by_request_counts_once_its_transaction_has_committed(

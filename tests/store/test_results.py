@@ -16,6 +16,8 @@ from tests.store.seeding import add_dag, runs_of
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
 from triggerer.domain.runs import RunState, RunType, TaskState
 from triggerer.errors import RowRefused
+from triggerer.executor.result_writer import ResultWriter
+from triggerer.observability.metrics import table
 from triggerer.store.dags.candidates import create_run
 from triggerer.store.dags.snapshots import ReadDags
 from triggerer.store.database.opening import open_database
@@ -293,3 +295,28 @@ async def test_no_plan_goes_through_a_table_that_grows_not_even_while_it_is_smal
         lines = [line for (line,) in plan]
         grows = r"Seq Scan on (dag_run|task_run|asset_event|queued_asset_event)"
         assert not [line for line in lines if re.search(grows, line)], "\n".join(lines)
+
+
+@pytest.mark.parametrize("counts_dags", [False, True])
+async def test_the_runs_of_each_dag_are_counted_on_request(
+    sqlite: Database, *, counts_dags: bool
+) -> None:
+    counters = (table.RUNS, table.DAG_RUNS, table.DAG_RUN_SECONDS)
+    for counter in counters:
+        counter.clear()
+    await add_dag(sqlite, "d", None)
+    await queue(sqlite, "d", 2)
+    writer = ResultWriter(sqlite, "me", counts_dags=counts_dags)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(writer.run)
+        for run in await claim(sqlite):
+            ended = RunEnd(RunState.SUCCESS, run.queued_at + timedelta(seconds=5))
+            writer.submit_nowait(AttemptUpdate(run, end=ended))
+        await writer.written()
+        tasks.cancel_scope.cancel()
+    found = [counter.values() for counter in counters]
+    for counter in counters:
+        counter.clear()
+    of_dag = ("d", "success")
+    by_dag = [{of_dag: 2}, {of_dag: 10.0}] if counts_dags else [{}, {}]
+    assert found == [{("success",): 2}, *by_dag]

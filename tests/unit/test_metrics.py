@@ -36,9 +36,20 @@ def test_a_counter_adds_up_and_sums_its_labels_beyond_the_bound() -> None:
     counter.add(5, "3", "3")
     counter.add(1, "4", "4")
     counter.add(1, "1", "1")
-    assert counter.values() == {("1", "1"): 3, ("2", "2"): 1, ("other", "other"): 6}
+    assert counter.values() == {("1", "1"): 3, ("2", "2"): 1, ("other", "3"): 5, ("other", "4"): 1}
     assert Counter(Metric("y_total", "counter", "")).values() == {(): 0}
     assert Counter(Metric("y_total", "counter", "", ("a",))).values() == {}
+
+
+def test_dags_beyond_the_bound_are_added_up_by_state() -> None:
+    for number in range(1_000):
+        for state in ("success", "failed", "cancelled"):
+            table.DAG_RUNS.add(1, f"d{number}", state)
+    found = table.DAG_RUNS.values()
+    table.DAG_RUNS.clear()
+    assert len(found) == 1_503
+    assert found["d499", "failed"] == 1
+    assert found["other", "failed"] == 500
 
 
 def test_a_histogram_counts_into_cumulative_buckets() -> None:
@@ -130,7 +141,11 @@ def test_10_000_watchers_on_1_000_busy_streams_stay_below_3_000_series() -> None
     labels = [f"kafka topic-{number:04}" for number in range(1_000)]
     for counter in table.COUNTERS:
         for label in labels:
-            if counter.metric.labels and counter.metric.labels != ("source",):
+            # The series of DAGs are off by default.
+            if counter.metric.labels and counter.metric.labels not in (
+                ("source",),
+                ("dag", "state"),
+            ):
                 counter.add(0, *[label] * len(counter.metric.labels))
     for histogram in table.HISTOGRAMS:
         for label in labels:

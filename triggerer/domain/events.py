@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 
@@ -32,6 +33,10 @@ class EventSource:
 
 class PendingEvent(Protocol):
     """One `TriggerEvent` that is not yet durable. The sink completes each exactly once, on the event loop."""
+
+    @property
+    def published_at(self) -> datetime | None:
+        """When its message was published. None: unknown, or asked too late. Ask while the event is submitted."""
 
     def complete(self, error: Exception | None) -> None:
         """Confirm that the asset events are durable (None), or refuse. Synchronous and cheap; never raises."""

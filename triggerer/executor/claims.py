@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
 from triggerer.domain.attempts import RunOrder
-from triggerer.observability.metrics.table import RUN_DELAY, RUN_QUEUE
+from triggerer.observability.metrics.table import RUN_DELAY
 from triggerer.store.database.script import Row, Script, Step, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, announce
@@ -167,8 +166,6 @@ def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
 
 def _count(orders: Sequence[RunOrder]) -> None:
     """Count a claim, for the metrics."""
-    oldest = min(order.queued_at for order in orders)
-    RUN_QUEUE.observe(max((datetime.now(UTC) - oldest).total_seconds(), 0.0))
     scheduled = [
         (order.queued_at - order.run_after).total_seconds()
         for order in orders

@@ -58,6 +58,7 @@ class Executor:
         callback_timeout: The time for all callbacks of one run together.
         shutdown_grace: The time that running runs have to end when the executor is cancelled.
         sweep_every: How often the store is checked without any announcement.
+        counts_dags: True to count the runs of each DAG for the metrics, too.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Executor:
         callback_timeout: timedelta = LONGEST_CALL,
         shutdown_grace: timedelta = timedelta(seconds=5),
         sweep_every: timedelta = timedelta(seconds=10),
+        counts_dags: bool = False,
     ) -> None:
         self._wakeups = wakeups
         self._prewarm = prewarm
@@ -92,7 +94,7 @@ class Executor:
             holds_broken=holds_broken,
             connect=connect_server(spark or {}),
         )
-        self._result_writer = ResultWriter(database, instance_id)
+        self._result_writer = ResultWriter(database, instance_id, counts_dags=counts_dags)
         self._claimed_queue = ClaimedQueue()
         self._spools = Spools(database, home)
         self._prefetch = PrefetchLimit(workers)

@@ -24,7 +24,12 @@ from triggerer.errors import (
 )
 from triggerer.executor.emissions import record_emitted
 from triggerer.executor.unbegun import hold_unbegun
-from triggerer.observability.metrics.table import RUN_DURATION, RUNS
+from triggerer.observability.metrics.table import (
+    DAG_RUN_SECONDS,
+    DAG_RUNS,
+    RUN_DURATION,
+    RUNS,
+)
 from triggerer.store.database.group_commit import GroupCommit
 from triggerer.store.database.script import Row, Step, perform, single_step
 from triggerer.store.database.transactions import Database
@@ -68,12 +73,16 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
 
     If the store is unavailable, results wait in order. An update is dropped if the store shows that another attempt has
     the run.
+
+    Args:
+        counts_dags: True to count the runs of each DAG, too.
     """
 
     refusals = RowRefused
 
-    def __init__(self, database: Database, executor: str) -> None:
+    def __init__(self, database: Database, executor: str, *, counts_dags: bool = False) -> None:
         super().__init__(Backoff(first=0.2, longest=10.0))
+        self._counts_dags = counts_dags
         self._database = database
         self.executor = executor
         self._updates: deque[AttemptUpdate] = deque()
@@ -303,10 +312,22 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             if update.end is not None and _has_claim(update.order, claims)
         ]
         for update in ends:
-            _count_end(update)
+            self._count_end(update)
             _log_failure(update)
         if ended := {update.order.dag_id for update in ends}:
             await self._database.announce_here({Signal.RUNS_ENDED: ended})
+
+    def _count_end(self, update: AttemptUpdate) -> None:
+        """Count a stored end, for the metrics. After a commit with unknown outcome, an end may count twice."""
+        end, order = update.end, update.order
+        assert end is not None
+        state = end.state.value
+        seconds = max((end.ended_at - order.queued_at).total_seconds(), 0.0)
+        RUNS.add(1, state)
+        RUN_DURATION.observe(seconds, state)
+        if self._counts_dags:
+            DAG_RUNS.add(1, order.dag_id, state)
+            DAG_RUN_SECONDS.add(seconds, order.dag_id, state)
 
     def _is_ours(self, update: AttemptUpdate, claims: Mapping[int, RunClaim]) -> bool:
         if _has_claim(update.order, claims):
@@ -344,15 +365,6 @@ def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
         tasks=tuple(task.failed(error) for task in update.tasks),
         end=end and replace(end, state=RunState.FAILED, error=error),
     )
-
-
-def _count_end(update: AttemptUpdate) -> None:
-    """Count a stored end, for the metrics. After a commit with unknown outcome, an end may count twice."""
-    end, order = update.end, update.order
-    assert end is not None
-    RUNS.add(1, end.state.value)
-    seconds = (end.ended_at - order.queued_at).total_seconds()
-    RUN_DURATION.observe(max(seconds, 0.0), end.state.value)
 
 
 def _log_failure(update: AttemptUpdate) -> None:

@@ -24,6 +24,7 @@ from triggerer.domain.run_logs import log_path
 from triggerer.errors import TriggererError
 from triggerer.operations.audit import Action, record
 from triggerer.store.access.requests import delete_keys
+from triggerer.store.audit.cleanings import add_cleaned
 from triggerer.store.backfills.cleaning import delete_backfill, old_backfills
 from triggerer.store.database.script import perform
 from triggerer.store.database.transactions import Database, database_now
@@ -82,6 +83,16 @@ class Cleaned:
     kept_watchers: list[UnsettledWatcher] = field(default_factory=list)
     """Watchers whose old events stay, because their messages may come again."""
 
+    @property
+    def deleted(self) -> dict[str, int]:
+        """The numbers of deleted rows and logs by kind."""
+        return {
+            "runs": self.runs,
+            "asset_events": self.asset_events,
+            "backfills": self.backfills,
+            "logs": self.logs,
+        }
+
 
 async def clean(
     database: Database,
@@ -117,6 +128,9 @@ async def clean(
     removed = await _clean_runs(database, cleaned)
     quiet_since = now - max(QUIET, 2 * ack_timeout)
     await _clean_events(database, cleaned, removed, now=now, quiet_since=quiet_since)
+    if not dry_run:
+        async with database.transaction() as session:
+            await add_cleaned(session, cleaned.deleted)
     return cleaned
 
 

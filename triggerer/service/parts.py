@@ -284,6 +284,7 @@ async def _start_executor(
         holds_broken=settings.executor.broken_file == "hold",
         prewarm=settings.executor.prewarm and mode_of(settings.spark) != SUBMIT,
         shutdown_grace=settings.core.shutdown_grace,
+        counts_dags=settings.metrics.dag_labels,
     )
     registration = Registration(
         database,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
@@ -112,3 +113,40 @@ async def test_a_watcher_that_fell_behind_and_a_standing_lane_are_shown(scene: S
         assert ("standing", '["x",1]: there is no dead-letter topic') in [
             (pause.reason, pause.detail) for pause in seen.paused
         ]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that has a time, or a property that fails."""
+
+    at: Any
+
+    @property
+    def published_at(self) -> Any:
+        if isinstance(self.at, Exception):
+            raise self.at
+        return self.at
+
+
+class Asking(Sink):
+    """A sink that asks when the message of an event was published."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[datetime | None] = []
+
+    def submit_nowait(self, *given: Any) -> None:
+        if hasattr(given[0], "published_at"):
+            self.times.append(given[0].published_at)
+        super().submit_nowait(*given)
+
+
+async def test_a_derived_event_tells_when_its_message_was_published(scene: Scene) -> None:
+    sink = Asking()
+    now = datetime.now(UTC)
+    odd = [now.replace(tzinfo=None), now + timedelta(days=2), "noon", ValueError("no time")]
+    async with hosted(scene, sink, "one", "two"):
+        scene.publish(Message(now), *map(Message, odd), Message(None))
+        await sink.until(lambda: len(sink.times) == 12)
+    assert sink.times.count(now) == 2
+    assert set(sink.times) == {now, None}

@@ -1,4 +1,4 @@
-"""Timers for running tasks."""
+"""Timers for running tasks, and the time until a run's first task began."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 from triggerer.domain.attempts import RunOrder, TaskResult
 from triggerer.domain.runs import TaskState
 from triggerer.executor.result_writer import ResultWriter
+from triggerer.observability.metrics.table import RUN_QUEUE
 from triggerer.store.runs.results import AttemptUpdate
 from triggerer.worker.protocol import TaskStart
 
@@ -31,10 +32,13 @@ class TaskTimers:
     result_writer: ResultWriter
     on_overdue: Callable[[str], None]
     _due: dict[str, list[asyncio.TimerHandle]] = field(default_factory=dict)
+    _counted: tuple[int, int] | None = None
+    """The attempt whose first task was counted, by run and epoch."""
 
     def follow(self, order: RunOrder, start: TaskStart, grace: timedelta) -> None:
         """Start the timers of this try of a task. `grace` is added to the task's timeout."""
         self.stop(start.task_id)
+        self._count(order, start)
         call_later = asyncio.get_running_loop().call_later
         due = self._due.setdefault(start.task_id, [])
         due.append(call_later(_SHOWN_AS_RUNNING_AFTER_S, self._show, order, start))
@@ -51,6 +55,13 @@ class TaskTimers:
         for task_id in task_ids or tuple(self._due):
             for timer in self._due.pop(task_id, ()):
                 timer.cancel()
+
+    def _count(self, order: RunOrder, start: TaskStart) -> None:
+        """Count the wait of a run until its first task, for the metrics. A later attempt waited for the former one."""
+        attempt = order.run_pk, order.epoch
+        if order.attempt == 1 and self._counted != attempt:
+            self._counted = attempt
+            RUN_QUEUE.observe(max((start.started_at - order.queued_at).total_seconds(), 0.0))
 
     def _show(self, order: RunOrder, start: TaskStart) -> None:
         task = TaskResult(

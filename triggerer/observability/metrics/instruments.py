@@ -14,6 +14,22 @@ Kind = Literal["counter", "gauge", "histogram"]
 OTHER: Final = "other"
 """The label of everything beyond the bound of an instrument's series."""
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+SINCE_SECONDS: Final = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    5.0,
+    30.0,
+    300.0,
+    3600.0,
+    86400.0,
+)
+"""For a time that is milliseconds while all is well, and hours after an outage."""
 LONG_SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 ROWS: Final = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0)
 
@@ -37,7 +53,7 @@ class Counter:
     """A metric that only grows.
 
     Args:
-        most: The most series. Further ones are added up under the label `other`.
+        most: The most series. Further ones are added up: their first label is `other` then.
     """
 
     def __init__(self, metric: Metric, *, most: int = 200) -> None:
@@ -50,7 +66,8 @@ class Counter:
         if labels in values:
             values[labels] += amount
         else:
-            labels = _bounded(labels, len(values), self._most)
+            if labels and len(values) >= self._most:
+                labels = (OTHER, *labels[1:])
             values[labels] = values.get(labels, 0) + amount
 
     def clear(self) -> None:
@@ -105,7 +122,8 @@ class Histogram:
         """Return the series with these labels. A part that observes often keeps it."""
         found = self._series.get(labels)
         if found is None:
-            labels = _bounded(labels, len(self._series), self._most)
+            if labels and len(self._series) >= self._most:
+                labels = (OTHER,) * len(labels)
             found = self._series.setdefault(labels, Distribution(self._bounds))
         return found
 
@@ -118,7 +136,3 @@ class Histogram:
 
     def series(self) -> Iterator[tuple[tuple[str, ...], Distribution]]:
         return iter(list(self._series.items()))
-
-
-def _bounded(labels: tuple[str, ...], known: int, most: int) -> tuple[str, ...]:
-    return labels if not labels or known < most else (OTHER,) * len(labels)

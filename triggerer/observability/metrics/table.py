@@ -7,6 +7,7 @@ from typing import Final
 from triggerer.observability.metrics.instruments import (
     LONG_SECONDS,
     ROWS,
+    SINCE_SECONDS,
     Counter,
     Histogram,
     Kind,
@@ -40,8 +41,8 @@ def _read(name: str, source: str, help_: str, *labels: str, otel: str | None = N
     return _metric(name, "counter", source, help_, *labels, otel=otel)
 
 
-def _counter(name: str, source: str, help_: str, *labels: str) -> Counter:
-    counter = Counter(_metric(name, "counter", source, help_, *labels))
+def _counter(name: str, source: str, help_: str, *labels: str, most: int = 200) -> Counter:
+    counter = Counter(_metric(name, "counter", source, help_, *labels), most=most)
     COUNTERS.append(counter)
     return counter
 
@@ -210,7 +211,9 @@ RECORD_DURATION: Final = _histogram(
 EVENT_LATENCY: Final = _histogram(
     "triggerer_event_latency_seconds",
     _TRIGGERER,
-    "From the derivation of an event until it is durable: the oldest event of each transaction.",
+    "From the publication of a message, by its own time, until its event is durable: the first event of each"
+    " transaction. Without such a time it counts from the derivation of the event.",
+    bounds=SINCE_SECONDS,
 )
 
 # Runs.
@@ -223,7 +226,7 @@ RUN_DELAY: Final = _histogram(
 RUN_QUEUE: Final = _histogram(
     "triggerer_run_queue_seconds",
     _EXECUTOR,
-    "From the queueing of a run until an executor claimed it: the longest of each claim.",
+    "From the queueing of a run until its first task began: the wait for a place, and for a session of Spark.",
     bounds=LONG_SECONDS,
 )
 RUNS_CREATED: Final = _counter(
@@ -236,6 +239,23 @@ RUN_DURATION: Final = _histogram(
     "From the queueing of a run until its end.",
     "state",
     bounds=LONG_SECONDS,
+)
+_MOST_OF_DAGS: Final = 1_500
+DAG_RUNS: Final = _counter(
+    "triggerer_dag_runs_total",
+    _EXECUTOR,
+    "Runs that ended, by DAG: at most 1,500 series, and only with [metrics] dag_labels.",
+    "dag",
+    "state",
+    most=_MOST_OF_DAGS,
+)
+DAG_RUN_SECONDS: Final = _counter(
+    "triggerer_dag_run_seconds_total",
+    _EXECUTOR,
+    "Their durations, added up: divide by the number of runs.",
+    "dag",
+    "state",
+    most=_MOST_OF_DAGS,
 )
 RUNS_ACTIVE: Final = _gauge(
     "triggerer_runs_active", _SCHEDULER, "Runs that are queued or running.", "state"
@@ -279,5 +299,16 @@ CLOCK_SKEW: Final = _gauge(
 )
 OLDEST_EVENT: Final = _gauge(
     "triggerer_retention_oldest_event_seconds", _SCHEDULER, "Age of the oldest asset event."
+)
+CLEANED_ROWS: Final = _read(
+    "triggerer_cleaned_rows_total",
+    _SCHEDULER,
+    "Rows and logs that cleanings have deleted since the database was made, by kind.",
+    "kind",
+)
+CLEAN_AGE: Final = _gauge(
+    "triggerer_clean_age_seconds",
+    _SCHEDULER,
+    "Time since a cleaning ended without an error; if none ever did, the age of the oldest asset event.",
 )
 BUILD_INFO: Final = _gauge("triggerer_build_info", _ALL, "1, with the release.", "release")

@@ -1,1 +1,1 @@
-"""The audit of changes: their actors, subjects and times."""
+"""The audit of changes: their actors, subjects and times; and the sums of what cleanings deleted."""

@@ -38,6 +38,7 @@ class EventBatch:
         "fences",
         "keys",
         "partition_keys",
+        "published_at",
         "shared",
         "shared_indices",
         "size_bytes",
@@ -67,6 +68,8 @@ class EventBatch:
         """Indices of all events so far. The `id` of a source is unique here, because the value keeps it alive."""
         self.size_bytes = 0
         """The size of the payloads, counted once for each row."""
+        self.published_at: datetime | None = None
+        """When the first event's message was published, if that is known."""
         self.states: list[StateChange] = []
         """Stream states to store with the events, at most one for each stream."""
 
@@ -165,6 +168,7 @@ class EventBatch:
 
     def _part(self, start: int, stop: int) -> EventBatch:
         part, rows = EventBatch(), slice(start, stop)
+        part.published_at = self.published_at
         part._events = self._events[rows]
         part._further_rows = part._events.count(None)
         part._rowless = [

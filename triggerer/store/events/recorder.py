@@ -142,6 +142,8 @@ class EventRecorder(GroupCommit[EventBatch]):
             ) and batch.keys:
                 self._full.append(batch)
                 batch = self._filling = EventBatch()
+            if not batch.keys:
+                batch.published_at = event.published_at
             batch.add(
                 event,
                 source,
@@ -277,8 +279,8 @@ def _count(batch: EventBatch, rows: int, began: float, *, new: int) -> None:
     RECORD_DURATION.observe(time.monotonic() - began)
     RECORD_BATCH.observe(rows)
     EVENTS_RECORDED.add(new, "watcher")
-    oldest = batch.rows.shared[0].timestamp
-    EVENT_LATENCY.observe(max((datetime.now(UTC) - oldest).total_seconds(), 0.0))
+    since = batch.published_at or batch.rows.shared[0].timestamp
+    EVENT_LATENCY.observe(max((datetime.now(UTC) - since).total_seconds(), 0.0))
 
 
 def _record_with_states(step: RecordEvents, states: Sequence[StateChange]) -> Script[Row]:

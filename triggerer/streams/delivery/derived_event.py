@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import datetime
 from enum import Enum, auto
 from typing import Any
 
 from triggerer.domain.events import EventSource
+from triggerer.streams.clock import published_at
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Entry
 from triggerer.streams.delivery.ledger import LedgerMember
@@ -59,6 +61,14 @@ class DerivedEvent:
     def overdue_since(self) -> float:
         """When its message was broadcast; infinite if it belongs to no message."""
         return self.entry.broadcast_at if isinstance(self.entry, Entry) else math.inf
+
+    @property
+    def published_at(self) -> datetime | None:
+        """See `PendingEvent`."""
+        entry, ledger = self.entry, self.subscriber.state.ledger
+        if not isinstance(entry, Entry) or not 0 <= entry.seq - ledger.base < len(ledger.events):
+            return None
+        return published_at(ledger.events[entry.seq - ledger.base])
 
     def complete(self, error: Exception | None) -> None:
         """See `PendingEvent`; after `abandon` the store's answer may still come."""

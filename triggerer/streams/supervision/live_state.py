@@ -7,13 +7,13 @@ that was read a moment before. Nothing is locked, and a message costs nothing.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
-from typing import Any, Final
+from typing import Final
 
 from triggerer.domain.live_state import LaneLive, Pause, StreamLive
 from triggerer.domain.watchers.lane_positions import encode_lane
 from triggerer.observability.redaction import redact_text
+from triggerer.streams.clock import published_at
 from triggerer.streams.delivery.group import Group
 from triggerer.streams.delivery.lanes import Lane
 from triggerer.streams.supervision.manager import Manager
@@ -144,25 +144,12 @@ def _lag_seconds(group: Group, busy: list[Lane]) -> float | None:
         return 0.0
     oldest = min(heads, key=lambda one: one.seq)
     seconds = state.clock.monotonic() - oldest.broadcast_at
-    published_at = _published_at(group, oldest.seq, oldest.payload)
-    if published_at is not None:
-        seconds = max(seconds, (state.now() - published_at).total_seconds())
+    events, base = list(state.ledger.events[:1]), state.ledger.base
+    event = events[0] if events and base == oldest.seq else None
+    at = published_at(oldest.payload) or published_at(event)
+    if at is not None:
+        seconds = max(seconds, (state.now() - at).total_seconds())
     return round(seconds, 3)
-
-
-def _published_at(group: Group, seq: int, payload: Any) -> datetime | None:
-    """Return when a message was published, if its event or its payload says so."""
-    ledger = group.state.ledger
-    events, base = list(ledger.events[:1]), ledger.base
-    for one in (payload, events[0] if events and base == seq else None):
-        at = getattr(one, "published_at", None)
-        if (
-            isinstance(at, datetime)
-            and at.tzinfo is not None
-            and at < datetime.now(UTC) + timedelta(days=1)
-        ):
-            return at
-    return None
 
 
 def _pauses(

@@ -64,6 +64,8 @@ class StandaloneEvent:
 
     __slots__ = ("_runner",)
 
+    published_at = None
+
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 

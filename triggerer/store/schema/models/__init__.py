@@ -15,7 +15,7 @@ from triggerer.store.schema.models.assets import (
     FormerIdentity,
     QueuedAssetEvent,
 )
-from triggerer.store.schema.models.audit import Audit
+from triggerer.store.schema.models.audit import Audit, CleanedRows
 from triggerer.store.schema.models.backfills import Backfill, BackfillInterval, BackfillKey
 from triggerer.store.schema.models.base import Base
 from triggerer.store.schema.models.bookmarks import WatcherBookmark
@@ -52,6 +52,7 @@ __all__ = [
     "BackfillInterval",
     "BackfillKey",
     "Base",
+    "CleanedRows",
     "Dag",
     "DagFile",
     "DagPartition",

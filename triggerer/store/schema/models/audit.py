@@ -1,4 +1,4 @@
-"""The audit of changes that people and programs asked for."""
+"""The audit of changes that people and programs asked for, and what cleanings have deleted."""
 
 from __future__ import annotations
 
@@ -33,3 +33,15 @@ class Audit(Base):
     after: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The changed values after the change. None: they are gone."""
     request_id: Mapped[str | None] = mapped_column(String(80))
+
+
+class CleanedRows(Base):
+    """The rows of one kind that cleanings have deleted since the database was made."""
+
+    __tablename__ = "cleaned_rows"
+
+    kind: Mapped[str] = mapped_column(String(20), primary_key=True)
+    """runs, asset_events, backfills or logs."""
+    number: Mapped[int] = mapped_column(BigId)
+    ended_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    """When the last cleaning ended that had no error."""

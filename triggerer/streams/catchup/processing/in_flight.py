@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from triggerer.domain.events import Fence
@@ -12,6 +13,7 @@ from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.catchup.reading.lane_tail import Message
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage
+from triggerer.streams.clock import published_at
 
 
 class _InFlight:
@@ -137,6 +139,11 @@ class CatchUpDerivedEvent:
     ) -> None:
         self._in_flight = in_flight
         self._on_stored = on_stored
+
+    @property
+    def published_at(self) -> datetime | None:
+        """See `PendingEvent`."""
+        return published_at(self._in_flight.event)
 
     def complete(self, error: Exception | None) -> None:
         self._on_stored(self._in_flight, error)

@@ -248,6 +248,13 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_audit_at"), "audit", ["at"], unique=False)
     op.create_table(
+        "cleaned_rows",
+        sa.Column("kind", sa.String(length=20), nullable=False),
+        sa.Column("number", BIG_ID, nullable=False),
+        sa.Column("ended_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("kind", name=op.f("pk_cleaned_rows")),
+    )
+    op.create_table(
         "parked_body",
         sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
         sa.Column("stream_digest", sa.String(length=80), nullable=False),
