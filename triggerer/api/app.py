@@ -1,4 +1,4 @@
-"""Puts the API together: routes, guard, errors, and the gate in front."""
+"""Assembles the API: the gate, the guard, the routes, and the answers to errors."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def make_routes(context: ApiContext) -> Litestar:
 
 
 def refuse_unknown_parameters(connection: Connection, handler: BaseRouteHandler) -> None:
-    """Refuse a query parameter that a route of ours does not know: it is most likely mistyped.
+    """Refuse a query parameter that the route does not know, because its name is probably mistyped.
 
     Raises:
-        BadRequest: There is one. The message suggests the nearest known name.
+        BadRequest: A parameter is unknown. The message suggests the nearest known name.
     """
     given = connection.query_params.keys()
     path = connection.scope.get("path_template", "")

@@ -29,7 +29,7 @@ ANNOUNCED: Final = "announced"
 
 
 def order_of(settings: Settings, listener: socket.socket) -> dict[str, Any]:
-    """Return the first frame for the child. Only the two processes of one service ever see it."""
+    """Return the first frame for the child. No other process sees this frame, which contains secrets."""
     return {
         "settings": base64.b64encode(
             pickle.dumps(replace(settings, environ=dict(settings.environ)))
@@ -44,7 +44,7 @@ def main() -> None:
     order = channel.receive()
     from triggerer.observability.logging_setup import set_up_logging
 
-    # Our own parent made it from its own settings, and nobody else can write to this channel.
+    # Unpickling is safe here, because only our own parent can write to this channel.
     settings: Settings = pickle.loads(base64.b64decode(order["settings"]))
     settings.remember_secrets()
     set_up_logging(settings.core)
@@ -90,7 +90,7 @@ async def _run(settings: Settings, listener: socket.socket, channel: ChildChanne
 
 
 def _hear(channel: ChildChannel, loop: Any, database: Database) -> None:
-    """Pass on the announcements that the parent has heard, until it closes the channel."""
+    """Receive announcements from the parent and pass them on, until the parent closes the channel."""
     from triggerer.store.database.wakeups.signals import Signal
 
     while True:

@@ -1,7 +1,7 @@
-"""Bounds the connections of the API: their number, and the time that a request may take to arrive.
+"""Limits the connections of the API: their number, and the time until a connection has sent its first request.
 
-uvicorn has a limit for requests and none for connections that send nothing. This is the only module that touches its
-protocol class; a test fails if a later version changes what is used here.
+uvicorn limits requests, but not connections that send nothing. Only this module uses uvicorn's protocol class. A test
+fails if a later version of uvicorn changes the parts that are used here.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_CONNECTIONS: Final = 1_000
 FIRST_REQUEST_S: Final = 15.0
-"""How long a new connection may take to send its first request."""
+"""A new connection that has not sent a request after this time is closed."""
 
 
 class BoundedProtocol(H11Protocol):
-    """A connection that is closed if it is one too many, or sends no request in time."""
+    """A connection that is closed if there are too many, or if it sends no request in time."""
 
     open_now: ClassVar[int] = 0
     _counts = False
@@ -34,7 +34,7 @@ class BoundedProtocol(H11Protocol):
         self._patience = self.loop.call_later(FIRST_REQUEST_S, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection no longer."""
+        """Subtract the connection from the count."""
         if not self._counts:
             return
         self._counts = False
@@ -43,7 +43,7 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read what arrived. The patience ends once a request is complete enough to be answered."""
+        """Read data. Once a request can be answered, the connection's time limit no longer applies."""
         if not self._counts:
             return
         super().data_received(data)
@@ -51,7 +51,7 @@ class BoundedProtocol(H11Protocol):
             self._stop_patience()
 
     def _has_request(self) -> bool:
-        # uvicorn's own annotation leaves out None.
+        # `cycle` may be None, but uvicorn's annotation does not say so.
         cycle: Any = self.cycle
         return cycle is not None
 

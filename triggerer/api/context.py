@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from triggerer.store.database.transactions import Database
 
 MOST_INSIDE: Final = 16
-"""Requests that use the database, or wait for one of its connections. Further requests get 503."""
+"""The most requests that use the database or wait for a connection. Further requests get 503."""
 POOL_SIZE: Final = 4
 STATEMENT_TIMEOUT: Final = timedelta(seconds=5)
 
 
 class DatabaseUse:
-    """The database for requests: few at a time, and none of them for long.
+    """Limits the requests' use of the database: few requests at a time, and each for a short time.
 
-    A long read would hold back the cleaning of PostgreSQL's tables, and so slow down everything.
+    While a long read lasts, PostgreSQL cannot clean its tables, and all queries become slower.
     """
 
     def __init__(self, database: Database) -> None:
@@ -45,7 +45,7 @@ class DatabaseUse:
         """Yield a session that cannot write.
 
         Raises:
-            ServerBusy: Too many requests are inside, or the queries took longer than `STATEMENT_TIMEOUT`.
+            ServerBusy: Too many requests use the database, or the queries took longer than `STATEMENT_TIMEOUT`.
         """
         async with self._place(), self._explaining(), self._database.reading() as session:
             await self._limit(session)
@@ -57,7 +57,7 @@ class DatabaseUse:
         """Yield a session whose work is committed at the end of the block.
 
         Raises:
-            ServerBusy: As `reading`. Nothing was written.
+            ServerBusy: The reasons of `reading`. Nothing was written.
         """
         async with self._place(), self._explaining(), self._database.transaction() as session:
             await self._limit(session)
@@ -78,7 +78,7 @@ class DatabaseUse:
 
     @asynccontextmanager
     async def _explaining(self) -> AsyncIterator[None]:
-        """Add the nearest known name to an error about an unknown name."""
+        """During the block, add the nearest known name to errors about an unknown name."""
         try:
             yield
         except UnknownName as error:
@@ -93,7 +93,7 @@ class DatabaseUse:
 
 
 async def _interrupted_in_time(session: AsyncSession) -> AbstractContextManager[None]:
-    """Return a block after which SQLite stops a query that is still running. Elsewhere the block does nothing."""
+    """Return a context manager that stops a query of SQLite after `STATEMENT_TIMEOUT`. On PostgreSQL: no effect."""
     if session.get_bind().dialect.name != "sqlite":
         return nullcontext()
     connection = await (await session.connection()).get_raw_connection()
@@ -122,13 +122,13 @@ class ApiContext:
     database: Database
     use: DatabaseUse
     closing: anyio.Event = field(default_factory=anyio.Event)
-    """Set when the process begins to stop. Streams of answers end themselves then."""
+    """Set when the process begins to stop. Then streams of answers must end."""
     _followers: int = 0
     _key: bytes | None = None
     _oidc: OidcProvider | None = None
 
     async def service_key(self) -> bytes:
-        """Return the key by which the services of this database trust one another."""
+        """Return the key with which the services of this database sign their requests to one another."""
         if self._key is None:
             self._key = await service_key(self.database)
         return self._key
@@ -137,7 +137,7 @@ class ApiContext:
         """Return the OpenID Connect provider.
 
         Raises:
-            NothingThere: None is configured.
+            NothingThere: No provider is configured.
         """
         if not self.settings.api.oidc.issuer:
             raise NothingThere("no OpenID Connect provider is configured", hint="see [api.oidc]")
@@ -158,7 +158,7 @@ class ApiContext:
 
     @contextmanager
     def following(self, most: int) -> Iterator[None]:
-        """Count a stream of answers within the block.
+        """Count a stream of answers during the block.
 
         Raises:
             ServerBusy: There are `most` streams already.

@@ -1,4 +1,4 @@
-"""The first code that sees a request: the host, the path, the headers of the answer, and its ETag."""
+"""The gate, which is the first code for a request. It checks the host and the path, and adds headers to the answer."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 SLASH: Final = "\x1f"
-"""Stands for a slash inside one part of a path, such as an asset's name. The sender wrote `%2F`."""
+"""Replaces a slash inside one part of a path, such as an asset's name, which the sender wrote as `%2F`."""
 _GREEDY: Final = re.compile(r"^(/api/v1(?:/dags/[^/]+)?/assets/queuedEvent)/(.+)$")
-"""Paths whose last part is a URI. Clients may leave its slashes as they are."""
+"""Paths whose last part is a URI. Clients need not write the slashes of this URI as `%2F`."""
 _REQUEST_ID: Final = re.compile(r"[\w.\-]{1,64}")
 _CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -56,7 +56,7 @@ class Gate:
         self._behind_proxy = behind_proxy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. Nothing else than HTTP is served."""
+        """Serve one HTTP request. Other protocols are refused."""
         if scope["type"] != "http":
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
@@ -74,7 +74,7 @@ class Gate:
         await self._app(scope, receive, answer.send)
 
     def _check_host(self, headers: MutableMapping[bytes, str]) -> None:
-        """Refuse a name that is not ours, because a hostile page may have pointed its own name at this machine.
+        """Refuse a name that is not ours, because a hostile page may let its own name resolve to this machine.
 
         Raises:
             WrongHost: The name is not allowed.
@@ -93,7 +93,7 @@ def _request_id(given: str | None) -> str:
 
 
 def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
-    """Replace the scheme and the host by the proxy's. The first of several values is the outermost."""
+    """Replace the scheme and the host by those in the proxy's headers. With several proxies, the first value counts."""
 
     def first(name: bytes) -> str:
         return headers.get(name, "").partition(",")[0].strip()
@@ -110,7 +110,7 @@ def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
 
 
 def _readable(raw: bytes) -> str:
-    """Return the path with its parts decoded. A slash that a part contains becomes `SLASH`.
+    """Return the path with its parts decoded. A slash inside a part becomes `SLASH`.
 
     Raises:
         BadRequest: The path is not UTF-8, or contains a control character.
@@ -143,7 +143,7 @@ async def _refuse(send: Send, error: TriggererError, request_id: str) -> None:
 
 
 class _Answer:
-    """Adds headers to an answer, and turns an unchanged one into 304."""
+    """Adds headers to an answer. If the client has the same answer already, sends 304 instead."""
 
     def __init__(self, scope: Scope, send: Send, request_id: str, known_tags: str | None) -> None:
         self._is_read = scope["method"] in ("GET", "HEAD")
@@ -161,7 +161,7 @@ class _Answer:
             if b"cache-control" not in present:
                 headers.append((b"cache-control", _NO_CACHE))
             message["headers"] = headers
-            # A GET's answer waits for its body, from which the ETag is made.
+            # The answer to a GET waits for its whole body, because the ETag is computed from the body.
             if self._is_read and message["status"] == 200 and b"etag" not in present:
                 self._start = message
                 return

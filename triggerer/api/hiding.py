@@ -17,7 +17,7 @@ _PAYLOADS: Final[Mapping[type[Any], dict[str, Any]]] = {
 
 
 def without_payloads(access: Access, view: T) -> T:
-    """Return the view as it is, or with its payloads replaced by null if the role may not see them."""
+    """Return the view. If the role may not see payloads, they are replaced by null."""
     return view if access.sees_payloads else cast("T", _hidden(view))
 
 

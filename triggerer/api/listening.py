@@ -1,4 +1,4 @@
-"""Binds the socket of the API, before anything else of it starts."""
+"""Binds the socket of the API, before other parts of the API start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATIENCE_S: Final = 2.0
 
 @contextmanager
 def open_listener(settings: ApiSettings, *, home: Path) -> Iterator[socket.socket]:
-    """Yield the listening socket. The file `api-address` in `home` names its URL meanwhile.
+    """Yield the listening socket. During the block, the file `api-address` in `home` contains the API's URL.
 
     Raises:
         ConfigurationError: The address is taken or unknown, or would be open to the network without protection.
@@ -64,7 +64,7 @@ def _bind(settings: ApiSettings) -> socket.socket:
 
 
 def _create(address: tuple[Any, ...], family: int) -> socket.socket:
-    """Bind the address. A service that was killed has it for a moment longer, until its child process is gone."""
+    """Bind the address. Try again for a moment, because the child of a killed service may still have the address."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:

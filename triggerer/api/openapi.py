@@ -47,8 +47,8 @@ _PROBLEM: Final = {
 
 @cache
 def description() -> bytes:
-    """Return the description as JSON. It is made at the first request, and does not change."""
-    # Litestar would serve its description under further paths. So an application that serves nothing makes it.
+    """Return the description as JSON. The first call makes the description, and later calls return the same text."""
+    # Litestar would also serve the description under other paths, so an application that is not served makes it.
     config = OpenAPIConfig(
         title="triggerer",
         version=version("triggerer"),
@@ -83,7 +83,7 @@ def _nothing() -> Provide:
 
 
 def completed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the description with the problems that every route may answer, and the ways to sign in."""
+    """Return the description with the errors that every route may answer, and the ways to sign in."""
     schema = orjson.loads(orjson.dumps(schema, default=str))
     components = schema.setdefault("components", {})
     components.setdefault("schemas", {})["Problem"] = _PROBLEM

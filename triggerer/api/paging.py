@@ -1,4 +1,4 @@
-"""The parameters of lists, and the pages that answer them."""
+"""The parameters of lists, and the pages of a list."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ async def page_of(
     """Return a page of a list.
 
     Args:
-        known: The DAG, asset and watcher that the filters name. If nothing is found, an unknown one is an error.
+        known: The DAG, asset and watcher that the filters name. If the page is empty and one of them is unknown, this
+            is an error.
     Raises:
         CursorRefused: The cursor is damaged, or belongs to other filters.
         UnknownName: A filter names an unknown object.
@@ -58,5 +59,5 @@ async def page_of(
 
 
 def whole(items: list[T]) -> Page[T]:
-    """Return a list that has one page."""
+    """Return a page with the whole list."""
     return Page(items, None)

@@ -16,7 +16,7 @@ Api = NamedDependency[SkipValidation[ApiContext]]
 Caller = NamedDependency[SkipValidation[Access]]
 """The sender of the request."""
 InPath = FromPath[str]
-"""A part of the path, which `triggerer.api.gate.part` reads."""
+"""A part of the path. `triggerer.api.gate.part` returns it as the sender meant it."""
 
 AssetFilter = Annotated[
     str | None, QueryParameter(name="asset", description="Only of the asset with this name or URI.")
@@ -40,10 +40,10 @@ IdempotencyKey = Annotated[
 
 
 def request_id(request: Request[Any, Any, Any]) -> str:
-    """Return the id of the request, which the answer's header and the log have, too."""
+    """Return the request's id, which is also in the answer's header and in the log."""
     return str(request.scope["state"].get("request_id", ""))
 
 
 def as_bytes(path: str, body: Struct) -> bytes:
-    """Return a POST as bytes that are equal if both its path and the values of its body are equal."""
+    """Return bytes that are equal for two POST requests with equal paths and equal values in their bodies."""
     return path.encode() + b"\0" + json.encode(body, order="deterministic")

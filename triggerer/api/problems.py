@@ -60,7 +60,7 @@ STATUSES: Final[Mapping[type[TriggererError], int]] = {
     errors.ServerBusy: 503,
     errors.ServiceAway: 503,
 }
-"""A class that is missing here has the status of its nearest base."""
+"""The status by class of error. A class that is missing here has the status of its nearest base class."""
 
 _RETRY_AFTER_S: Final = 1
 
@@ -75,9 +75,9 @@ class Problem:
     status: int
     detail: str
     hint: str | None
-    """What to do next."""
+    """Advice for the user."""
     request_id: str
-    """The id of the request, which the log has too."""
+    """The id of the request, which is also in the log."""
 
 
 def status_of(kind: type[TriggererError]) -> int:
@@ -139,7 +139,7 @@ def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[
 
 
 def _methods_at(request: Request[Any, Any, Any]) -> set[str]:
-    """Return the methods that the path takes."""
+    """Return the methods that the path accepts."""
     found: set[str] = set()
     for route in request.app.routes:
         pattern = re.sub(r"\\{[^/]+\\}", "[^/]+", re.escape(route.path_format))
@@ -175,7 +175,7 @@ def _translated(error: Exception) -> TriggererError:
 
 
 def _details(error: ValidationException) -> str:
-    """Return which parameter or field is wrong, in words."""
+    """Return a sentence that says which parameter or field is wrong."""
     extra = error.extra
     if not isinstance(extra, list) or not extra:
         return str(error.detail)

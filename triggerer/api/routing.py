@@ -17,7 +17,7 @@ def reads(path: str, *, role: str = "viewer", by_run: bool = False, **options: A
     """Make a handler of GET.
 
     Args:
-        by_run: True if the token of a run may use it as well. The handler then checks whose run it is.
+        by_run: True: the route also accepts the token of a run. Then the handler must check which run it is.
     """
     return get(path, opt={"role": role, RUN: by_run}, **options)
 

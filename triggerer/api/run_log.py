@@ -1,4 +1,4 @@
-"""One run's log, on this machine or on the executor's."""
+"""Reads the log of a run, on this machine or from the executor's machine."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ async def read_part(api: ApiContext, row: RunView, start: int, limit: int) -> Lo
     """Return bytes of the run's log.
 
     Args:
-        start: The first byte. Negative: from the end.
+        start: The position of the first byte. A negative number counts from the end.
     Raises:
-        TriggererError: There is no log, or it cannot be read.
-        ServerBusy: The executor that has it does not answer.
+        TriggererError: There is no log, or the log cannot be read.
+        ServerBusy: The executor that has the log does not answer.
     """
     if row.log_path is None:
         raise no_log(row)

@@ -24,19 +24,19 @@ from triggerer.store.database.transactions import Database
 _log = structlog.get_logger(__name__)
 
 _GRACE: Final = timedelta(seconds=5)
-"""How long requests at work may take after the stop began. Streams of answers end at once."""
+"""The time that open requests have to finish after the stop began. Streams of answers end at once."""
 
 
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to our own process, which has handlers for them."""
+        """Do nothing: our own process has handlers for these signals."""
         yield
 
 
 async def serve(settings: Settings, database: Database, listener: socket.socket) -> None:
-    """Answer requests until cancelled. Then let the requests at work finish, for some seconds."""
-    # It would log its own start and end, beside our own lines.
+    """Answer requests until cancelled. Then open requests have some seconds to finish."""
+    # uvicorn would log its start and end in addition to our own lines.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     _allow_descriptors()
     context = ApiContext(settings, database, DatabaseUse(database))
@@ -49,7 +49,7 @@ async def serve(settings: Settings, database: Database, listener: socket.socket)
         finally:
             serving.cancel()
         tasks.cancel_scope.cancel()
-    # The server ended because we were cancelled: let the cancellation go on.
+    # If the server ended because of a cancellation, raise the cancellation here.
     await checkpoint_if_cancelled()
 
 
@@ -66,7 +66,7 @@ async def _stop_when_cancelled(context: ApiContext, server: _Server) -> None:
     try:
         await anyio.sleep_forever()
     finally:
-        # Streams of answers first: uvicorn would wait for them.
+        # End the streams of answers first, because uvicorn would wait for them.
         context.closing.set()
         server.should_exit = True
 

@@ -1,8 +1,8 @@
 """Turns errors into texts for the store, without the secrets that this process knows.
 
-A command that shows such a text does not know these secrets. It hides only secrets that it recognizes by their
-position, such as after `password=`. That search takes milliseconds for a traceback, which is too slow here: a thousand
-watchers may fail at once.
+Only this process knows these secrets, so it must hide them. A command that shows the text also hides secrets that it
+recognizes by their position, such as after `password=`. This module does not search for positions, because that takes
+milliseconds for a traceback, and a thousand watchers may fail at once.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from triggerer.domain.storable import storable_text
 from triggerer.observability.redaction import hide_known
 
 _MOST: Final = 4_000
-"""Characters. One transaction writes the states of all watchers of a host."""
+"""The most characters of a message. One transaction writes the states of all watchers of a host."""
 _MOST_OF_TRACEBACK: Final = 16_000
-"""Characters. A longer traceback loses its beginning, because its end shows where the error was raised."""
+"""The most characters of a traceback. Its end stays, because the end shows where the error was raised."""
 
 
 def error_text(error: BaseException) -> str:

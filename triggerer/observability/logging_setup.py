@@ -1,7 +1,7 @@
 """Sets up logging: our lines through structlog, the lines of libraries through `logging`.
 
-structlog imports Rich. Together they are a tenth of the imports of a command that queries the database. Most commands
-log nothing, so structlog is imported with the first line.
+structlog imports Rich. Both together take a tenth of the time for the imports of a command that queries the database.
+Most commands log nothing, so structlog is imported with the first line.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _QUIET: Final = (
 
 _OUR_PACKAGES: Final = frozenset({"triggerer", "producers", "watchers"})
 _in_force: Final[list[tuple[logging.Handler, int, Mapping[str, Any]]]] = []
-"""The root handler, level and structlog settings of `set_up_logging`; empty if it was not called."""
+"""The root handler, level and structlog settings that `set_up_logging` made. Empty: it was not called."""
 
 # Fields that cannot contain a secret. The renderer redacts `exc_info`.
 _OURS: Final = frozenset({"level", "logger", "timestamp", "exc_info"})
 
-# A line with more names is unreadable; a folder may have a thousand DAGs.
+# A folder may have a thousand DAGs, and a line with more than ten names is unreadable.
 _FEW: Final = 10
 
 
 def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None:
     """Send all log lines to `stream` (default: standard error): short lines to a terminal, JSON elsewhere.
 
-    A command or a service calls it once at its start.
+    A command or a service calls this function once at its start.
     """
     import structlog
 
@@ -164,7 +164,7 @@ class _SetUpWhenUsed(logging.Handler):
 
 
 class SeldomRepeats(logging.Filter):
-    """Lets a library log the same message once in `every_s` seconds; arguments do not count.
+    """Drops a library's message that repeats a message of the last `every_s` seconds, even with other arguments.
 
     aiokafka reports each failed attempt to reach a broker, about ten in a second.
     """
@@ -194,7 +194,7 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
 
     if not as_json and stream.isatty():
         render = TerminalRenderer(stream, is_whole=is_whole)
-        # Redact after rendering as well, because the text of an exception may contain a secret.
+        # Redact again after rendering, because the text of an exception may contain a secret.
         return [_redact, lambda *line: redact_text(render(*line))]
     # The defaults of both formats would print local variables, and with them secrets and messages.
     if not as_json:
@@ -211,7 +211,7 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
 
 
 def _redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """Hide the secrets of a line. Runs before JSON quoting, which would change a secret's spelling."""
+    """Hide the secrets of a line. This must come before the JSON quoting, which would change a secret's spelling."""
     return {key: value if key in _OURS else _shown(key, value) for key, value in line.items()}
 
 

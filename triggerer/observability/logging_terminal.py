@@ -1,6 +1,6 @@
 """Renders log lines for a terminal: short, in UTC, and with the most important fields only.
 
-If standard error is no terminal, or the level is "debug", lines have all fields, see `logging_setup`.
+If standard error is not a terminal, or the level is "debug", lines have all fields, see `logging_setup`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import partial
 from typing import Any, Final, TextIO
 
-# Broker clients log each attempt. The error of the stream shows the outcome.
+# The client libraries of brokers log each attempt. The stream's own error shows the outcome.
 CLIENT_LIBRARIES: Final = frozenset(
     {
         "aiobotocore",
@@ -37,12 +37,12 @@ _RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
 _COLOURS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 _ERRORS: Final = ("error", "reason", "summary")
 _MOST_FIELDS: Final = 3
-"""The first fields of a call are the most important ones."""
+"""The most fields of a line. The first fields of a call are the most important ones."""
 _INDENT: Final = " " * 10
 
 
 class Brief(logging.Filter):
-    """Drops the lines of client libraries, and a plugin's line that repeats a line of the last `quiet_s` seconds."""
+    """Drops lines of client libraries, and lines of plugins that repeat a line of the last `quiet_s` seconds."""
 
     def __init__(self, *, quiet_s: float = 600.0) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Brief(logging.Filter):
         self._said = {
             one: at for one, at in self._said.items() if record.created - at < self._quiet_s
         }
-        # A dropped line counts too: a stream that restarts for hours stays silent until it is stable.
+        # A dropped line also starts the time again: a stream that restarts for hours stays silent until it is stable.
         self._said[key] = record.created
         return not is_repeat
 
@@ -71,7 +71,7 @@ class TerminalRenderer:
 
     Args:
         stream: The terminal. Its width is read for each line, because a window can be resized.
-        is_whole: Whether to show every field and every frame of a traceback.
+        is_whole: True: show every field, and every frame of a traceback.
         width: Returns the number of columns. None: the width of `stream`.
     """
 
@@ -146,7 +146,7 @@ def _starts_group(event: str) -> bool:
 
 
 def _subject(fields: MutableMapping[str, Any]) -> str | None:
-    """Remove the subject of the line from the fields, and return it; None if there is none."""
+    """Remove the line's subject from the fields, and return it. None: the line has no subject."""
     if "file" in fields:
         line = fields.pop("line", None)
         return f"{fields.pop('file')}{f':{line}' if line else ''}"
@@ -200,7 +200,7 @@ def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackEx
 
 
 def _leave_out_libraries(told: traceback.TracebackException) -> int:
-    """Remove the frames of installed libraries, except our own packages; return their number."""
+    """Remove the frames of installed libraries, except our own packages. Return the number of removed frames."""
     kept = [frame for frame in told.stack if not _is_of_library(frame.filename)]
     if not kept:
         # Show some frames rather than none.

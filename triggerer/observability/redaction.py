@@ -1,8 +1,8 @@
 """Hides secrets in settings, arguments, errors and log lines.
 
-A secret is recognized in two ways. By its position: under a key such as `sasl_plain_password`, in a URL, or after
-`password=`. By its value: the settings contain it, and `remember_secret` stored it. A known value is hidden wherever
-it appears.
+A secret is recognized by its position or by its value. Positions are the value of a key such as `sasl_plain_password`,
+the secret parts of a URL, and the text after `password=`. Values are those that `remember_secret` stored, for instance
+from the settings. A known value is hidden wherever it appears.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _WORDS: Final = (
     r"|connection[._-]?string|(?<![a-z])sas(?![a-z])|(?<![a-z])sig(?:nature)?(?![a-z])|cookie|bearer"
 )
 _SECRET_KEY: Final = re.compile(_WORDS, re.IGNORECASE)
-# Keys of classes, switches and file names contain the same words and are not secret. An operator must see them.
+# The keys of classes, switches and file names contain the same words. Their values are no secrets, and an operator must
+# see them.
 _NO_SECRET: Final = re.compile(
     r"(provider([._-](path|type))?|[._-]type|enabled?|(?<=key)_?name|[._-](file|path))$",
     re.IGNORECASE,
@@ -117,14 +118,14 @@ def remember_secret(value: str) -> None:
 
 
 def forget_secrets() -> None:
-    """Hide no remembered value any longer. A test calls this, because its secret is a plain word in the next test."""
+    """Forget all remembered values. For tests: the secret of one test may be a plain word in the next test."""
     global _known_pattern  # noqa: PLW0603
     _known.clear()
     _known_pattern = None
 
 
 def remember_secrets_in(key: str, value: Any) -> None:
-    """Remember the secrets of a setting: values under a secret key, and secret parts of URLs; no references."""
+    """Remember the secrets of a setting: values of secret keys, and secret parts of URLs, but no references."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             remember_secrets_in(key if is_secret_key(key) else str(name), item)

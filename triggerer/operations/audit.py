@@ -1,4 +1,4 @@
-"""The audit: a row for each change that somebody asked for, written in the transaction of the change."""
+"""The audit: a row for each change that a person or program asked for, written in the transaction of the change."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ async def record(
 
     Args:
         subject: The changed object, as commands print it: a DAG id, for example, or a DAG id, a space and a run id.
-        before, after: JSON of the changed values. None: there are none.
+        before, after: JSON of the changed values. None: the change has no such values.
     """
     await insert_audit(session, actor, action.value, subject, before=before, after=after)

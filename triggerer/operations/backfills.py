@@ -31,10 +31,10 @@ class PlannedInterval:
     run_after: datetime
     step: Step
     run_id: str | None
-    """The run that exists, or None."""
+    """The interval's existing run. None: there is no run."""
     run_state: str | None
     partition_key: str | None = None
-    """None if the timetable produces no keys."""
+    """The run's key. None: the timetable produces no keys."""
 
 
 async def plan_backfill(
@@ -91,10 +91,10 @@ async def start_backfill(
 
     Args:
         max_active: The most runs of the backfill that may be queued or running at a time.
-        params: They replace the parameters of the same names, of the DAG or of a run that is repeated.
+        params: Values for the runs. They replace the DAG's parameters of the same names, also in repeated runs.
     Raises:
         MoveRefused: The DAG has an unfinished backfill.
-        Others as `plan_backfill`.
+        Errors of `plan_backfill`.
     """
     if max_active < 1:
         raise DagError(f"max_active must be at least 1, not {max_active}")
@@ -129,7 +129,7 @@ async def list_backfills(
     """Return backfills, newest first.
 
     Args:
-        asset: The name or URI of an asset. Only backfills of DAGs that wait for it.
+        asset: The name or URI of an asset. The result has only backfills of DAGs that wait for this asset.
         state: `running`, `done` or `cancelled`.
     """
     return await listing.list_backfills(session, limit=limit, dag=dag, asset=asset, state=state)
@@ -182,10 +182,10 @@ async def record_start(session: AsyncSession, actor: Actor, backfill_id: int) ->
 
 
 async def refuse_second(session: AsyncSession, dag_id: str) -> None:
-    """Refuse if the DAG has an unfinished backfill.
+    """Raise an error if the DAG has an unfinished backfill.
 
     Raises:
-        MoveRefused: It has one.
+        MoveRefused: The DAG has an unfinished backfill.
     """
     for other in await listing.list_backfills(session, dag=dag_id, limit=1):
         if other.state == "running":

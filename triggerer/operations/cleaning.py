@@ -1,7 +1,7 @@
-"""Deletes old data: ended runs with their logs, and events that nothing needs any longer.
+"""Deletes old data: ended runs with their logs, and events that are no longer needed.
 
-It works beside running services, in steps of a few thousand rows, each in a transaction of its own. If a step fails,
-the steps before it are done, and a repeat does the rest.
+The services may run meanwhile. Each step deletes a few thousand rows in its own transaction. If a step fails, the
+earlier steps are done, and a repeated call does the rest.
 """
 
 from __future__ import annotations
@@ -55,17 +55,18 @@ from triggerer.store.watchers.cleaning import (
 )
 
 QUIET: Final = timedelta(hours=1)
-"""How long a watcher must have been running, and how old its events must be. No message awaits its advance longer."""
+"""Events of a watcher are deleted only if it has been running for this time, and the events are older than this.
+Within this time the broker has advanced past the message of an event."""
 
 _RUNS: Final = 200
 _EVENTS: Final = 2_000
-# Ids follow the order of time unless a clock was set. After this number of windows without an old event, stop.
+# Ids follow the order of time, unless a clock was changed. Stop after this number of windows without an old event.
 _WINDOWS_BEYOND: Final = 50
 
 
 @dataclass(slots=True)
 class Cleaned:
-    """The numbers of deleted rows and files, or in a dry run of those to delete."""
+    """The numbers of deleted rows and files. In a dry run: the numbers that would be deleted."""
 
     before: datetime
     dry_run: bool
@@ -77,7 +78,7 @@ class Cleaned:
     logs_elsewhere: int = 0
     """Logs of deleted runs that are not on this machine."""
     kept_runs: int = 0
-    """Old runs that stay, because decisions, an unfinished backfill or a waiting event still need them."""
+    """Old runs that stay, because the scheduler, an unfinished backfill or a waiting event still needs them."""
     kept_events: Counter[str] = field(default_factory=Counter)
     """Old events that stay, by reason: `queued`, `in_run`, `emitted_by_run`, `newest`, `parked` or `watcher`."""
     kept_watchers: list[UnsettledWatcher] = field(default_factory=list)
@@ -102,17 +103,17 @@ async def clean(
     ack_timeout: timedelta,
     dry_run: bool = False,
 ) -> Cleaned:
-    """Delete runs that ended before an instant, their data, and older events that nothing needs.
+    """Delete runs that ended before an instant, their data, and older events that are no longer needed.
 
     An event stays if it waits for a DAG, belongs to a run that stays, or is the newest of its asset. It also stays if
-    its message may come again, because the event has the key that identifies the repeat.
+    its message may come again, because the repeat is recognised by the event's key.
 
     Args:
-        ack_timeout: How long a message may take in a stream.
-        dry_run: True to count without deleting.
+        ack_timeout: The longest time that a message may take in a stream.
+        dry_run: True: count, and delete nothing.
     Raises:
-        TriggererError: The instant is still to come. Or a log cannot be deleted, and its run stays.
-        StoreError: The database is away or refuses. Earlier steps are done.
+        TriggererError: The instant is in the future. Or a log cannot be deleted, and its run stays.
+        StoreError: The database is away or refuses a step. Earlier steps are done.
     """
     async with database.reading() as session:
         now = await database_now(session)
@@ -120,7 +121,7 @@ async def clean(
         raise TriggererError(f"{readable(before)} is still to come: it is {readable(now)} now")
     cleaned = Cleaned(before, dry_run)
     if not dry_run:
-        # Before the first step, because each step deletes for good.
+        # Write the audit before the first step, because each step deletes for good.
         async with database.transaction() as session:
             await delete_keys(session, before)
             after = {"before": before.isoformat()}
@@ -135,7 +136,7 @@ async def clean(
 
 
 async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
-    """Delete or count old runs; return the runs that only count as deleted, in a dry run."""
+    """Delete old runs. In a dry run, count and return the runs that would be deleted."""
     async with database.reading() as session:
         needed = await needed_runs(session, cleaned.before)
         unfinished = await open_backfills(session)
@@ -161,7 +162,7 @@ async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
                 began = time.monotonic()
                 async with database.transaction() as session:
                     pks = await delete_runs(session, pks, cleaned.before)
-                    # Before the commit, because nobody would find the log of a deleted run.
+                    # Delete the logs before the commit: the log of a deleted run would never be found.
                     await _clean_logs([run for run in part if run.pk in pks], cleaned)
                 await _give_way(began)
             cleaned.runs += len(pks)
@@ -176,7 +177,7 @@ def _stays(run: OldRun, needed: Mapping[str, NeededRuns], unfinished: Collection
 
 
 def _parts(runs: Sequence[OldRun], events: Mapping[int, int]) -> Iterator[list[OldRun]]:
-    """Divide the runs into parts. A part has few events, or is a single run."""
+    """Divide the runs into parts, so that a part has few events or a single run."""
     part: list[OldRun] = []
     size = 0
     for run in runs:
@@ -279,7 +280,7 @@ async def _clean_events(
             began = time.monotonic()
             async with database.transaction() as session:
                 if new := sifted.watcher_ids - sieve.marked:
-                    # This comes first, because it waits for replays that are being requested.
+                    # Mark the watchers first, because this waits for replays that are being requested.
                     sieve.add_marked(new, await mark_cleaned(session, new, horizon))
                     sifted = sieve.sift(window)
                 event_ids = [event.id for event in sifted.unneeded]
@@ -317,10 +318,10 @@ class _Sieve:
         self._newest = newest
         self._parked = parked
         self.marked: set[int] = set()
-        """Watchers that are marked as having deleted events."""
+        """Watchers with the mark that some of their events were deleted."""
 
     def add_marked(self, marked: set[int], unsettled: Mapping[int, UnsettledWatcher]) -> None:
-        """Add the watchers given to `mark_cleaned`, and the ones that it spared."""
+        """Add the watchers that `mark_cleaned` received, and the unsettled watchers that it returned."""
         self.marked |= marked
         self._unsettled.update(unsettled)
 
@@ -337,7 +338,7 @@ class _Sieve:
         return sifted
 
     def _reason(self, event: OldEvent, window: Window) -> str | None:
-        """Return why an event stays, or None if it may go."""
+        """Return the reason why an event stays. None: the event may be deleted."""
         if event.id in window.queued:
             return "queued"
         if event.id in window.in_runs:
@@ -354,5 +355,5 @@ class _Sieve:
 
 
 async def _give_way(began: float) -> None:
-    """Sleep for as long as the last transaction took, because on SQLite others waited for it."""
+    """Sleep for as long as the last transaction took, because it blocked all other writers on SQLite."""
     await anyio.sleep(time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""Asks the sources of watchers for their consumer lag, when an operator wants to know."""
+"""Asks the sources of watchers for their consumer lag, at an operator's request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SILENT: Final = SourceLag(None, note="this kind of source does not tell")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A trigger of a stream, whose source is asked."""
+    """A stream whose source is asked, with one of its triggers."""
 
     stream: str
     """The id of the stream."""
@@ -36,13 +36,13 @@ async def measure_lags(
     allowed_modules: tuple[str, ...] = (),
     deadline: timedelta = DEADLINE,
 ) -> dict[str, SourceLag]:
-    """Return the lag of each stream's source, by stream. Each source is asked once, all concurrently.
+    """Return the lag of each stream's source, by stream. All sources are asked at the same time.
 
-    This runs users' code in this process, as `triggerer check` does. It never raises if a trigger or a source fails:
-    the lag is then unknown, and the note says why.
+    The function executes users' code in this process, as `triggerer check` does. If a trigger or a source fails, no
+    error is raised: the lag is unknown, and its note says why.
 
     Args:
-        deadline: The lag of a source that takes longer is unknown.
+        deadline: The time for an answer. The lag of a slower source is unknown.
     """
     streams: dict[str, Asked] = {}
     for trigger in triggers:

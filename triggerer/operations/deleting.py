@@ -1,7 +1,7 @@
 """Deletes an undeclared asset with its events, or a stale DAG with its runs.
 
-It works beside running services, in steps of a few thousand rows, each in a transaction of its own. Each step checks
-again if it may delete. If a step fails, the steps before it are done, and the command can be repeated.
+The services may run meanwhile. Each step checks again that it may delete, and deletes a few thousand rows in its own
+transaction. If a step fails, the earlier steps are done, and the command can be repeated.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ async def delete_asset(
 ) -> DeletedAsset:
     """Delete an asset that no DAG file declares, with its events.
 
-    Ended runs keep their rows, and lose the asset's events from their triggering events.
+    Ended runs stay, but the asset's events are no longer among their triggering events.
 
     Args:
         asset: The asset's name or URI.
-        with_queued: True to delete even if events wait for DAGs. The DAGs will not get them.
+        with_queued: True: delete the asset even if its events wait for DAGs. The DAGs do not get these events.
     Raises:
         UnknownAsset: There is no such asset.
-        MoveRefused: A file declares it, a DAG, a watcher or a run uses it, or events wait and `with_queued` is False.
+        MoveRefused: A file declares the asset, a DAG, a watcher or a run uses it, or its events wait and `with_queued`
+            is False.
     """
     async with database.reading() as session:
         asset_id, deleted = await _find_asset(session, asset)
@@ -78,7 +79,7 @@ async def delete_asset(
                 return deleted
             _refuse_used(deleted, use, with_queued=with_queued)
             if is_first:
-                # With the first step, because each step deletes for good.
+                # Write the audit with the first step, because each step deletes for good.
                 before = {"uri": deleted.asset_uri, "queued_events": use.queued}
                 await record(session, actor, Action.ASSET_DELETE, deleted.asset_name, before=before)
             if use.queued:
@@ -162,7 +163,7 @@ async def delete_dag(database: Database, actor: Actor, dag_id: str) -> DeletedDa
     Raises:
         UnknownDag: There is no such DAG.
         MoveRefused: The DAG is not stale, or has an unfinished run.
-        TriggererError: A log cannot be deleted; its run stays.
+        TriggererError: A log cannot be deleted, so its run stays.
     """
     deleted = DeletedDag(dag_id)
     after: int | None = 0
@@ -180,7 +181,7 @@ async def delete_dag(database: Database, actor: Actor, dag_id: str) -> DeletedDa
                 continue
             gone = await dags.delete_some_runs(session, dag_id, limit=_RUNS)
             paths = [log_path(home, dag_id, run_id) for run_id, home in gone if home]
-            # Before the commit, because nobody would find the log of a deleted run.
+            # Delete the logs before the commit: the log of a deleted run would never be found.
             logs = await to_thread.run_sync(delete_logs, paths)
             if is_last := len(gone) < _RUNS:
                 await dags.delete_dag_row(session, dag_id)

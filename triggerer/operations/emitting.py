@@ -41,12 +41,12 @@ async def emit_event(
     """Record one event of the asset with this name or URI, and queue it for the DAGs that wait.
 
     Args:
-        create: True to accept an asset that no DAG file declares, and to create it if it does not exist.
+        create: True: also accept an asset that no DAG file declares, and create the asset if it does not exist.
     Returns:
         The event, with the field names of the contract's §9.
     Raises:
         UnknownAsset: No DAG file declares the asset, and `create` is False.
-        DagError: No asset has this name, and it is not a valid URI either.
+        DagError: No asset has this name, and `asset` is no valid URI.
         RowRefused: The extra or the partition key cannot be stored.
     """
     event, _ = await emit_once(
@@ -70,12 +70,12 @@ async def emit_once(
 
     Args:
         key: The event's idempotency key. None: each call records an event.
-        source: The run and task that emit it, if not a person.
+        source: The run and task that emit the event. None: the actor emits it.
     Returns:
         The event, and whether it is new.
     Raises:
-        KeyReused: The asset has an event with this key and another content.
-        Others as `emit_event`.
+        KeyReused: The asset has an event with this key but other content.
+        Errors of `emit_event`.
     """
     found = await list_assets(session, asset=asset, limit=2)
     exact = [row for row in found if row.uri == asset] or found
@@ -103,14 +103,14 @@ async def emit_once(
             )
         return event, False
     (event,) = await list_asset_events(session, event_id=inserted[0])
-    # The event itself has the extra, which is users' data.
+    # The audit does not repeat the event's extra, because that is users' data.
     after = {"event": event.id, "partition_key": partition_key}
     await record(session, actor, Action.ASSET_EMIT, stored.name, after=after)
     return event, True
 
 
 def _as_stored(extra: dict[str, Any]) -> Any:
-    """Return the extra as it is read back, for instance with a tuple as a list."""
+    """Return the extra as the store would return it, for instance with a list in place of a tuple."""
     return load_json(dump_json(extra, "the event's extra"))
 
 

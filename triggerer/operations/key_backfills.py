@@ -33,7 +33,7 @@ class PlannedKey:
     partition_key: str
     step: Step
     run_id: str | None
-    """The newest run of the key, or None."""
+    """The key's newest run. None: there is no run."""
     run_state: str | None
 
 
@@ -50,7 +50,7 @@ async def is_partitioned(session: AsyncSession, dag_id: str) -> bool:
 async def keys_of_periods(
     session: AsyncSession, dag_id: str, from_date: datetime, to_date: datetime
 ) -> list[str]:
-    """Return the keys of the periods that start between two instants, both inclusive, and are over.
+    """Return the keys of the past periods that start between two instants, both inclusive.
 
     Raises:
         UnknownDag: There is no such DAG.
@@ -75,7 +75,7 @@ async def plan_keys(
     *,
     reprocess: Reprocess = Reprocess.NONE,
 ) -> list[PlannedKey]:
-    """Return the steps of a backfill for these keys, in order, and change nothing; raises as `start_key_backfill`."""
+    """Return the steps of a backfill for these keys, in order, and change nothing. Raises as `start_key_backfill`."""
     checked, infos = await _checked(session, dag_id, keys)
     existing = await _existing(session, dag_id, checked, infos)
     planned = []
@@ -98,17 +98,17 @@ async def start_key_backfill(
 ) -> BackfillView:
     """Start a backfill of these keys, in order. Its first runs are queued at once, the others as runs end.
 
-    The runs have the keys, take no events, and leave waiting events in place. If the DAG's timetable produces keys, the
-    runs cover the data intervals that belong to the keys.
+    Each run has one of the keys. The runs take no events, so waiting events stay in the queue. If the DAG's timetable
+    produces keys, a run covers the data interval that belongs to its key.
 
     Args:
-        keys: A repeated key counts once.
+        keys: The keys. A repeated key counts once.
         max_active: The most runs of the backfill that may be queued or running at a time.
-        params: They replace the parameters of the same names, of the DAG or of a run that is repeated.
+        params: Values for the runs. They replace the DAG's parameters of the same names, also in repeated runs.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: The DAG is gone from its file, or there are no keys. Or its timetable never produces one of the keys,
-            or not yet.
+        DagError: The DAG is gone from its file, `keys` is empty, or the timetable does not produce one of the keys
+            before now.
         RowRefused: A key cannot be stored.
         MoveRefused: The DAG has an unfinished backfill.
     """
@@ -139,7 +139,7 @@ async def start_key_backfill(
 async def _checked(
     session: AsyncSession, dag_id: str, keys: Sequence[str]
 ) -> tuple[list[str], list[DagRunInfo]]:
-    """Return the keys, each once, and the timetable's runs for them; no runs if the timetable produces no keys."""
+    """Return the keys without repeats, and the timetable's run for each. No runs: the timetable produces no keys."""
     schedule = await _schedule(session, dag_id)
     if not keys:
         raise DagError(f"there is no partition key of {dag_id!r} to run")

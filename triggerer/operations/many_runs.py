@@ -1,4 +1,4 @@
-"""Queues many ended runs again, a batch at a time, each batch in a transaction of its own."""
+"""Queues many ended runs again, in batches. Each batch has its own transaction."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from triggerer.store.runs.ended import (
 )
 
 _AT_ONCE: Final = 20
-"""Runs in one transaction. They take a tenth of a second of SQLite's write lock, while the service waits."""
+"""The most runs in one transaction. It has SQLite's write lock for a tenth of a second, and the service waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedRun:
-    """The outcome, or the planned outcome, for one run that somebody wants to queue again."""
+    """The outcome, or the planned outcome, for one run that shall be queued again."""
 
     dag_id: str
     run_id: str
@@ -40,13 +40,13 @@ class RepeatedRun:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The runs that match a choice at one moment. Later runs do not belong to it."""
+    """The runs that match a choice at one moment. Runs that are made later are not among them."""
 
     choice: EndedRuns
     runs: int
     dags: int
     up_to: int
-    """The highest primary key among them."""
+    """The highest primary key among these runs."""
 
 
 async def choose(session: AsyncSession, choice: EndedRuns) -> Chosen:
@@ -65,13 +65,13 @@ async def repeat_runs(
 ) -> AsyncIterator[Sequence[RepeatedRun]]:
     """Queue the chosen runs again, oldest first; yield the outcomes of each batch once it is committed.
 
-    If a run cannot be repeated, only that run is refused. A run that somebody else has queued again is skipped. If a
-    later batch fails, the yielded batches are done, and the choice then matches the remaining runs.
+    If a run cannot be repeated, only that run is refused. A run that was queued again meanwhile is skipped. If a later
+    batch fails, the yielded batches are done, and the choice matches the remaining runs.
 
     Args:
-        clear: True to do as `clear_run` with these tasks; False to do as `retry_run`.
+        clear: True: clear these tasks, as `clear_run` does. False: retry, as `retry_run` does.
     Raises:
-        StoreError: A batch could not be written; nothing of it was.
+        StoreError: A batch could not be written. None of its runs was changed.
     """
 
     async def repeat(session: AsyncSession, run: EndedRun) -> None:
@@ -130,6 +130,6 @@ async def _outcome(
     try:
         await do(session, run)
     except (DagError, MoveRefused) as error:
-        # Both are raised before any change to the run.
+        # Both errors are raised before any change to the run.
         refused = error.message
     return RepeatedRun(run.dag_id, run.run_id, run.run_after, run.state, refused)

@@ -1,4 +1,4 @@
-"""Upgrades the tables of the database, for a person or a service that starts."""
+"""Upgrades the tables of the database, at a person's request or at the start of a service."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from triggerer.store.schema.migrations import HEAD
 
 
 async def migrate(database: Database, actor: Actor) -> bool:
-    """Upgrade the tables to this release's revision; return False if they are at it already.
+    """Upgrade the tables to this release's revision. Return False if they have this revision already.
 
     Raises:
-        As `triggerer.store.schema.migrate.upgrade`. Nothing was changed.
+        Errors of `triggerer.store.schema.migrate.upgrade`. Nothing was changed.
     """
 
     async def recorded(session: AsyncSession, before: str | None) -> None:

@@ -19,11 +19,11 @@ from triggerer.store.watchers.parked_listing import (
 )
 
 _MOST_NAMED: Final = 1_000
-"""The ids that one row of the audit names at most; it has their number as well."""
+"""The most message ids in one row of the audit. The row also has the number of all messages."""
 
 
 async def show_parked(session: AsyncSession, message_id: int) -> ParkedMessageView:
-    """Return a message with its traceback and content.
+    """Return a parked message with its traceback and content.
 
     Raises:
         UnknownMessage: No message with this id is parked.
@@ -42,10 +42,10 @@ async def replay_messages(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> int:
-    """Deliver these parked messages to their watchers again; return the number of messages that were parked.
+    """Deliver parked messages to their watchers again. Return the number of messages.
 
     Args:
-        ids: Empty: all messages, or all messages of the watcher `watcher` of `asset`.
+        ids: The ids of messages. Empty: all parked messages, or all of the watcher `watcher` of `asset`.
     Raises:
         UnknownMessage: Some of `ids` are not parked.
         UnknownWatcher: The watcher never existed.
@@ -64,10 +64,10 @@ async def discard_messages(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> int:
-    """Delete these messages for good, parked ones and ones that are stored for a watcher; return their number.
+    """Delete messages for good: parked messages, and messages that are stored for a watcher. Return their number.
 
     Args:
-        ids: Empty: all messages, or all messages of the watcher `watcher` of `asset`.
+        ids: The ids of messages. Empty: all such messages, or all of the watcher `watcher` of `asset`.
     Raises:
         UnknownMessage: Some of `ids` are not parked.
         UnknownWatcher: The watcher never existed.

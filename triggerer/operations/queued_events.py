@@ -25,7 +25,8 @@ async def list_queued_events(
 
     Args:
         limit: The most events to return; 0 means all.
-        after: Only entries after this DAG id, event id and partition key (empty: in the queue itself).
+        after: The DAG id, event id and partition key of the last entry of the page before. An empty key stands for an
+            entry without a key.
         asset: The asset's name or URI.
         state: The state of the DAG: `active`, `paused` or `stale`.
     """

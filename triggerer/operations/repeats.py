@@ -1,7 +1,7 @@
-"""Recognizes a request that a sender repeats with its `Idempotency-Key`, and refuses a key that had another request.
+"""Recognizes a repeated request by its `Idempotency-Key`, and refuses a key that another request had before.
 
-Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7. Two requests with one key at the same moment
-take turns here, where the draft would let us answer 409.
+If two requests have one key at the same moment, the second waits for the first; the draft would also allow the answer
+409. Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from triggerer.store.access.requests import claim_key
 
 
 async def is_repeat(session: AsyncSession, actor: Actor, key: str, request: bytes) -> bool:
-    """Reserve the key for this request, in the caller's transaction; return whether the same request had it before.
+    """Reserve the key for this request, in the caller's transaction. Return whether the request is a repeat.
 
     Args:
-        request: All that decides about the result: the method, the path and the body.
+        request: The method, the path and the body, which decide about the result.
     Raises:
         KeyReused: Another request of this sender had the key.
     """

@@ -23,7 +23,7 @@ async def replay_watcher(
     """Store a request for a replay; see `triggerer.store.watchers.replays.ask_for_replay` for the arguments and errors.
 
     Args:
-        again: True to make events again for messages that already have events.
+        again: True: also make events for messages that already have events.
     """
     asked = await ask_for_replay(session, asset, name, start=start, reemit=again)
     await record(

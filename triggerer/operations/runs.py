@@ -85,7 +85,7 @@ async def retry_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: st
 
 
 async def resolve_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: str) -> list[int]:
-    """Take a person's word that the former attempts of a run are gone, so that the run need not wait for them.
+    """Mark the unknown attempts of a run as lost, because a person says so. Then the run need not wait for them.
 
     Returns:
         The numbers of the attempts that are lost now.
@@ -124,7 +124,7 @@ async def clear_run(
 ) -> list[str]:
     """Queue an ended run for another attempt, as if these tasks had not been executed.
 
-    The tasks emit their events again, so DAGs that wait for them get new events. The run keeps its triggering events.
+    The tasks emit their events again, so DAGs that wait for these events get new ones. The triggering events stay.
 
     Args:
         tasks: Clear these tasks and all tasks that wait for them. Empty: all tasks.
@@ -141,10 +141,10 @@ async def clear_run(
     cleared = _with_downstream(run.definition, tasks) if tasks else set(names)
     kept = {task_id: state for task_id, state in run.tasks.items() if task_id not in cleared}
     if not tasks:
-        # This includes tasks that the file no longer has.
+        # No result is used again, not even results of tasks that the file no longer has.
         kept = {}
     counts = dict(run.repeat.cleared)
-    # A task that the file lacks at the moment may come back; its next output must not pass for the former one.
+    # A task that is missing in the file may come back. Its next output must have another token than the former one.
     gone = set() if tasks else {*run.tasks, *counts}
     for task_id in cleared | gone:
         counts[task_id] = counts.get(task_id, 0) + 1
@@ -155,10 +155,10 @@ async def clear_run(
 
 
 def refuse_gone(dag_id: str, *, is_stale: bool, path: str) -> None:
-    """Refuse if the DAG is gone from its file.
+    """Raise an error if the DAG is gone from its file.
 
     Raises:
-        DagError: It is gone.
+        DagError: The DAG is gone.
     """
     if is_stale:
         raise DagError(f"the DAG {dag_id!r} is gone from its file {path}")
@@ -167,7 +167,7 @@ def refuse_gone(dag_id: str, *, is_stale: bool, path: str) -> None:
 def check_tasks(
     dag_id: str, definition: Sequence[Mapping[str, Any]], tasks: Collection[str]
 ) -> None:
-    """Refuse if the DAG lacks one of these tasks.
+    """Raise an error if the DAG lacks one of these tasks.
 
     Raises:
         DagError: The DAG lacks a task.
@@ -206,7 +206,7 @@ async def _record(
 
 
 def _with_downstream(definition: Sequence[Mapping[str, Any]], tasks: Collection[str]) -> set[str]:
-    """Return these tasks, and all tasks that wait for them, directly or not. The definition is in order."""
+    """Return these tasks and all tasks downstream of them. `definition` must be in the order of execution."""
     found = set(tasks)
     for task in definition:
         if not found.isdisjoint(task["upstream"]):

@@ -20,14 +20,14 @@ class OpenedSession:
     name: str
     role: str
     secret: str = field(repr=False)
-    """The value of its cookie, which cannot be read again."""
+    """The value of the session's cookie. The store has only its digest."""
 
 
 async def sign_in_by_token(session: AsyncSession, token: str, request_id: str) -> OpenedSession:
-    """Open a session that ends with the token.
+    """Open a session that ends when the token ends.
 
     Raises:
-        SignInNeeded: The token does not count.
+        SignInNeeded: The token is unknown, expired or revoked.
     """
     found = await find_token(session, token)
     if found is None:
@@ -43,7 +43,7 @@ async def sign_in_by_link(session: AsyncSession, code: str, request_id: str) -> 
     """Open a session with the code of a one-time link.
 
     Raises:
-        SignInNeeded: The code was used, is over or never existed.
+        SignInNeeded: The code was used already, has expired or never existed.
     """
     found = await use_login(session, code)
     if found is None:
@@ -57,7 +57,7 @@ async def sign_in_by_link(session: AsyncSession, code: str, request_id: str) -> 
 async def sign_in_person(
     session: AsyncSession, name: str, role: str, request_id: str
 ) -> OpenedSession:
-    """Open a session for a person whom the OpenID Connect provider has named."""
+    """Open a session for a person whom the OpenID Connect provider has identified."""
     return await _open(session, Actor(name, Role(role), OIDC, request_id))
 
 

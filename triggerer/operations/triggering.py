@@ -33,20 +33,20 @@ async def trigger_dag(
     logical_date: datetime | None = None,
     partition_key: str | None = None,
 ) -> str:
-    """Queue a manual run, even if the DAG is paused or has `max_active_runs` runs; it takes no queued events.
+    """Queue a manual run, even if the DAG is paused or has `max_active_runs` runs. The run takes no queued events.
 
     Args:
-        run_id: None: built from the present instant.
-        params: They replace the DAG's parameters of the same names.
-        logical_date: The DAG's timetable infers the data interval from it. Without a timetable both bounds are this
-            instant. None: the present instant if there is a timetable, otherwise no logical date.
+        run_id: The run's id. None: it is made from the present instant.
+        params: Values that replace the DAG's parameters of the same names.
+        logical_date: The DAG's timetable infers the data interval from this instant. Without a timetable it is both
+            bounds of the interval. None: the present instant if there is a timetable, otherwise no logical date.
         partition_key: The run's key; a run of any DAG may have one. If the DAG's timetable produces keys, the run
             covers the data interval that belongs to the key. None: the key of the run's data interval.
     Returns:
         The run's id.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: The DAG is gone from its file, or its timetable produces keys and never this one.
+        DagError: The DAG is gone from its file, or its timetable produces keys but never this key.
         RowRefused: The DAG has a run with this id, or the id or the key is not a valid one.
     """
     created = await create_manual_run(

@@ -26,7 +26,7 @@ class OutletEvent:
         self.extra: dict[str, Any] = {}
         """The event's `extra`, for assets."""
         self.partition_key = partition_key
-        """The event's partition key. At first it is the run's key. None: no key. All events of an alias have one key."""
+        """The event's partition key, at first the run's key. None: no key. All events of an alias have one key."""
         self._added: dict[Hashable, tuple[Asset, dict[str, Any]]] = {}
 
     def add(self, asset: Asset, extra: Mapping[str, Any] | None = None) -> None:
@@ -128,7 +128,7 @@ class _Found:
 
 
 def _digest(extra: Mapping[str, Any]) -> Hashable:
-    """Return a value that is equal for equal extras. An extra that is not JSON equals no other; `checked` refuses it."""
+    """Return a value that is equal for equal extras. An extra that is not JSON equals no other."""
     try:
         return dump_json(extra, "an extra", option=orjson.OPT_SORT_KEYS)
     except RowRefused:

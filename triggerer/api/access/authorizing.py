@@ -1,4 +1,4 @@
-"""The guard of all routes: recognizes the token or the session of a request, and compares its role."""
+"""The guard of all routes: it recognizes the token or the session of a request, and checks that its role is enough."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _log = structlog.get_logger(__name__)
 
 SECURE_COOKIE: Final = "__Host-triggerer"
 COOKIE: Final = "triggerer"
-"""The name of the session's cookie over plain HTTP, where browsers refuse the prefix."""
+"""The name of the session's cookie over plain HTTP. Over HTTPS it gets the prefix `__Host-`."""
 PUBLIC: Final = "public"
 RUN: Final = "run"
-"""A route that also takes the token of a run."""
+"""The option of a route that also accepts the token of a run."""
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 
 
 class Guard:
-    """Decides about each request before its handler."""
+    """Accepts or refuses each request before its handler is called."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -45,7 +45,7 @@ class Guard:
         Raises:
             SignInNeeded, RoleNeeded, TooManyRequests: The request is refused.
         """
-        # A route without a role would be a mistake; a test looks for one. Only an administrator may use it.
+        # Each route must name its role, and a test checks this. Otherwise only an administrator may use the route.
         needed = handler.opt.get("role", ORDER[-1])
         if needed == PUBLIC:
             return
@@ -101,7 +101,7 @@ class Guard:
                 async with self._context.use.changing() as session:
                     await mark_used(session, found.id)
             except StoreUnavailable as error:
-                # The last use is for people. A read must not fail because it cannot be stored.
+                # The time of a token's last use is information for people. A read must not fail if it cannot be stored.
                 _log.debug("the use of a token was not stored", error=str(error))
         return self._access(connection, found.name, found.role, f"token:{found.id}")
 

@@ -1,4 +1,4 @@
-"""Refuses changes that a page of another origin asks for with the reader's cookie."""
+"""Refuses changes that a page of another origin requests with the user's cookie."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from triggerer.errors import RoleNeeded, WrongMediaType
 
 
 def refuse_other_origins(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
-    """Refuse a change by cookie unless the browser says that our own page sent it, as JSON.
+    """Refuse a change that is authorized by a cookie, unless our own page sent it, as JSON.
 
-    A browser sets `Sec-Fetch-Site` and `Origin` itself, so that no page can forge them. A form cannot send JSON.
+    Browsers set `Sec-Fetch-Site` and `Origin` themselves, so a page cannot forge them. A form cannot send JSON.
 
     Raises:
-        RoleNeeded: Another origin sent it, or the browser does not say which.
+        RoleNeeded: Another origin sent the request, or the headers do not name the origin.
         WrongMediaType: The body is not JSON.
     """
     headers = connection.headers

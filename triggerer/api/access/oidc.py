@@ -1,4 +1,4 @@
-"""Signs people in by an OpenID Connect provider: the code flow with PKCE, and a role from a claim.
+"""Signs people in through an OpenID Connect provider: the code flow with PKCE, and a role from a claim.
 
 Source: OpenID Connect Core 1.0, section 3.1; RFC 7636 (PKCE); RFC 9700 (best current practice).
 """
@@ -34,7 +34,7 @@ SCOPE: Final = "openid profile email"
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person whom the provider has named."""
+    """A person whom the provider has identified."""
 
     name: str
     role: str
@@ -44,7 +44,7 @@ class OidcProvider:
     """The provider of `[api.oidc]`. Its endpoints and keys are read at the first sign-in.
 
     Args:
-        key: Signs the cookie that carries a sign-in between its two requests, so that any process may finish it.
+        key: Signs the cookie with the state of a sign-in, so that another process may answer its second request.
     Raises:
         ConfigurationError: The extra `oidc` is not installed.
     """
@@ -66,7 +66,7 @@ class OidcProvider:
         self._keys: Any = None
 
     async def begin(self, redirect_uri: str) -> tuple[str, str]:
-        """Return the provider's URL for a new sign-in, and the cookie to keep until `finish`."""
+        """Return the provider's URL for a new sign-in, and the cookie that `finish` needs."""
         metadata = await self._discover()
         state, nonce = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         verifier = secrets.token_urlsafe(48)
@@ -83,7 +83,7 @@ class OidcProvider:
     async def finish(
         self, *, code: str, state: str, cookie: str | None, redirect_uri: str
     ) -> Person:
-        """Return the person whom the provider names.
+        """Return the person whom the provider has identified.
 
         Raises:
             SignInNeeded: The sign-in did not begin in this browser, is too old, or the provider's answer is wrong.
@@ -215,10 +215,10 @@ class OidcProvider:
 
 
 def check_installed() -> None:
-    """Check that the libraries are there.
+    """Check that the libraries of the extra `oidc` are installed.
 
     Raises:
-        ConfigurationError: They are not.
+        ConfigurationError: A library is missing.
     """
     if find_spec("authlib") is None or find_spec("joserfc") is None:
         raise ConfigurationError(

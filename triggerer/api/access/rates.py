@@ -10,14 +10,14 @@ from typing import Final
 from triggerer.errors import TooManyRequests
 
 _WRITES: Final = 2.5
-"""Changes that a token may make for each read."""
+"""A token may make this number of changes in the time of one read. Changes and reads are counted apart."""
 _BURST_S: Final = 10.0
-"""A token that was silent may make the requests of this time at once."""
+"""A token that was silent may make the requests of this many seconds at once."""
 _MOST_TOKENS: Final = 10_000
 
 
 class Rates:
-    """The buckets of all tokens. A bucket is its level when it was last looked at, and that moment."""
+    """The buckets of all tokens. A bucket has its level after the last request, and the time of that request."""
 
     def __init__(self, reads_per_s: float) -> None:
         self._reads_per_s = reads_per_s

@@ -10,7 +10,7 @@ from triggerer.errors import RoleNeeded
 
 RoleName = Literal["viewer", "operator", "admin"]
 ORDER: Final[tuple[RoleName, ...]] = ("viewer", "operator", "admin")
-"""Each role may do what the roles before it may."""
+"""The roles in order. A role has all rights of the roles before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ class RunIdentity:
     dag_id: str
     run_id: str
     token: str = field(repr=False)
-    """By it, a change looks again whether the attempt still runs."""
+    """The token. A change checks again in its transaction that the token's attempt still runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The person or program behind a request."""
+    """The person or program that sent a request."""
 
     name: str
     role: RoleName
@@ -40,14 +40,14 @@ class Access:
         return self.run is None and ORDER.index(self.role) >= ORDER.index(role)
 
     def actor(self) -> Actor:
-        """Return the sender as the audit names it."""
+        """Return the sender with the name that the audit shows."""
         return Actor(self.name, Role(self.role), self.via, self.request_id)
 
     def require_payloads(self) -> None:
-        """Refuse if the role may not see payloads.
+        """Raise an error if the role may not see payloads.
 
         Raises:
-            RoleNeeded: It may not.
+            RoleNeeded: The role may not see payloads.
         """
         if not self.sees_payloads:
             raise RoleNeeded(
@@ -55,7 +55,7 @@ class Access:
             )
 
     def require_run(self, dag_id: str, run_id: str) -> None:
-        """Refuse the token of another run; other tokens pass.
+        """Raise an error if the request has the token of another run. Tokens of people and programs pass.
 
         Raises:
             RoleNeeded: The token belongs to another run.

@@ -1,7 +1,7 @@
-"""Six routes of Airflow's REST API v2, for programs that start things with its client.
+"""Six routes of Airflow's REST API v2, for programs that use Airflow's client.
 
-Only what such programs need: emit an event, list the assets, trigger a run, read it, pause a DAG, get a token. Fields
-that have no counterpart here have the value that Airflow gives to an object without them.
+The routes emit an event, list the assets, trigger a run, show a run, pause a DAG, and return a token. A field without a
+counterpart here has the value that Airflow gives to an object without this field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_SKIPPED = 10_000
 
 
 class Credentials(Struct, frozen=True):
-    """The user's name, which is not looked at, and a token of ours as the password."""
+    """A user's name, which is ignored, and a token of ours as the password."""
 
     username: str
     password: str
@@ -78,7 +78,7 @@ class DagOrder(Struct, frozen=True):
 
 @post("/auth/token", opt={"role": PUBLIC}, status_code=201)
 async def get_token(api: Api, data: JSONBody[Credentials]) -> AccessToken:
-    """Return the token that was sent as the password, if it counts."""
+    """Return the token that was sent as the password, if it is valid."""
     async with api.use.reading() as session:
         found = await find_token(session, data.password.strip())
     if found is None:
@@ -152,7 +152,7 @@ def _is_like(text: str, pattern: str | None) -> bool:
 async def trigger(
     api: Api, access: Caller, dag_id: InPath, data: JSONBody[RunOrder]
 ) -> dict[str, Any]:
-    """Trigger a run. The DAG's timetable infers the data interval; another one is refused."""
+    """Trigger a run. The DAG's timetable infers the data interval, and any other data interval is refused."""
     unknown = [
         name
         for name in ("data_interval_start", "data_interval_end", "run_after")
@@ -248,7 +248,7 @@ def _run(run: RunView, user: str | None) -> dict[str, Any]:
         "run_after": run.run_after,
         "last_scheduling_decision": None,
         "run_type": run.run_type,
-        # Airflow has no such state: its runs fail.
+        # Airflow has no state for cancelled runs: there they have failed.
         "state": "failed" if run.state == "cancelled" else run.state,
         "triggered_by": "rest_api" if run.run_type == "manual" else None,
         "triggering_user_name": user,

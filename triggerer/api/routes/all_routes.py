@@ -22,7 +22,7 @@ from triggerer.api.routes import (
 
 
 def api_router() -> Router:
-    """Return a new router. Each application needs one of its own."""
+    """Return a new router. Two applications cannot share a router."""
     return Router(
         "/api/v1",
         route_handlers=[

@@ -46,7 +46,7 @@ class NewEvent(Struct, forbid_unknown_fields=True, frozen=True):
     extra: dict[str, Any] = {}
     partition_key: str | None = None
     create: bool = False
-    """True to accept an asset that no DAG file declares."""
+    """True: also accept an asset that no DAG file declares."""
 
 
 @reads("/")
@@ -202,7 +202,7 @@ async def event(api: Api, access: Caller, event_id: InPath) -> AssetEventView:
 
 @reads("/events/{event_id:str}/trace")
 async def event_trace(api: Api, access: Caller, event_id: InPath) -> Trace:
-    """Show what led to an event and what came of it: its stream, its runs with their tasks, and their events."""
+    """Show the way to an event and from it: its stream, the runs that took it, their tasks, and their events."""
     async with api.use.reading() as session:
         found = await trace_event(session, _number(event_id))
     if found is None:

@@ -1,4 +1,4 @@
-"""Backfills: listed, planned, started, cancelled."""
+"""Routes that list, plan, start and cancel backfills."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Range(Struct, forbid_unknown_fields=True, frozen=True):
     from_date: datetime
     to_date: datetime
     reprocess: Literal["none", "failed", "all"] = "none"
-    """Which existing runs to repeat."""
+    """The existing runs to repeat."""
     max_active: Annotated[int, Meta(ge=1, le=1_000)] = 10
     params: dict[str, Any] | None = None
 
@@ -62,7 +62,7 @@ async def backfills(
 
 @creates("/dags/{dag_id:str}/backfills/plan", role="viewer")
 async def plan(api: Api, dag_id: InPath, data: JSONBody[Range]) -> Page[PlannedInterval]:
-    """Show the runs that a backfill would make, without starting it."""
+    """Show the runs that a backfill would make. No backfill is started."""
     _refuse_naive(data)
     async with api.use.reading() as session:
         found = await plan_backfill(

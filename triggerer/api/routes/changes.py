@@ -1,4 +1,4 @@
-"""One stream of hints for each page. A hint names what changed, and the page asks for it."""
+"""A stream of hints for each open page. A hint names the objects that changed, and the page loads them again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def hints(api: ApiContext) -> AsyncIterator[ServerSentEventMessage]:
 
 
 async def _next_hint(api: ApiContext, subscription: Subscription) -> dict[str, list[str]]:
-    """Wait for something to change, at most until the next heartbeat; return it by topic."""
+    """Wait for a change, at most until the next heartbeat. Return the changed ids by topic."""
     announced: dict[Signal, set[str]] = {}
 
     async def wait() -> None:

@@ -1,4 +1,4 @@
-"""CloudEvents in: structured, binary and batch, from senders with a token or from named hooks with a signature.
+"""Receives CloudEvents (structured, binary and batch) from senders with a token, or from named hooks with a signature.
 
 Source: "HTTP Protocol Binding" and "HTTP 1.1 Web Hooks for Event Delivery" at github.com/cloudevents/spec.
 """
@@ -52,7 +52,7 @@ async def receive(
 ) -> Response[Page[AssetEventView]]:
     """Record CloudEvents as events of an asset: one in binary or structured mode, or a batch.
 
-    `source` and `id` identify an event: one that is sent again answers 200 with the first event.
+    `source` and `id` identify an event. If an event is sent again, the answer is 200 with the first event.
     """
     return await _record(api, request, access.actor(), asset, access)
 
@@ -78,7 +78,7 @@ async def receive_from_hook(
     given = next((request.headers[one] for one in _SIGNATURES if one in request.headers), "")
     is_right = hmac.compare_digest(f"sha256={expected}".encode(), given.encode("utf-8", "replace"))
     if settings is None or secret is None or not is_right:
-        # An unknown hook gets the same answer, so that nobody can look for names.
+        # An unknown hook gets this answer too, so that the answer does not tell which names exist.
         raise SignInNeeded(
             "the signature does not match, or there is no such hook",
             hint="[api.hooks.<name>] secret is the key of the HMAC",
@@ -90,7 +90,7 @@ async def receive_from_hook(
 
 @route("/events", http_method=["OPTIONS"], opt={"role": PUBLIC}, status_code=200)
 async def handshake(request: AnyRequest) -> Response[None]:
-    """Agree to deliveries, as the specification of web hooks asks."""
+    """Agree to deliveries, as the specification of web hooks demands."""
     return _agreed(request)
 
 
@@ -131,7 +131,7 @@ def _events_in(body: bytes, headers: dict[str, str]) -> list[dict[str, Any]]:
     """Return the events of a request.
 
     Raises:
-        BadRequest: It has none, or too many.
+        BadRequest: The request has no event, or too many.
     """
     attributes: dict[str, str | bytes] = dict(headers)
     message = BrokerMessage(value=body, attributes=attributes)

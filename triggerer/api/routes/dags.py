@@ -1,4 +1,4 @@
-"""DAGs: listed, paused, triggered; and why one has no run."""
+"""Routes that list, pause and trigger DAGs, and explain why a DAG has no run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class NewRun(Struct, forbid_unknown_fields=True, frozen=True):
 
     run_id: str | None = None
     params: dict[str, Any] | None = None
-    """They replace the DAG's parameters of the same names."""
+    """Values that replace the DAG's parameters of the same names."""
     logical_date: datetime | None = None
     partition_key: str | None = None
 
@@ -114,7 +114,7 @@ async def trigger(
 ) -> Response[RunView]:
     """Queue a run by hand, even if the DAG is paused.
 
-    With an `Idempotency-Key` the run's id is made from the key, and a repeat answers 200 with the first run.
+    With an `Idempotency-Key` the run's id is made from the key. The answer to a repeat is 200 with the first run.
     """
     run, is_new = await queue_run(api, access, part(dag_id), data, key)
     return JsonResponse(run, status_code=201 if is_new else 200)
@@ -128,7 +128,7 @@ async def queue_run(
     Returns:
         The run, and whether it is new.
     Raises:
-        KeyReused: The earlier request asked for something else.
+        KeyReused: The earlier request had other values.
     """
     if wanted.logical_date is not None and wanted.logical_date.tzinfo is None:
         raise BadRequest("logical_date has no time zone", hint="end it with Z for UTC")

@@ -56,7 +56,7 @@ async def graph(
     hops: Annotated[int, QueryParameter(ge=1, le=10, description="How far neighbours reach.")] = 2,
     group: Annotated[str | None, QueryParameter(description="Only assets of this group.")] = None,
 ) -> AssetGraph:
-    """Show which watchers, assets and DAGs lead to which others: at most 2,000, or 100 around an asset."""
+    """Show how watchers, assets and DAGs lead to one another: at most 2,000 of them, or 100 around an asset."""
     async with api.use.reading() as session:
         return await read_graph(session, around=around, hops=hops, group=group)
 

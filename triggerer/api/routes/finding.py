@@ -50,7 +50,7 @@ async def emitted(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> P
 
 @reads("/dags/{dag_id:str}/dagRuns/{run_id:str}/attempts", by_run=True)
 async def attempts(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> Page[AttemptView]:
-    """List the attempts of a run, with what each one launched elsewhere."""
+    """List the attempts of a run, each with its launches."""
     access.require_run(part(dag_id), part(run_id))
     async with api.use.reading() as session:
         if await find_run(session, part(dag_id), part(run_id)) is None:

@@ -1,4 +1,4 @@
-"""The logs of runs: a range, the end, or as they grow."""
+"""The logs of runs: a range, the last bytes, or the log as it grows."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ async def logs(
 ) -> Response[bytes]:
     """Read the log of a run, byte for byte.
 
-    The headers `X-Log-Offset` and `X-Log-Size` say where the answer begins and how long the log is now.
-    `X-Run-State` says whether it may still grow.
+    The header `X-Log-Offset` is the position of the answer's first byte, and `X-Log-Size` the present size of the log.
+    `X-Run-State` says whether the log may still grow.
     """
     access.require_payloads()
     access.require_run(part(dag_id), part(run_id))
@@ -87,7 +87,7 @@ async def _find(api: ApiContext, dag_id: str, run_id: str) -> RunView:
 
 
 async def _following(api: ApiContext, row: RunView, start: int) -> AsyncIterator[bytes]:
-    """Yield what the log has from `start` on, until the run has ended, the process stops, or an hour is over."""
+    """Yield the log from `start` on as it grows, until the run has ended, the process stops, or an hour is over."""
     with api.following(_MOST_FOLLOWERS):
         looks = 0
         deadline = anyio.current_time() + _LONGEST_S
@@ -107,7 +107,7 @@ async def _following(api: ApiContext, row: RunView, start: int) -> AsyncIterator
                 except ServerBusy:
                     continue
                 except TriggererError:
-                    # The run was deleted, or the database is away. The reader asks again.
+                    # The run was deleted, or the database is away. The client asks again.
                     return
 
 

@@ -63,7 +63,7 @@ def _document(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 @cache
 def _read(name: str) -> bytes | None:
-    """Return a file of the build. Only names that are in the build are found, so that no other file is read."""
+    """Return a file of the build. A name that is not in the build is not found, so no other file can be read."""
     target = _FOLDER
     for piece in part(name).split("/"):
         if piece in ("", ".", "..") or "\\" in piece or not target.is_dir():

@@ -1,4 +1,4 @@
-"""Parked messages: listed, read, replayed, discarded."""
+"""Routes that list, show, replay and discard parked messages."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MOST_CHOSEN = 5_000
 
 
 class Choice(Struct, forbid_unknown_fields=True, frozen=True):
-    """Some messages: by their ids, of a watcher, or all. One of the three."""
+    """The chosen messages: exactly one of their ids, a watcher, or all."""
 
     ids: list[int] = []
     """At most 5,000."""
     watcher: str | None = None
-    """ASSET/NAME, split at the last slash."""
+    """The watcher as ASSET/NAME. The last slash separates both."""
     all: bool = False
 
 

@@ -1,6 +1,6 @@
-"""The events that wait for DAGs: listed and deleted, for all DAGs or for one.
+"""Routes that list and delete the events that wait for DAGs, for all DAGs or for one.
 
-A URI stands in the path or in `?uri=`, because some proxies decode `%2F`.
+An asset's URI may be in the path or in `?uri=`, because some proxies decode `%2F`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs: their times, tasks and reasons; cancelled, retried, cleared."""
+"""Routes that list and show runs, with their tasks and reasons, and that cancel, retry and clear them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def all_runs(
     asset: AssetFilter = None,
     run_state: RunState = None,
 ) -> Page[RunView]:
-    """List the runs of all DAGs, newest first. `asset`: only runs that took an event of it."""
+    """List the runs of all DAGs, newest first. `asset`: only runs that took an event of this asset."""
     return await _page(api, limit, cursor, counted, dag=dag, asset=asset, state=run_state)
 
 
@@ -134,7 +134,7 @@ async def run_tasks(
 
 @creates("/dags/{dag_id:str}/dagRuns/{run_id:str}/cancel")
 async def cancel(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> RunView:
-    """Cancel a run: a queued one at once, a running one as soon as its executor has stopped it."""
+    """Cancel a run. A queued run is cancelled at once, and a running run once its executor has stopped it."""
     async with api.use.changing() as session:
         await cancel_run(session, access.actor(), part(dag_id), part(run_id))
         return (await list_runs(session, dag=part(dag_id), run_id=part(run_id), limit=1))[0]
@@ -152,7 +152,7 @@ async def retry(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> Run
 async def clear(
     api: Api, access: Caller, dag_id: InPath, run_id: InPath, data: JSONBody[Clearing | None] = None
 ) -> RunView:
-    """Queue an ended run again, as if these tasks had not run. They emit their events again."""
+    """Queue an ended run again, as if these tasks had not been executed. The tasks emit their events again."""
     tasks = data.tasks if data is not None else []
     async with api.use.changing() as session:
         await clear_run(session, access.actor(), part(dag_id), part(run_id), tasks=tasks)

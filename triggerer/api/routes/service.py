@@ -1,4 +1,4 @@
-"""The service itself: is anything wrong, its processes, settings, tokens and audit."""
+"""Routes about the service itself: its problems, processes, settings, tokens and audit."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class TokenOrder(Struct, forbid_unknown_fields=True, frozen=True):
     role: Literal["viewer", "operator", "admin"]
     name: Annotated[str, Meta(max_length=200)] = ""
     expires_at: datetime | None = None
-    """None: it does not expire."""
+    """The token's end. None: the token does not expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """The person or program behind a request."""
+    """The person or program that sent a request."""
 
     name: str
     role: str
@@ -47,7 +47,7 @@ class Sender:
 
 @reads("/overview")
 async def overview(api: Api) -> Overview:
-    """Show whether anything needs a person, and what."""
+    """Show the problems that need a person."""
     async with api.use.reading() as session:
         return await read_overview(session)
 
@@ -103,7 +103,7 @@ async def tokens(api: Api, limit: Limit = 100) -> Page[TokenView]:
 
 @creates("/tokens", role="admin", status=201)
 async def new_token(api: Api, access: Caller, data: JSONBody[TokenOrder]) -> NewToken:
-    """Make a token. The answer is the only place that shows it."""
+    """Make a token. Only this answer shows the token."""
     if data.expires_at is not None and data.expires_at.tzinfo is None:
         raise BadRequest("expires_at has no time zone", hint="end it with Z for UTC")
     async with api.use.changing() as session:

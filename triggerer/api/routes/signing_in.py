@@ -95,7 +95,7 @@ async def finish_oidc(
     given_state: Annotated[str, QueryParameter(name="state", max_length=200)] = "",
     error: Annotated[str, QueryParameter(max_length=200)] = "",
 ) -> Response[None]:
-    """Open a session for the person whom the provider names, and go to the page."""
+    """Open a session for the person whom the provider has identified, and go to the page."""
     if error:
         raise SignInNeeded(f"the provider refused the sign-in: {error}", hint="sign in again")
     provider = await api.oidc()
@@ -136,7 +136,7 @@ def _cookie(request: AnyRequest, secret: str, *, max_age: int | None = None) -> 
         path="/",
         secure=name == SECURE_COOKIE,
         httponly=True,
-        # Strict would sign out the readers of a link in a chat.
+        # With "strict", a user who follows a link from a chat would have to sign in again.
         samesite="lax",
     )
 

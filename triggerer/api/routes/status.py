@@ -1,4 +1,4 @@
-"""Whether the service is alive, ready and healthy, and its metrics. The service's own process answers most of it."""
+"""Probes and metrics: is the service alive, ready and healthy? The service's own process answers most of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from triggerer.operations.status import Status, ask_service
 async def health(api: Api) -> Response[dict[str, Any]]:
     """Show each part of the service and its latest heartbeat; 503 if a part is missing or silent.
 
-    It needs no token, so it names no host.
+    The route needs no token, so the answer names no host.
     """
     found = await read_health(api.use.reading)
     parts = {
@@ -43,19 +43,19 @@ async def health(api: Api) -> Response[dict[str, Any]]:
 
 @public("/livez", include_in_schema=False)
 async def livez(api: Api) -> Response[bytes]:
-    """Pass on whether the event loop of the service turns."""
+    """Return the service's answer: whether its event loop works."""
     return _passed_on(await _ask(api, "/livez"))
 
 
 @public("/readyz", include_in_schema=False)
 async def readyz(api: Api) -> Response[bytes]:
-    """Pass on whether the service has started and holds its leases."""
+    """Return the service's answer: whether it has started and has its leases."""
     return _passed_on(await _ask(api, "/readyz"))
 
 
 @reads("/metrics", include_in_schema=False)
 async def metrics(api: Api) -> Response[bytes]:
-    """Pass on the metrics of the service, in the format of Prometheus."""
+    """Return the metrics of the service, in the format of Prometheus."""
     return _passed_on(await _ask(api, "/metrics"))
 
 
@@ -65,7 +65,7 @@ async def _ask(api: Api, target: str) -> Status:
 
 @cache
 def _limiter() -> CapacityLimiter:
-    # Probes need no token. They must not use up the threads of other requests, nor the places of the service.
+    # Probes need no token, so they must not use up the threads of other requests or the service's status socket.
     return CapacityLimiter(4)
 
 

@@ -24,12 +24,12 @@ from triggerer.store.watchers.replays import ReplayView
 
 
 class Replay(Struct, forbid_unknown_fields=True, frozen=True):
-    """Where a replay starts."""
+    """The position at which a replay starts."""
 
     start: str
     """`earliest`, or an instant in ISO 8601: the time at which messages were published."""
     again: bool = False
-    """True to make events again for messages that have events."""
+    """True: also make events for messages that have events already."""
 
 
 @reads("/watchers")

@@ -285,7 +285,7 @@ class Slot:
     def _on_frame(self, frame: WorkerFrame) -> None:
         if frame["type"] == "spark":
             self._is_open = frame["open"]
-            # Publish the worker only when it is not warming up. Otherwise another slot would open a second driver.
+            # During a warm-up the state stays WARMING. Otherwise another slot would open a second driver.
             if self.spark is not Spark.WARMING:
                 self.spark = Spark.WARM if frame["open"] else Spark.COLD
         elif frame["type"] == "warmed":

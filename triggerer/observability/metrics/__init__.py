@@ -1,1 +1,1 @@
-"""Metrics: counters that parts raise once for each batch, gauges that are read at a scrape, and their table."""
+"""Metrics: counters, which the service's parts raise once for each batch, gauges, which a scrape reads, and a table."""

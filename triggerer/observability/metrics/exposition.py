@@ -25,21 +25,21 @@ class Sample(NamedTuple):
 
 
 Reader = Callable[[], Iterable[Sample]]
-"""Reads values from existing state. Called from a scrape's thread; it neither waits nor changes anything."""
+"""Reads values from existing state. The thread of a scrape calls it, so it must not wait, and must change nothing."""
 
 
 class Gathering:
-    """The metrics of this process: its counters and histograms, and what its parts read at a scrape."""
+    """The metrics of this process: its counters and histograms, and the values that readers give at a scrape."""
 
     def __init__(self) -> None:
         self._readers: dict[Reader, None] = {}
         self._lock = Lock()
         self._registry: CollectorRegistry | None = None
         self.scrapes = 0
-        """How often somebody has scraped."""
+        """The number of scrapes."""
 
     def add(self, reader: Reader) -> Callable[[], None]:
-        """Read these values at each scrape, too. Return a function that ends that."""
+        """Call `reader` at each scrape from now on. Return a function that ends this."""
         self._readers[reader] = None
 
         def remove() -> None:
@@ -111,4 +111,4 @@ def _registry(gathering: Gathering) -> CollectorRegistry:
 
 
 GATHERING: Final = Gathering()
-"""One for each process, like its log."""
+"""The metrics of this process."""

@@ -1,6 +1,6 @@
-"""Counters and histograms, without a library: a part that counts imports nothing else, and a count costs a dict entry.
+"""Counters and histograms without a library, so that counting is cheap and needs no further import.
 
-Each instrument is changed by one thread at a time. Readers copy it in one step, so they need no lock.
+One thread at a time changes an instrument. A reader copies the values in one step, so it needs no lock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 OTHER: Final = "other"
-"""The label of everything beyond the bound of an instrument's series."""
+"""The label of the series that adds up all series beyond an instrument's limit."""
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 SINCE_SECONDS: Final = (
     0.005,
@@ -39,14 +39,14 @@ class Metric:
     """One metric of the table."""
 
     name: str
-    """With the unit; a counter's name ends in `_total`."""
+    """The name, with the unit. A counter's name ends in `_total`."""
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
     source: str = ""
-    """The parts that serve it."""
+    """The parts of the service that serve the metric."""
     otel: str | None = None
-    """The name of OpenTelemetry's semantic conventions, if there is one."""
+    """The metric's name in OpenTelemetry's semantic conventions. None: they do not have the metric."""
 
 
 class Counter:
@@ -71,7 +71,7 @@ class Counter:
             values[labels] = values.get(labels, 0) + amount
 
     def clear(self) -> None:
-        """Forget all series. For tests."""
+        """Remove all series. For tests."""
         self._values.clear()
 
     def values(self) -> Mapping[tuple[str, ...], float]:
@@ -119,7 +119,7 @@ class Histogram:
         self._series: dict[tuple[str, ...], Distribution] = {}
 
     def of(self, *labels: str) -> Distribution:
-        """Return the series with these labels. A part that observes often keeps it."""
+        """Return the series with these labels. Code that observes often may store the returned series."""
         found = self._series.get(labels)
         if found is None:
             if labels and len(self._series) >= self._most:
@@ -131,7 +131,7 @@ class Histogram:
         self.of(*labels).observe(value)
 
     def clear(self) -> None:
-        """Forget all series, except for parts that keep one. For tests."""
+        """Remove all series. Code that has stored a series still uses that series. For tests."""
         self._series.clear()
 
     def series(self) -> Iterator[tuple[tuple[str, ...], Distribution]]:

@@ -1,4 +1,4 @@
-"""The table of all metrics. Code, documentation, alert rules and the dashboard name no other ones."""
+"""The table of all metrics. Code, documentation, alert rules and the dashboard use only these metrics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _gauge(name: str, source: str, help_: str, *labels: str) -> Metric:
 
 
 def _read(name: str, source: str, help_: str, *labels: str, otel: str | None = None) -> Metric:
-    """Return a counter whose value is read from existing state."""
+    """Return a counter whose value a scrape reads from existing state."""
     return _metric(name, "counter", source, help_, *labels, otel=otel)
 
 
@@ -61,7 +61,7 @@ def _histogram(
     return histogram
 
 
-# Streams. The instance reads them from the streams that it owns.
+# Streams. Each instance reads these values from the streams that it owns.
 MESSAGES_CONSUMED: Final = _read(
     "triggerer_messages_consumed_total",
     _TRIGGERER,
@@ -156,7 +156,7 @@ LANE_OUTSTANDING: Final = _gauge(
     "lane",
 )
 
-# Watchers and parked messages. The scheduler reads them from the database, once a minute at most while it is scraped.
+# Watchers and parked messages. The scheduler reads these values from the database, at most once a minute.
 WATCHERS: Final = _gauge("triggerer_watchers", _SCHEDULER, "Watchers by state.", "state")
 WATCHER_BEHIND: Final = _gauge(
     "triggerer_watcher_behind_messages",

@@ -46,11 +46,11 @@ class Difference:
     before: Any
     after: Any
     is_hidden: bool = False
-    """True if the two look alike because a secret in them is hidden."""
+    """True if both values look alike because their secrets are hidden."""
 
 
 def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference, ...]:
-    """Return the differences that the store can show. It knows a task's order, outlets, inlets and need of Spark."""
+    """Return the differences that the store can show. Of a task, it has the order, outlets, inlets and use of Spark."""
     fields = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
     return (
         *_changed(fields),
@@ -108,7 +108,7 @@ def _of_tasks(before: ParsedDag, after: ParsedDag) -> Iterator[Difference]:
 
 
 def _told(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a task to show: all but its name and empty values."""
+    """Return the values of a task that are shown: all except its name and empty values."""
     return {name: value for name, value in task.items() if value and name != "task_id"}
 
 

@@ -1,4 +1,4 @@
-"""Finds assets that DAGs wait for, and that lose their watchers or have no source of events in another folder."""
+"""Finds assets that DAGs wait for, but that would have no watcher or no source of events with another folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triggerer.domain.dag_files.merging import AssetKey, Folder
 from triggerer.domain.schedules import condition_in_json
 
 Members = Mapping[str, frozenset[Asset]]
-"""Alias to the assets of the events that were attached to it."""
+"""By alias, the assets of the events that were attached to the alias."""
 _Key = tuple[str, str | None]
 """The name and URI of an asset, or the name of an alias and None."""
 
@@ -23,20 +23,20 @@ class UnfedAsset:
 
     name: str
     uri: str | None
-    """None for an alias."""
+    """The asset's URI. None: an alias."""
     waiting_dags: tuple[str, ...]
-    """The DAGs of the new folder that wait for it."""
+    """The DAGs of the new folder that wait for the asset."""
     lost_watchers: tuple[str, ...]
-    """The names of its present watchers, if it keeps none of them."""
+    """The names of the present watchers. Empty: one of them stays."""
     fed_by: tuple[str, ...]
     """The tasks (`dag.task`) of the new folder with the asset as an outlet; empty if there is no source of events."""
     is_new: bool
-    """True if it has a source of events now, or no DAG waits for it now."""
+    """True if the folder causes this: the asset has a source of events now, or no DAG waits for the asset now."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Feeders:
-    """The watchers and tasks of a folder by the assets that they feed, and its DAGs by the assets they wait for."""
+    """A folder's watchers and tasks, by the assets that they feed, and its DAGs, by the assets that they wait for."""
 
     watchers: dict[_Key, list[str]]
     tasks: dict[_Key, list[str]]
@@ -46,10 +46,10 @@ class _Feeders:
 def unfed_assets(
     before: Folder, after: Folder, renamed: Mapping[AssetKey, AssetKey], members: Members
 ) -> list[UnfedAsset]:
-    """Return, by name, the assets with waiting DAGs that lose all watchers or have no source of events.
+    """Return the assets with waiting DAGs that lose all watchers or have no source of events, sorted by name.
 
     Args:
-        renamed: Present identities of assets to their new ones, if a name or URI changes.
+        renamed: By an asset's present identity, its new identity if the name or the URI changes.
     """
     old, new = _feeders(before, members), _feeders(after, members)
     formerly: dict[_Key, _Key] = {

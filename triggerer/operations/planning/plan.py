@@ -1,4 +1,4 @@
-"""Tells what other DAG files would change, before they are put in place."""
+"""Computes the changes that other DAG files would make, before they are deployed."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class Change(StrEnum):
     """The change of a DAG."""
 
     NEW = "new"
-    """New, or back after its file had gone."""
+    """The DAG is new, or its file was gone and comes back."""
     GONE = "gone"
     CHANGED = "changed"
     SAME = "same"
-    """The definition is equal, as far as the store knows it. Its file may differ."""
+    """The definition is equal, as far as the store knows it. The file may differ."""
     KEPT = "kept"
-    """Its file cannot be read in the new folder, so the present definition stays."""
+    """The DAG's file cannot be read in the new folder, so the present definition stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +73,30 @@ class DagPlan:
     dag_id: str
     change: Change
     before: Replayed | None
-    """The runs that the present definition makes of the history. None: there is no definition, or an error."""
+    """The runs that the history would have under the present definition. None: there is no definition, or an error."""
     after: Replayed | None
-    """The runs that the new definition makes of the history."""
+    """The runs that the history would have under the new definition."""
     queued: int
-    """Events that wait for it now, counted up to a limit for each asset."""
+    """The number of events that wait for the DAG now, counted up to a limit for each asset."""
     dropped: int
-    """Waiting events of assets that the new definition does not wait for. The next run takes them all the same."""
+    """The waiting events of assets that the new definition does not wait for. The next run takes these events too."""
     due_before: int
     """Runs that are due now under the present definition."""
     due_after: int
     """Runs that will be due at once under the new definition."""
     next_before: datetime | None
-    """When the timetable's next run after these is due. None: it asks for none."""
+    """The time of the timetable's next run after `due_before`. None: the timetable asks for no further run."""
     next_after: datetime | None
     holds_after: tuple[str, ...]
-    """The reasons that delay the run after these."""
+    """The reasons that delay the run after `due_after`."""
     is_counted_short: bool = False
     """True if more events may wait than were counted."""
     error: str | None = None
-    """Why there is no replay, or None."""
+    """The reason why there is no replay. None: there is a replay."""
     differences: tuple[Difference, ...] = ()
     """The values that differ between the present definition and the new one; for a new DAG, its schedule."""
     runs_in_both: int | None = None
-    """The number of runs that both definitions make. None: one of the two is unknown."""
+    """The number of equal runs under both definitions. None: one of the two replays is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class FolderPlan:
     events: int
     dags: tuple[DagPlan, ...]
     errors: tuple[Problem, ...] = ()
-    """Errors in files of the folder that cannot be used."""
+    """Errors of the folder's files that cannot be used."""
     watchers: tuple[WatcherPlan, ...] = ()
     """Watchers that are new, gone or changed, by asset and name."""
     unfed_assets: tuple[UnfedAsset, ...] = ()
@@ -123,16 +123,15 @@ async def plan_folder(
     events: int = 10_000,
     dag: str | None = None,
 ) -> FolderPlan:
-    """Return the changes that a folder would make in place of the present one; change nothing.
+    """Return the changes that a folder would make if it replaced the present one. Nothing is changed.
 
-    The code that schedules replays the history under both definitions. The history has no events that tasks of the new
-    files would emit. No transaction is open during computations.
+    The scheduler's own code replays the history under both definitions. Events that tasks of the new files would emit
+    are not in the history. No transaction is open during the computation.
 
     Args:
-        since: The begin of the history. None: a week ago, or the first event if that is older. If there are more events
-            than `events`, the history begins with the first of these.
-        events: The most events to replay, the newest.
-        dag: Only this DAG, with the assets that it waits for and their watchers.
+        since: The begin of the history. None: a week ago, or the first event if that is older.
+        events: The most events to replay. If the history has more, only the newest are replayed.
+        dag: The result has only this DAG, the assets that it waits for, and their watchers. None: all DAGs.
     Raises:
         UnknownDag: There is no such DAG, neither now nor in the folder.
     """
@@ -203,7 +202,7 @@ def _with_differences(plan: DagPlan, in_force: ParsedDag | None, new: ParsedDag 
 
 
 def _with_neighbours(plan: FolderPlan, read: _Read, after: Folder, dag: str | None) -> FolderPlan:
-    """Add the plans of watchers and assets: all, or only for assets that one DAG waits for, now or then."""
+    """Add the plans of watchers and assets. With `dag`: only for assets that this DAG waits for, now or then."""
     renamed = renamed_assets(read.folder, after)
     watchers = plan_watchers(read.folder, after, renamed, read.backlogs)
     assets = unfed_assets(read.folder, after, renamed, read.members)
@@ -222,7 +221,7 @@ class _Asked:
     until: datetime
     set_back: SetBack | None
     _positions: dict[Asset, list[int]] = field(default_factory=dict)
-    """Asset to the indices of its events in the history, because few DAGs wait for all assets."""
+    """By asset, the indices of its events in the history, because few DAGs wait for all assets."""
 
     def __post_init__(self) -> None:
         for at, event in enumerate(self.history):
@@ -281,7 +280,7 @@ class _Asked:
         before: Definition | None,
         after: Definition | None,
     ) -> Look | None:
-        """Return the look of a scheduler under the new definition. None: the DAG is gone."""
+        """Return the scheduler's decision about the DAG under the new definition. None: the DAG is gone."""
         if after is None:
             return None
         dag = redefined(known, after, self.members)

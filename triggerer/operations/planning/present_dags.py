@@ -38,28 +38,28 @@ from triggerer.store.database.script import Script
 from triggerer.store.database.transactions import Database
 
 MOST_AT_ONCE: Final = 1_000
-"""Runs that a look finds at most in the present queue."""
+"""The most runs that are computed from the present queue."""
 _MOST_EVENTS: Final = 10_000
-"""Waiting events to count for each asset of a DAG, and waiting events of a DAG to map again."""
+"""The most waiting events that are counted for an asset of a DAG, and that are mapped again for a DAG."""
 
 
 @dataclass(frozen=True, slots=True)
 class PresentDag:
-    """A present DAG, or a stale one that comes back."""
+    """A present DAG, or a stale DAG that comes back."""
 
     path: str
     is_stale: bool
-    """True if its file is gone. Its pause, its runs and its waiting events are as they were then."""
+    """True if the DAG's file is gone. The pause, the runs and the waiting events are as they were at that time."""
     snapshot: DagSnapshot | None
-    """None if it cannot be read here, see `error`."""
+    """The scheduler's snapshot of the DAG. None: the DAG cannot be read here, see `error`."""
     queued: int
-    """The events that wait for it, counted up to a limit for each asset."""
+    """The number of events that wait for the DAG, counted up to a limit for each asset."""
     is_counted_short: bool
     """True if more events may wait."""
     waiting: tuple[KeyedEvent, ...] = ()
-    """The first waiting events; read only if the definition changes from or to partition keys."""
+    """The first waiting events. They are read only if the definition begins or ceases to use partition keys."""
     past: KeyedPast = NOTHING_TAKEN
-    """The events that runs of the keys under the new definition have taken."""
+    """The events that earlier runs have taken, for the keys of the new definition."""
     error: str | None = None
 
 
@@ -69,8 +69,8 @@ async def present_dags(
     """Return the present DAGs by id, including stale ones that are among the new ones.
 
     Args:
-        new: The DAGs that will take their place.
-        dag: Only this DAG.
+        new: The DAGs of the other folder.
+        dag: The result has only this DAG. None: all DAGs.
     """
     async with database.reading() as session:
         paths = await paths_of_dags(session, dag=dag)
@@ -92,7 +92,7 @@ async def present_dags(
         try:
             found[dag_id] = await _present(database, path, group, counts, new.get(dag_id))
         except (DagError, PluginError) as error:
-            # For instance, its timetable is not installed here. The plan shows the error, and plans the other DAGs.
+            # For instance, the DAG's timetable is not installed here. The plan shows this error and the other DAGs.
             total = sum(counts.values())
             found[dag_id] = PresentDag(path, is_stale, None, total, False, error=str(error))
     return found
@@ -136,7 +136,7 @@ def _divided(new: ParsedDag, waiting: Sequence[KeyedEvent]) -> Sequence[Share]:
 def _facts(
     snapshot: DagSnapshot, waiting: Sequence[KeyedEvent], soon: datetime
 ) -> Script[DagSnapshot]:
-    """Return the snapshot with values that are otherwise only read if the present definition needs them."""
+    """Return the snapshot with all values, also those that the present definition does not need."""
     dag_id = snapshot.dag_id
     last, kind = yield from last_runs(dag_id)
     asset_ids = [one.asset_id for one in snapshot.waiting]
@@ -160,9 +160,9 @@ def _is_same(snapshot: DagSnapshot, new: ParsedDag) -> bool:
 
 
 def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
-    """Return the snapshot with these counts, including assets that the DAG no longer waits for.
+    """Return the snapshot with these counts, which are complete up to a limit. The scheduler counts only what it needs.
 
-    The scheduler itself counts no further than it needs.
+    The counts include assets that the DAG no longer waits for.
     """
     aliases = {one.asset_id: one.aliases for one in snapshot.waiting}
     waiting = (

@@ -26,17 +26,17 @@ class WatcherPlan:
     change: str
     """`new`, `gone` or `changed`."""
     trigger: str
-    """The class path of its trigger: the new one, or the present one if the watcher goes."""
+    """The class path of the new trigger, or of the present trigger if the watcher is gone."""
     differences: tuple[Difference, ...]
     stream_before: str | None
     stream_after: str | None
     is_stream_changed: bool
     positions: int
-    """The number of lanes with a stored position, because it is behind there now."""
+    """The number of lanes in which the watcher is behind now, each with a stored position."""
     messages: int
-    """The number of stored messages that wait for it now."""
+    """The number of stored messages that wait for the watcher now."""
     effect: str
-    """The consequence for its position and its backlog: a sentence or two."""
+    """The consequence for the watcher's position and backlog, in a sentence or two."""
 
 
 def plan_watchers(
@@ -48,8 +48,8 @@ def plan_watchers(
     """Return the watchers that differ, by asset and name.
 
     Args:
-        renamed: Present identities of assets to their new ones. Watchers go with their assets.
-        backlogs: The backlogs of present watchers that are behind.
+        renamed: By an asset's present identity, its new identity. A renamed asset keeps its watchers.
+        backlogs: The backlogs of the present watchers that are behind.
     """
     now_called = watchers_under_new_names(before, renamed)
     streams = {watcher.stream_digest for watcher, _ in before.watchers.values()}

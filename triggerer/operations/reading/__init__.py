@@ -1,1 +1,1 @@
-"""Answers besides the lists: settings, the reasons for a run, and why a log is missing."""
+"""Further questions of a user: the settings, the reasons for a run, and why a log is missing."""

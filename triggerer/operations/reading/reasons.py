@@ -27,14 +27,14 @@ class WhyView:
     events: list[AssetEventView]
     """The events that the run took, oldest first."""
     streams: dict[str, str]
-    """Watcher (`asset/name`) to the upstream that it reads now."""
+    """By watcher (`asset/name`), the upstream that the watcher reads now."""
     waiting_for: str | None = None
-    """Why the run does not proceed now. None: it proceeds, or has ended."""
+    """The reason why the run does not proceed now. None: the run proceeds, or has ended."""
     waiting_since: datetime | None = None
 
 
 def view_of_why(found: Why) -> WhyView:
-    """Return what an explanation says, in one flat object."""
+    """Return an explanation as one flat object."""
     run = found.run
     return WhyView(
         dag_id=run.dag_id,
