@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from triggerer.api.tls import certificate_of
 from triggerer.config.sections import ApiSettings
 from triggerer.errors import ConfigurationError
 
@@ -24,9 +25,12 @@ def open_listener(settings: ApiSettings, *, home: Path) -> Iterator[socket.socke
     """Yield the listening socket. During the block, the file `api-address` in `home` contains the API's URL.
 
     Raises:
-        ConfigurationError: The address is taken or unknown, or would be open to the network without protection.
+        ConfigurationError: The address is taken or unknown, or would be open to the network without protection. Or the
+            certificate cannot be used.
     """
     _refuse_open(settings)
+    # The process that serves loads the certificate itself, and may start much later.
+    certificate_of(settings)
     with _bind(settings) as listener:
         file = home / ADDRESS_FILE
         home.mkdir(mode=0o700, parents=True, exist_ok=True)

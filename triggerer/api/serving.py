@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from triggerer.api.app import make_app
 from triggerer.api.connections import MOST_CONNECTIONS, BoundedProtocol
 from triggerer.api.context import ApiContext, DatabaseUse
+from triggerer.api.tls import Certificate, certificate_of
 from triggerer.config import Settings
 from triggerer.store.database.transactions import Database
 
@@ -40,11 +41,14 @@ async def serve(settings: Settings, database: Database, listener: socket.socket)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     _allow_descriptors()
     context = ApiContext(settings, database, DatabaseUse(database))
-    server = _Server(_config(settings, make_app(context)))
+    certificate = certificate_of(settings.api)
+    server = _Server(_config(make_app(context), certificate))
     async with anyio.create_task_group() as tasks:
         try:
             with anyio.CancelScope(shield=True) as serving:
                 tasks.start_soon(_stop_when_cancelled, context, server)
+                if certificate is not None:
+                    tasks.start_soon(certificate.follow)
                 await server.serve(sockets=[listener])
         finally:
             serving.cancel()
@@ -71,9 +75,8 @@ async def _stop_when_cancelled(context: ApiContext, server: _Server) -> None:
         server.should_exit = True
 
 
-def _config(settings: Settings, app: Any) -> uvicorn.Config:
-    api = settings.api
-    return uvicorn.Config(
+def _config(app: Any, certificate: Certificate | None) -> uvicorn.Config:
+    config = uvicorn.Config(
         app,
         http=BoundedProtocol,
         ws="none",
@@ -86,6 +89,8 @@ def _config(settings: Settings, app: Any) -> uvicorn.Config:
         timeout_keep_alive=15,
         timeout_graceful_shutdown=int(_GRACE.total_seconds()),
         h11_max_incomplete_event_size=32 * 1024,
-        ssl_certfile=api.tls_certificate,
-        ssl_keyfile=api.tls_key,
     )
+    config.load()
+    # uvicorn's own context would take the cipher suites of TLS 1.0, and ask for a password on the terminal.
+    config.ssl = None if certificate is None else certificate.context
+    return config

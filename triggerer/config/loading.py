@@ -11,7 +11,7 @@ from typing import Any
 from triggerer.config.checking import build_section, read_slots
 from triggerer.config.home_directory import expand_user
 from triggerer.config.references import resolve, variable_in
-from triggerer.config.sections import SECTIONS, CoreSettings, DatabaseSettings
+from triggerer.config.sections import SECTIONS, ApiSettings, CoreSettings, DatabaseSettings
 from triggerer.config.settings import Connections, Settings
 from triggerer.config.sources import (
     POOLS,
@@ -64,6 +64,7 @@ def load_settings(
     built["core"], built["database"] = _place(
         built["core"], built["database"], sources, environ, base
     )
+    built["api"] = _place_certificate(built["api"], sources, environ, base)
     remember_secrets_in("", {name: asdict(section) for name, section in built.items()})
     for keys in connections.values():
         remember_secrets_in("", {key: given.value for key, given in keys.items()})
@@ -108,9 +109,8 @@ def _place(
     """Make paths absolute. A path in the file is relative to the file, any other to the working directory."""
 
     def placed(key: str, value: Path, default_base: Path) -> Path:
-        source = sources["core", key]
-        from_file = source != "default" and source not in environ and not source.startswith("--")
-        return (base if from_file else default_base) / expand_user(value)
+        is_from_file = _is_from_file(sources["core", key], environ)
+        return (base if is_from_file else default_base) / expand_user(value)
 
     home = placed("home", core.home, Path()).resolve()
     defaulted = sources["core", "dags_folder"] == "default"
@@ -125,6 +125,32 @@ def _place(
     url = resolve(database.url, "database.url", environ, base)
     url = url or _sqlite_url(home / "triggerer.db")
     return replace(core, home=home, dags_folder=dags_folder), replace(database, url=url)
+
+
+def _place_certificate(
+    api: ApiSettings,
+    sources: Mapping[tuple[str, ...], str],
+    environ: Mapping[str, str],
+    base: Path,
+) -> ApiSettings:
+    """Make the paths of the certificate and its key absolute, as `_place` does."""
+
+    def placed(key: str, value: Path | None) -> Path | None:
+        if value is None:
+            return None
+        return (base if _is_from_file(sources["api", key], environ) else Path()) / expand_user(
+            value
+        )
+
+    return replace(
+        api,
+        tls_certificate=placed("tls_certificate", api.tls_certificate),
+        tls_key=placed("tls_key", api.tls_key),
+    )
+
+
+def _is_from_file(source: str, environ: Mapping[str, str]) -> bool:
+    return source != "default" and source not in environ and not source.startswith("--")
 
 
 def _sqlite_url(path: Path) -> str:
