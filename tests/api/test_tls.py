@@ -17,7 +17,9 @@ import pytest
 
 from tests.api.conftest import Api
 from tests.api.test_connections import served
+from tests.services.availability import skip_or_fail
 from tests.services.certificates import Authority
+from tests.services.process import ServiceUnavailable
 from triggerer.api.listening import open_listener
 from triggerer.api.tls import Certificate
 from triggerer.config.sections import ApiSettings
@@ -28,7 +30,10 @@ V1 = "/api/v1"
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
+    try:
+        return Authority(tmp_path_factory.mktemp("authority"))
+    except ServiceUnavailable as absent:
+        skip_or_fail(str(absent))
 
 
 @pytest.fixture
@@ -75,7 +80,7 @@ async def test_curl_checks_the_certificate_and_old_protocols_are_refused(
     api: Api, authority: Authority, files: tuple[Path, Path]
 ) -> None:
     if shutil.which("curl") is None:
-        pytest.skip("no curl on PATH")
+        skip_or_fail("no curl on PATH")
     async with served_by_tls(api, files) as address:
 
         async def curl(*options: str) -> subprocess.CompletedProcess[bytes]:

@@ -201,6 +201,19 @@ def test_relative_paths_of_the_file_start_at_the_file(tmp_path: Path) -> None:
     assert settings.core.dags_folder == tmp_path / "etc" / "dags"
 
 
+def test_the_paths_of_the_certificate_start_at_the_file_or_at_the_working_directory(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "etc").mkdir()
+    file = write(
+        '[api]\ntls_certificate = "tls.crt"\ntls_key = "/srv/tls.key"\n', "etc/triggerer.toml"
+    )
+    api = load_settings(file, {"TRIGGERER__API__TLS_KEY": "tls.key"}).api
+    assert api.tls_certificate == tmp_path / "etc" / "tls.crt"
+    assert api.tls_key == Path("tls.key")
+    assert load_settings(file, {}).api.tls_key == Path("/srv/tls.key")
+
+
 def test_the_dags_folder_is_where_its_link_leads_when_it_is_read(tmp_path: Path) -> None:
     """A deployment switches the link while the service runs."""
     (tmp_path / "first" / "dags").mkdir(parents=True)

@@ -233,6 +233,7 @@ class ApiSettings:
     tls_certificate: Path | None = None
     """A PEM file with the certificate chain, for TLS without a proxy."""
     tls_key: Path | None = None
+    """A PEM file with its key, which has no password. None: the key is in the file of the certificate."""
     payloads: Annotated[str, Field(pattern="^(viewer|operator|admin)$")] = "viewer"
     """The lowest role that sees payloads: the extra of events, parked messages and logs."""
     rate_limit: Count = 20
