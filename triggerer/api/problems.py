@@ -12,6 +12,7 @@ import structlog
 from litestar import Request, Response
 from litestar.exceptions import (
     HTTPException,
+    InternalServerException,
     MethodNotAllowedException,
     NotFoundException,
     ValidationException,
@@ -168,6 +169,9 @@ def _translated(error: Exception) -> TriggererError:
             return errors.BodyTooLarge("the body is over the limit")
         case HTTPException(status_code=415):
             return errors.WrongMediaType(error.detail or "this type of body is not taken")
+        case InternalServerException(detail="client disconnected prematurely"):
+            # Litestar has no class for it. Nobody reads the answer, and anybody could fill the log.
+            return errors.BadRequest("the client left before the end of its request")
         case HTTPException(status_code=status) if status < 500:
             return errors.BadRequest(error.detail or "the request cannot be understood")
     _log.error("a request failed", error=repr(error), exc_info=error)

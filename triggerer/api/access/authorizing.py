@@ -11,11 +11,11 @@ from litestar.handlers import BaseRouteHandler
 from triggerer.api.access.csrf import refuse_other_origins
 from triggerer.api.access.rates import Rates
 from triggerer.api.access.roles import ORDER, Access, RoleName, RunIdentity
-from triggerer.errors import RoleNeeded, SignInNeeded, StoreUnavailable
+from triggerer.errors import RoleNeeded, ServerBusy, SignInNeeded, StoreError, StoreUnavailable
 from triggerer.store.access.run_tokens import find_run_token
 from triggerer.store.access.secrets import RUN_PREFIX
-from triggerer.store.access.sessions import find_session
-from triggerer.store.access.tokens import find_token, mark_used
+from triggerer.store.access.sessions import find_session, session_counts
+from triggerer.store.access.tokens import find_token, mark_used, token_counts
 
 if TYPE_CHECKING:
     from triggerer.api.context import ApiContext
@@ -131,6 +131,20 @@ class Guard:
             sees_payloads=ORDER.index(known) >= ORDER.index(lowest),
             request_id=connection.scope["state"].get("request_id", ""),
         )
+
+
+async def still_counts(context: ApiContext, access: Access) -> bool:
+    """Return whether the token or session of an open stream still counts. While the database is away, it does."""
+    key = b"" if access.run is None else await context.service_key()
+    kind, _, found_id = access.via.partition(":")
+    try:
+        async with context.use.reading() as session:
+            if access.run is not None:
+                return await find_run_token(session, key, access.run.token) is not None
+            check = session_counts if kind == "session" else token_counts
+            return await check(session, found_id)
+    except (StoreError, ServerBusy):
+        return True
 
 
 def is_unsafe(connection: Connection) -> bool:

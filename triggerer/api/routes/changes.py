@@ -10,8 +10,10 @@ import orjson
 from litestar import Router
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
+from triggerer.api.access.authorizing import still_counts
+from triggerer.api.access.roles import Access
 from triggerer.api.context import ApiContext
-from triggerer.api.parameters import Api
+from triggerer.api.parameters import Api, Caller
 from triggerer.api.routing import reads
 from triggerer.store.database.wakeups.signals import ALL, Signal, Subscription
 
@@ -32,26 +34,30 @@ _TOPICS: Final = {
 
 
 @reads("/changes", media_type="text/event-stream")
-async def changes(api: Api) -> ServerSentEvent:
+async def changes(api: Api, access: Caller) -> ServerSentEvent:
     """Send hints as server-sent events, at most one a second.
 
     An event `changes` has the data `{"runs": ["dag_a"], "events": [...], "dags": [...], "streams": ["<id>"],
     "backfills": [...]}` with DAG ids, or ids of streams; `["*"]` means any. An event `alive` comes every 15 seconds.
-    The stream ends after an hour, or when the server stops; ask again.
+    The stream ends after an hour, when the server stops, or when the token no longer counts; ask again.
     """
     api.refuse_followers(_MOST_STREAMS)
-    return ServerSentEvent(hints(api))
+    return ServerSentEvent(hints(api, access))
 
 
-async def hints(api: ApiContext) -> AsyncIterator[ServerSentEventMessage]:
+async def hints(api: ApiContext, access: Access) -> AsyncIterator[ServerSentEventMessage]:
     """Yield the events of one stream."""
     with (
         api.following(_MOST_STREAMS),
         api.database.wakeups.subscribe(*_TOPICS) as subscription,
     ):
-        deadline = anyio.current_time() + _LONGEST_S
+        began = looked_at = anyio.current_time()
         yield ServerSentEventMessage(event="alive", data="{}", retry=2000)
-        while not api.closing.is_set() and anyio.current_time() < deadline:
+        while not api.closing.is_set() and anyio.current_time() < began + _LONGEST_S:
+            if anyio.current_time() >= looked_at + _HEARTBEAT_S:
+                looked_at = anyio.current_time()
+                if not await still_counts(api, access):
+                    return
             hint = await _next_hint(api, subscription)
             if hint:
                 yield ServerSentEventMessage(event="changes", data=orjson.dumps(hint).decode())

@@ -10,6 +10,8 @@ from litestar import Response, Router
 from litestar.params import QueryParameter
 from litestar.response import Stream
 
+from triggerer.api.access.authorizing import still_counts
+from triggerer.api.access.roles import Access
 from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
 from triggerer.api.parameters import Api, Caller, InPath
@@ -69,7 +71,7 @@ async def logs(
     }
     if follow:
         api.refuse_followers(_MOST_FOLLOWERS)
-        stream = _following(api, row, first.start)
+        stream = _following(api, access, row, first.start)
         return Stream(stream, media_type=_MEDIA_TYPE, headers=headers)  # type: ignore[return-value]
     if download:
         headers["Content-Disposition"] = 'attachment; filename="run.log"'
@@ -86,8 +88,13 @@ async def _find(api: ApiContext, dag_id: str, run_id: str) -> RunView:
     return found[0]
 
 
-async def _following(api: ApiContext, row: RunView, start: int) -> AsyncIterator[bytes]:
-    """Yield the log from `start` on as it grows, until the run has ended, the process stops, or an hour is over."""
+async def _following(
+    api: ApiContext, access: Access, row: RunView, start: int
+) -> AsyncIterator[bytes]:
+    """Yield the log from `start` on as it grows, until the run has ended, the process stops, or an hour is over.
+
+    The answer also ends when its reader may no longer read, for instance because the token was revoked.
+    """
     with api.following(_MOST_FOLLOWERS):
         looks = 0
         deadline = anyio.current_time() + _LONGEST_S
@@ -102,6 +109,8 @@ async def _following(api: ApiContext, row: RunView, start: int) -> AsyncIterator
                 return
             looks += 1
             if looks % _ASK_EVERY == 0:
+                if not await still_counts(api, access):
+                    return
                 try:
                     row = await _find(api, row.dag_id, row.run_id)
                 except ServerBusy:

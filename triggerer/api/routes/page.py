@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from litestar import Request, Response, Router
+from litestar.enums import MediaType
 
 from triggerer.api.gate import part
 from triggerer.api.parameters import InPath
@@ -58,7 +59,7 @@ def _document(request: Request[Any, Any, Any]) -> Response[bytes]:
     text = _NOT_BUILT if document is None else document.decode()
     prefix = str(request.scope["state"]["prefix"])
     text = text.replace(_BASE, f'<base href="{html.escape(prefix)}/">', 1)
-    return Response(text.encode(), media_type="text/html; charset=utf-8")
+    return Response(text.encode(), media_type=MediaType.HTML)
 
 
 @cache
@@ -75,7 +76,7 @@ def _read(name: str) -> bytes | None:
 @public("/docs/errors", include_in_schema=False)
 async def error_classes() -> Response[bytes]:
     """Describe every kind of error, with the anchors that problem details name."""
-    return Response(_errors_page(), media_type="text/html; charset=utf-8")
+    return Response(_errors_page(), media_type=MediaType.HTML)
 
 
 @cache

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.access.secrets import digest_of, new_secret
@@ -50,12 +50,21 @@ async def open_session(
 
 async def find_session(session: AsyncSession, secret: str) -> KnownSession | None:
     """Return the session if it has not ended, and its token still counts."""
+    return await _find(session, ApiSession.digest == digest_of(secret))
+
+
+async def session_counts(session: AsyncSession, session_id: str) -> bool:
+    """Return whether the session with this id has not ended, and its token still counts."""
+    return await _find(session, ApiSession.digest.startswith(session_id)) is not None
+
+
+async def _find(session: AsyncSession, which: ColumnElement[bool]) -> KnownSession | None:
     query = (
         select(ApiSession, ApiToken.revoked_at, ApiToken.expires_at)
         .outerjoin(ApiToken, ApiToken.id == ApiSession.token_id)
-        .where(ApiSession.digest == digest_of(secret))
+        .where(which)
     )
-    found = (await session.execute(query)).one_or_none()
+    found = (await session.execute(query.limit(1))).one_or_none()
     if found is None:
         return None
     row, revoked_at, token_expires_at = found

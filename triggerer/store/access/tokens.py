@@ -82,10 +82,20 @@ async def find_token(session: AsyncSession, token: str) -> KnownToken | None:
     if row is None or not hmac.compare_digest(row.digest, digest_of(token)):
         return None
     now = await database_now(session)
-    if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now):
+    if not _counts(row, now):
         return None
     is_stale = row.last_used_at is None or now - row.last_used_at >= _USE_GRAIN
     return KnownToken(row.id, row.name, row.role, is_stale)
+
+
+async def token_counts(session: AsyncSession, token_id: str) -> bool:
+    """Return whether the token with this id is neither revoked nor expired."""
+    row = await session.get(ApiToken, token_id)
+    return row is not None and _counts(row, await database_now(session))
+
+
+def _counts(row: ApiToken, now: datetime) -> bool:
+    return row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
 
 
 async def mark_used(session: AsyncSession, token_id: str) -> None:
