@@ -1,11 +1,11 @@
 """Asset events from files that appear in a directory and are deleted.
 
 A file is claimed before its event is made, and deleted only after the event is durable; see `claiming.py`. If the
-service stops in between, it finds the claimed file again, under the same idempotency key. A file
-that is still being written fires too: write it under another name, and rename it when it is complete.
+service stops in between, it finds the claimed file again, under the same idempotency key. A file that is still being
+written fires too, so write a file under another name, and rename it when it is complete.
 
-A file that a subclass's filter rejects, and that no filter failed, is moved into `.rejected` in the same directory,
-which no scan reads. (A broker still has a message that was rejected; a deleted file would be lost.)
+A file that a subclass's filter rejects, and that no filter failed, is moved into `.rejected` in the same directory, so
+that it is not lost. No scan reads this folder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LET_WRITE: Final = "let the user that the service runs as write in it"
 
 
 class Sighting:
-    """The names of a directory's files. Filters add the names that they wait for to `wanted`; these files come next."""
+    """The names of a directory's files. Filters add their own names to `wanted`, and these files are delivered next."""
 
     __slots__ = ("answered", "names", "wanted")
 
@@ -61,7 +61,7 @@ class Sighting:
         self.answered = anyio.Event()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Names added to a copy would be lost, and no file would ever fire.
+        # Refuse copies: names that are added to a copy would be lost, and no file would ever fire.
         raise TypeError("a filter has to change it in place")
 
 
@@ -107,7 +107,7 @@ class FilesProducer(SharedStreamProducer):
             await anyio.sleep(self._poke_interval)
 
     async def _look(self) -> set[str]:
-        """Return the names that may be delivered; none while the directory cannot be read, which is logged once."""
+        """Return the names that may be delivered. None while the directory cannot be read, which is logged once."""
         try:
             names: set[str] = await self._in_thread(list_names, self._directory, self._only)
         except OSError as error:
@@ -135,7 +135,7 @@ class FilesProducer(SharedStreamProducer):
                 hint=_LET_WRITE,
             )
         for name in failures.keys() - self._unclaimable:
-            # For example a file of another owner; the other files continue.
+            # For example, the file belongs to another user. The other files continue.
             logger.error(
                 "%s cannot be claimed (renamed), so it does not fire: %s",
                 self._directory / name,
@@ -170,7 +170,7 @@ class FilesProducer(SharedStreamProducer):
         except FileNotFoundError:
             logger.info("%s no longer exists; somebody else removed it", found.claimed)
         except OSError as error:
-            # The file is resolved, and its key keeps it from firing again. Each scan tries again to remove it.
+            # The file is resolved, and does not fire again because of its key. Each scan tries again to remove it.
             if found.claim not in self._undeletable:
                 logger.error("%s cannot be removed: %s", found.claimed, error.strerror)
             self._undeletable[found.claim] = is_rejected
@@ -206,13 +206,13 @@ class _FileDeleteTrigger(BaseEventTrigger):
         try:
             await to_thread.run_sync(list_names, self._directory, None, abandon_on_cancel=True)
         except OSError as error:
-            # No refusal: the watcher waits for the directory, which may exist where the service runs.
+            # This is no refusal, because the directory may exist on the service's machine. The watcher waits for it.
             raise BrokerUnavailable(
                 f"the directory {self._directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",
             ) from error
         if not os.access(self._directory, _MAY_CLAIM):
-            # No refusal either: the service may run as another user.
+            # This is no refusal, because the service may run as another user.
             raise BrokerUnavailable(
                 f"files in the directory {self._directory} cannot be renamed and deleted by this user",
                 hint=_LET_WRITE,

@@ -44,7 +44,7 @@ class HttpPollTrigger(MessageTrigger):
             change. None: the whole item is the key, so that a changed item fires.
         cursor: `{"path": …, "param": …}`: the value at that path of an answer becomes that parameter of the next query.
             While an answer has new items and a new cursor, the next request follows at once.
-        first: Whether the content at the start of the stream fires: "all" or "skip".
+        first: "all": the content at the start of the stream fires. "skip": it does not.
         match, decode, extra, partition_key: See `MessageTrigger`; they are about the item. The default `extra` has
             `value`, `url`, `item_key` (a digest if there is none) and `timestamp`: when the item was first seen, in
             milliseconds.
@@ -143,7 +143,7 @@ class HttpPollTrigger(MessageTrigger):
         )
 
     def _settings(self) -> HttpSettings:
-        # Not at the top: a DAG file that is parsed needs no settings, and no pydantic.
+        # Imported here: parsing a DAG file needs no settings, and no pydantic.
         from producers.http.settings import HttpSettings
 
         return HttpSettings.load(self.connection)

@@ -143,7 +143,7 @@ class KafkaEventTrigger(MessageTrigger):
 
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
         if isinstance(message, KafkaMessage):
-            # As below in half the time, because this runs for each event.
+            # This gives the same result as the code below in half the time, and is called for each event.
             topic, partition = message.lane.partition
             key = message.key
             return {
@@ -169,8 +169,8 @@ class KafkaRangeTrigger(BaseEventTrigger):
     `triggerer.kafka_ranges`. Each offset is in exactly one event of a watcher. The watcher's position is stored with
     the events, and survives changed arguments. It has no consumer group.
 
-    If retention has deleted offsets before they were in an event, the next event has `deleted`, their number. If a log
-    was cut, the next event has `rewound_from`: the lost messages' offsets up to there are used again.
+    If retention has deleted offsets before they were in an event, the next event has their number as `deleted`. If a
+    log was cut, the next event has `rewound_from`: offsets from `from` up to there are used again, for other messages.
 
     Args:
         topics: As for `KafkaEventTrigger`.

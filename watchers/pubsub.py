@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class PubSubEventTrigger(MessageTrigger):
     """Fires for each message of a subscription that meets `match`.
 
-    Watchers with equal subscription and connection share one stream. A name, and the path of the same subscription, are
-    one stream where the connection states its `project`. Where it does not, write a subscription in one way only: which
-    project the credentials have is not known here, so they are two streams, and each gets a part of the messages.
+    Watchers with equal subscription and connection share one stream. If the connection has a `project`, a
+    subscription's name and path are one stream. If it has none, the project of the credentials is not known here. Then
+    name and path are two streams, and each gets a part of the messages, so write the subscription in one way only.
 
     Args:
         subscription: A name in the connection's project, or `projects/<project>/subscriptions/<name>`.
@@ -69,9 +69,9 @@ class PubSubEventTrigger(MessageTrigger):
         )
 
     def shared_stream_key(self) -> Hashable:
-        """Raises `ConfigurationError` where a path is given and the connection cannot be read.
+        """Raises `ConfigurationError` if a path is given and the connection cannot be read.
 
-        Else the key, which several processes compute, would depend on which of them can read it.
+        Otherwise the key, which several processes compute, would depend on which of them can read the connection.
         """
         return ("pubsub", self.connection, self._short_name())
 
@@ -79,7 +79,7 @@ class PubSubEventTrigger(MessageTrigger):
         return describe_source("pubsub", self._short_name(), connection=self.connection)
 
     def _short_name(self) -> str:
-        """The name alone of a subscription in the connection's own project, so that all ways to write it are one."""
+        """The subscription without the connection's own project, so that name and path give one stream."""
         match self.subscription.split("/"):
             case ["projects", project, "subscriptions", name] if project == get_connection(
                 self.connection
@@ -88,7 +88,7 @@ class PubSubEventTrigger(MessageTrigger):
         return self.subscription
 
     async def check_source(self) -> None:
-        # Not at the top, here and below: a DAG file that is parsed needs no client library.
+        # Imported here and below: parsing a DAG file needs no client library.
         from producers.pubsub import check_subscription
 
         await check_subscription(self._settings(), self.subscription)
@@ -116,7 +116,7 @@ class PubSubEventTrigger(MessageTrigger):
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
         as_extra: Callable[[Any], dict[str, Any]] | None = getattr(message, "as_extra", None)
         if as_extra is not None:
-            # The producer's own message, as it comes live: the same, in a third of the time.
+            # This is the live producer's own message. This way has the same result in a third of the time.
             return as_extra(value)
         position = message.position
         return {

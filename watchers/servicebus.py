@@ -29,7 +29,7 @@ _SUBSCRIPTION = re.compile(r"(.+)/subscriptions/([^/]+)", re.IGNORECASE)
 
 
 def _of_path(path: str) -> tuple[str | None, str | None, str | None]:
-    """Queue, topic and subscription that the path of an entity names."""
+    """Return the queue, the topic and the subscription in the path of an entity."""
     found = _SUBSCRIPTION.fullmatch(path)
     return (path, None, None) if found is None else (None, found[1], found[2])
 
@@ -37,8 +37,8 @@ def _of_path(path: str) -> tuple[str | None, str | None, str | None]:
 class ServiceBusEventTrigger(MessageTrigger):
     """Fires for each message of a queue, or of a subscription of a topic, that meets `match`.
 
-    Watchers with equal queue, topic, subscription and connection share a stream. Whether there are sessions is found
-    out when the stream is opened.
+    Watchers with equal queue, topic, subscription and connection share a stream. When the stream is opened, it finds
+    out whether the entity has sessions.
 
     Args:
         queue: The name of a queue; or the path of a subscription, `<topic>/subscriptions/<subscription>`; or
@@ -84,7 +84,7 @@ class ServiceBusEventTrigger(MessageTrigger):
         self.topic = optional_text_argument(topic, "topic")
         self.subscription = optional_text_argument(subscription, "subscription")
         if any("://" in name for name in (self.queue, self.topic, self.subscription) if name):
-            # Not shown: it may be a connection string, with its key.
+            # Do not show the value: it may be a connection string with its key.
             raise DagError(
                 "the name of an entity has :// in it",
                 hint="a connection_string, or the namespace, belongs into [connections.servicebus]",
@@ -108,7 +108,7 @@ class ServiceBusEventTrigger(MessageTrigger):
         names = [name.lower() for name in (self.queue, self.topic, self.subscription) if name]
         path = "/".join(names)
         if self.queue is not None and "/" in path:
-            # Names of queues may have slashes: not the stream of a topic's subscription.
+            # A queue's name may have slashes, and must not be taken for the path of a topic's subscription.
             path = f"queue:{path}"
         return ("servicebus", self.connection, path)
 
@@ -118,7 +118,7 @@ class ServiceBusEventTrigger(MessageTrigger):
         return describe_source("servicebus", entity.lower(), connection=self.connection)
 
     async def check_source(self) -> None:
-        # Not at the top, here and below: a DAG file that is parsed needs no client library.
+        # Imported here and below: parsing a DAG file needs no client library.
         from producers.servicebus import check_entity
 
         await check_entity(self._settings(), self._entity())

@@ -1,7 +1,7 @@
-"""Tells whether a failed trigger works again or is only being tried. Synchronous, no I/O, no clock.
+"""Decides whether a failed trigger works again, or is only being tried. Synchronous, no I/O, no clock.
 
-A silent broker is noticed after half a minute, at each attempt. So a trigger that runs again is shown as failing until
-it has lasted longer than the attempt before.
+In each attempt, a silent broker is noticed after half a minute. So a trigger that was started again is shown as failing
+until its attempt has lasted longer than the one before.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: How long that attempt lasted; 0 if it had succeeded before it failed.
-        works_at: When the present attempt counts as a success; None: there is none.
+        lasted: How long that attempt lasted. 0: the attempt had counted as a success before it failed.
+        works_at: When the present attempt counts as a success. None: there is no present attempt.
     """
 
     error: BaseException | None
@@ -34,7 +34,7 @@ class Attempts:
     """The attempts of a host's triggers after a failure. Instants are seconds of one monotonic clock.
 
     Args:
-        healthy_after_s: An attempt of this length is a success. 0: each attempt is one at once.
+        healthy_after_s: An attempt of this length is a success. 0: each attempt is a success at once.
     """
 
     def __init__(self, healthy_after_s: float) -> None:
@@ -58,7 +58,7 @@ class Attempts:
                 lasted = now - began_at
                 lasted = 0.0 if lasted >= self._healthy_after_s else lasted
             else:
-                # It could not even be made.
+                # The trigger could not even be made.
                 lasted = 0.0 if failed is None else failed.lasted
             self._failed[member] = _Failed(member.error, lasted)
         else:
@@ -66,19 +66,19 @@ class Attempts:
             self._failed.pop(member, None)
 
     def error_before(self, member: Member) -> BaseException | None:
-        """Return the error of the last attempt, while the present one does not count as a success."""
+        """Return the error of the last attempt, until the present attempt counts as a success."""
         failed = self._failed.get(member)
         return None if failed is None else failed.error
 
     def next_at(self) -> float | None:
-        """Return when `take_working` has something to return; None: no trigger is being tried."""
+        """Return the time of the next success, see `take_working`. None: no trigger is being tried."""
         return min(
             (one.works_at for one in self._failed.values() if one.works_at is not None),
             default=None,
         )
 
     def take_working(self, now: float) -> list[Member]:
-        """Return, and forget, the members whose present attempt counts as a success now."""
+        """Remove and return the members whose present attempt counts as a success now."""
         working = [
             member
             for member, failed in self._failed.items()

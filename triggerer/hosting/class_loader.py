@@ -1,4 +1,4 @@
-"""Loads trigger classes in threads, so that importing users' modules does not hold up the event loop."""
+"""Loads trigger classes in threads, so that importing users' modules does not block the event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triggerer.synchronization import Notifier
 _log = structlog.get_logger(__name__)
 
 _TURN_S: Final = 1.0
-"""How long a class is loaded alone; then the next load begins beside it."""
+"""After this time, the next load begins although this one has not ended."""
 
 TriggerLoader = Callable[[str], type[BaseEventTrigger]]
 """Turns a class path into the class; may raise any error of the plugin's module."""
@@ -29,7 +29,7 @@ Loaded = type[BaseEventTrigger] | Exception
 """A class, or the error of its load."""
 
 StartLoad = Callable[[Callable[[], Loaded], Callable[[Loaded], None]], None]
-"""Calls the first function anywhere, and, on the event loop's thread, the second with the first one's result."""
+"""Calls the first function in any thread, and then, on the event loop, the second function with the first's result."""
 
 
 class ClassLoad:
@@ -42,14 +42,14 @@ class ClassLoad:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the load has ended, or has taken too long."""
+        """True if the load has ended, or has taken too long."""
         return self._settled.is_set()
 
     async def wait_until_settled(self) -> None:
         await self._settled.wait()
 
     def settle(self, loaded: Loaded) -> None:
-        """Settle the load. Only the first answer counts."""
+        """Set the load's result. Only the first call has an effect."""
         if self._loaded is None:
             self._loaded = loaded
             self._settled.set()
@@ -69,8 +69,8 @@ class ClassLoad:
 class ClassLoader:
     """Loads one class after the other, because importing from the DAGs folder is not safe in several threads.
 
-    If a load takes its time, the next one begins beside it. A load that takes longer than `patience` settles with an
-    error; it is not begun a second time while it lasts. All methods belong to the event loop's thread.
+    If a load takes long, the next load begins before it has ended. A load that takes longer than `patience` gets an
+    error as its result, and is not begun again while it lasts. Call all methods on the event loop's thread.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ClassLoader:
         """Wakes all waiters when a load has settled."""
 
     def begin(self, classpath: str) -> ClassLoad:
-        """Load a class again, or join the load that is under way."""
+        """Load a class again. If the class is being loaded, return that load."""
         load = self._unended.get(classpath)
         if load is None:
             load = self._unended[classpath] = ClassLoad(classpath)
@@ -159,5 +159,5 @@ def _start_in_thread(perform: Callable[[], Loaded], end: Callable[[Loaded], None
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(end, loaded)
 
-    # A daemon: it cannot be ended, may be blocked for ever, and must not keep the process alive.
+    # The thread is a daemon: it cannot be ended, may be blocked for ever, and must not keep the process alive.
     threading.Thread(target=run, name="load-trigger-class", daemon=True).start()

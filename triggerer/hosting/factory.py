@@ -21,16 +21,15 @@ LOAD_TIMEOUT: Final = timedelta(seconds=30)
 
 
 class TriggerFactory:
-    """Loads a trigger's class, runs it where the settings place it, and gives it its arguments.
+    """Loads the classes of triggers and makes triggers, on the event loop or isolated, as the settings say.
 
-    The threads and processes of isolated triggers run for as long as the `async with` block lasts: the triggers end
-    first.
+    The threads and processes of isolated triggers end with the `async with` block. The triggers must end earlier.
 
     Args:
-        load_class: Called in a thread.
-        load_timeout: A stream opens without a trigger whose class takes longer than this to load.
-        ack_timeout: How long a watcher may take over a message; part of its trigger's promise.
-        start_load: None: in a thread.
+        load_class: Loads a class. Called in a thread.
+        load_timeout: If a class takes longer than this to load, its stream opens without the trigger.
+        ack_timeout: How long a watcher may need for a message. The trigger's promise depends on this.
+        start_load: Starts a load. None: start it in a thread.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class TriggerFactory:
         return PreparedTrigger(row, self.begin_load, self._isolation)
 
     def begin_load(self, row: TriggerRow) -> ClassLoad:
-        """Begin to load the row's class again, and to check its promise if its watchers ask for one."""
+        """Begin to load the row's class again. If its watchers demand a guarantee, the load also checks the promise."""
         if row.guarantee is None:
             return self.loader.begin(row.classpath)
         assert self._promises is not None, "enter the factory first"
@@ -76,9 +75,9 @@ class TriggerFactory:
 
 
 class PreparedTrigger:
-    """Makes one row's trigger, a new one at each call.
+    """Makes the trigger of one row, a new object at each call.
 
-    Before another call, wait for `load`: the class's file may have changed.
+    Before each further call, wait for a `load`, because the file of the class may have changed.
     """
 
     def __init__(

@@ -15,10 +15,10 @@ from triggerer.streams.supervision.promised_guarantee import promise_of, too_wea
 
 
 class PromiseCheck:
-    """Loads classes like a `ClassLoader`; the load fails if the trigger promises too little.
+    """Loads classes as a `ClassLoader` does. If the trigger promises too little, the load fails.
 
     Args:
-        tasks: Runs the checks; they end with it.
+        tasks: Runs the checks. They end with this task group.
     """
 
     def __init__(self, tasks: TaskGroup, loader: ClassLoader, *, ack_timeout: timedelta) -> None:

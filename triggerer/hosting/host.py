@@ -40,7 +40,7 @@ class HostSettings:
     """How an instance owns streams and gives them up."""
 
     lease: timedelta = timedelta(seconds=15)
-    """How long the streams of a dead instance stand still, by the database's clock."""
+    """After this time without a heartbeat, other instances take over the streams, by the database's clock."""
     heartbeat: timedelta = timedelta(seconds=3.75)
     """The interval between heartbeats."""
     retry: timedelta = timedelta(seconds=1.25)
@@ -48,9 +48,9 @@ class HostSettings:
     drain: timedelta = timedelta(seconds=10)
     """How long outstanding events may resolve when a stream goes to another instance or the service stops."""
     stall_threshold: timedelta = timedelta()
-    """How long the event loop may stand still before that is logged; zero: never, which suits a simulated loop."""
+    """If the event loop is blocked for longer than this, it is logged. Zero: never, for simulated loops."""
     healthy_after: timedelta = timedelta(seconds=60)
-    """After this time an attempt counts as a success, see `Attempts`. Zero: at once."""
+    """After this time an attempt counts as a success, see `Attempts`. Zero: each attempt is a success at once."""
     capacity: int = 1000
     """The most triggers that this instance hosts, equal for all instances of a database."""
 
@@ -58,9 +58,9 @@ class HostSettings:
 class TriggerHost:
     """Owns a fair share of the streams and hosts their triggers, for as long as `run` runs.
 
-    Changed triggers or streams wake it, and the heartbeat does. If the database refuses something, the host tries again
-    soon; the streams continue meanwhile, and their events wait in the recorder. When the instance's own lease
-    (`RuntimeContext.lease`) is over, the streams stop. They start again when a heartbeat succeeds.
+    The host acts when triggers or streams have changed, and at each heartbeat. If a statement of the database fails,
+    the host tries again soon. The streams continue meanwhile, and their events wait in the recorder. When the
+    instance's own lease (`RuntimeContext.lease`) is over, the streams stop. They start again when a heartbeat succeeds.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TriggerHost:
         Args:
             runtime: The context of the triggers.
             writers: The writers of positions and parked messages. A stream that starts again waits for them.
-            takes_over_at_once: Nobody else can be alive (SQLite), so the leases of the dead need not expire.
+            takes_over_at_once: True: no other instance can be alive (SQLite), so take over leases before they expire.
         """
         self._database = database
         self._instance_id = instance_id

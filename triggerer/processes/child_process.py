@@ -1,4 +1,4 @@
-"""The service's child processes: started, supervised, and ended together with their descendants."""
+"""Starts and supervises the service's child processes, and ends each of them with its descendants."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ _withheld: set[str] = set()
 
 
 def withhold_from_children(variables: Iterable[str]) -> None:
-    """Remove these environment variables, too, from the environment of all children that start from now on."""
+    """Remove these further environment variables from the environment of all children that start from now on."""
     _withheld.update(variables)
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child that runs users' code: without the settings that only the service needs.
+    """Return the environment of a child that executes users' code: without the settings that only the service needs.
 
-    The URL of the database, with its password, is one of those settings. Connections stay, because triggers and tasks
-    read them.
+    The database's URL with its password is such a setting. Connections stay, because triggers and tasks read them.
     """
     return {
         name: value
@@ -44,8 +43,8 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
 class ChildProcess:
     """One `python -m <module>`, from `start` to `aclose`.
 
-    The process leads a process group of its own, which is killed as a whole. The kernel also kills the group when this
-    process dies in any way. The module must first call `triggerer.processes.ipc.connect_to_parent`.
+    The child leads its own process group, which is killed as a whole. If the parent dies in any way, the kernel kills
+    the group. The module must first call `triggerer.processes.ipc.connect_to_parent`.
 
     Attributes:
         channel: Connects to the child.
@@ -76,20 +75,20 @@ class ChildProcess:
         """Start `python -m <module>`.
 
         Args:
-            lifelines: Reading ends of pipes. The group is also killed when the last writer of one of them has ended.
-            captures_output: Store the end of the child's output in `output`. Otherwise the child writes to our standard
-                error.
-            inherits: Further descriptors, which have the same numbers in the child.
+            lifelines: Reading ends of pipes. When all writers of one of these pipes have ended, the group is killed.
+            captures_output: True: store the end of the child's output in `output`. False: the child writes to the
+                standard error of this process.
+            inherits: Further descriptors that the child inherits, with equal numbers.
         Raises:
             OSError: The process cannot be started.
         """
         async with AsyncExitStack() as ours:
-            # The child's ends are closed here once the child has them.
+            # Close the child's ends in this process once the child has inherited them.
             with ExitStack() as theirs:
                 channel, socket = await Channel.open()
                 ours.push_async_callback(channel.aclose)
                 theirs.enter_context(socket)
-                # Nobody writes to this pipe. The kernel closes our end when this process dies.
+                # No process writes to this pipe. The child notices our death because the kernel closes our end.
                 lifeline, end = os.pipe()
                 ours.callback(os.close, end)
                 theirs.callback(os.close, lifeline)
@@ -119,7 +118,7 @@ class ChildProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Negative: the signal that killed it. None: the process has not ended, or nobody has waited for it."""
+        """The exit code. Negative: the number of the signal that killed the process. None: `wait` has not returned."""
         return self._leader.returncode
 
     @property
@@ -128,10 +127,10 @@ class ChildProcess:
         return self._output.decode("utf-8", "replace").strip()
 
     async def supervise(self) -> None:
-        """Read the output and notice the end of the process. Run this from `start` until just before `aclose`.
+        """Read the output and wait for the end of the process. Run this from `start` until just before `aclose`.
 
-        After the end, `receive` returns only frames that were already sent, even if a process that left the group still
-        has the other end of the channel.
+        After that end, `receive` returns only frames that were already sent, even if a process that has left the group
+        still has the other end of the channel.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read_output)
@@ -188,7 +187,7 @@ class ChildProcess:
     async def aclose(self, grace_s: float = 0.0) -> None:
         """Kill the group unless it ends within `grace_s`, and release everything that `start` has opened.
 
-        Cancellation: The work is completed nevertheless, within `grace_s` and some seconds.
+        Cancellation: The group is ended nevertheless, within `grace_s` and some seconds.
         """
         if grace_s > 0:
             with anyio.move_on_after(grace_s, shield=True):

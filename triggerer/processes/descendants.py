@@ -1,7 +1,7 @@
-"""Finds and ends the descendants of a process, also those that left its process group.
+"""Finds and ends all descendants of a process, even if they have left its process group.
 
-With `adopt_orphans` a process becomes the parent of every descendant whose own parent has ended. So nothing that a
-child leaves behind can escape: not a daemon that forked twice, and not one with a session of its own.
+With `adopt_orphans` a process becomes the parent of every descendant whose own parent has ended. So no descendant can
+escape, not even a daemon that has forked twice or has its own session.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def children_of(pid: int) -> list[int]:
             found += map(int, (thread / "children").read_text().split())
         except FileNotFoundError:
             if thread.exists():
-                # This kernel has no such list. Ask every process for its parent.
+                # This kernel has no list of children. Read the parent of every process instead.
                 return _children_by_parent(pid)
         except OSError:
             # The thread has just ended.
@@ -62,12 +62,12 @@ def _children_by_parent(pid: int) -> list[int]:
 def end_children(
     kept: Callable[[], Collection[int]], *, reap: Callable[[], None], within_s: float
 ) -> list[int]:
-    """Kill this process's children except `kept`, and then those that it thereby adopts, until none is left.
+    """Kill this process's children except `kept`. Their own children are then adopted and killed too.
 
     Args:
-        reap: Waits for children that have ended, without blocking.
+        reap: Reaps the children that have ended, without blocking.
     Returns:
-        The children that were still there after `within_s`, such as one that waits for a file system that hangs.
+        The children that are still there after `within_s`, for instance because a file system hangs.
     """
     deadline = time.monotonic() + within_s
     while True:

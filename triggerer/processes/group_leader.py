@@ -1,4 +1,4 @@
-"""A process that leads a process group of its own, and the ways to end both."""
+"""Starts a process that leads its own process group, and ends both."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ STANDARD_ERROR: Final = 2
 class GroupLeader:
     """A child process with its process group. A kill never hits a stranger that received a reused process id.
 
-    The kernel does not reuse a process id before the process has been reaped and its group is empty. asyncio reaps a
-    process as soon as it has ended, but its group may need killing much later. So this class alone reaps the process,
-    directly after it has killed the group.
+    The kernel does not reuse a process id before the process has been reaped and its group is empty. asyncio would reap
+    the process as soon as it has ended, and its group might have to be killed later. So only this class reaps the
+    process, directly after it has killed the group.
 
     Args:
         output: The descriptor for standard output and standard error. The default keeps the output of users' code out
@@ -42,7 +42,7 @@ class GroupLeader:
             stderr=output,
             pass_fds=pass_fds,
             env=env,
-            # Its own session: the group can be killed as a whole, and Ctrl-C in our terminal does not reach it.
+            # With its own session, the group can be killed as a whole, and Ctrl-C in our terminal does not reach it.
             start_new_session=True,
         )
         self.pid: Final = self._process.pid
@@ -56,7 +56,7 @@ class GroupLeader:
 
     @property
     def returncode(self) -> int | None:
-        """Negative: the signal that killed it. None: the process has not ended, or nobody has called `wait`."""
+        """The exit code. Negative: the number of the signal that killed the process. None: `wait` has not returned."""
         return self._process.returncode
 
     async def wait(self) -> int:

@@ -27,11 +27,11 @@ _HEADER: Final = struct.Struct("!4sI")
 # The start of a frame. Other writers of the channel will not produce it by chance.
 _MAGIC: Final = b"\xf7TRG"
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
-"""Far above what a run of a hundred thousand events reports."""
+"""The most bytes of a frame, many times the report of a run with a hundred thousand events."""
 _AT_ONCE: Final = 64 * 1024
 _DESCRIPTORS_AT_ONCE: Final = 16
 _STALL_S: Final = 60.0
-"""The rest of a frame counts as lost if nothing arrives for this time."""
+"""If a frame is incomplete and no byte arrives for this time, its rest counts as lost."""
 
 
 class ChannelClosed(Exception):
@@ -47,7 +47,7 @@ class ChannelClosed(Exception):
 
 
 class MalformedFrame(ChannelClosed):
-    """The child sent bytes that are no frame, or a frame that it may not send. Nothing after them can be read.
+    """The child sent bytes that are no frame, or a frame that it may not send. Later frames cannot be read.
 
     The receiver must end the child.
     """
@@ -105,7 +105,7 @@ class Channel:
     """The service's end. One task may send while another receives.
 
     Attributes:
-        accepts_descriptors: Set it to True for a child that sends descriptors, and is trusted with it.
+        accepts_descriptors: Set this to True for a trusted child that sends descriptors.
         descriptors: The descriptors that came with the received frames, in order. The receiver must close them.
     """
 
@@ -125,7 +125,7 @@ class Channel:
 
     @classmethod
     async def over(cls, descriptor: int) -> Channel:
-        """Return our end of a connected socket, which is closed with it."""
+        """Return the channel over a connected socket. Closing the channel closes the socket."""
         ours = socket.socket(fileno=descriptor)
         ours.set_inheritable(False)
         ours.setblocking(False)
@@ -221,7 +221,7 @@ class ChildChannel:
         return bool(self._received)
 
     def fileno(self) -> int:
-        """Return the descriptor for `select`, which misses frames that arrived together with the last one received."""
+        """Return the descriptor for `select`. A frame that arrived together with the last one is not reported by it."""
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
@@ -292,8 +292,8 @@ def connect_to_parent() -> ChildChannel:
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:
-        # The receiver of the signal belongs to the open file, not to the descriptor. An inherited descriptor would
-        # signal the last process that asked, so open the pipe again.
+        # The kernel stores the receiver of the signal with the open file, and an inherited descriptor shares that file
+        # with its parent. So open the pipe again.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

@@ -16,12 +16,12 @@ _armed_by = 0
 def die_with_writer(lifeline: int) -> None:
     """Make the kernel kill this process and its process group when the process at a pipe's other end is gone.
 
-    No code of ours has to run for it, because users' code may hold the interpreter's lock then. A parent-death signal
-    (prctl(2)) would kill this process alone, and not its descendants.
+    This needs no code of ours at that moment, because users' code may have the interpreter's lock then. A parent-death
+    signal (prctl(2)) would kill only this process, and not its descendants.
 
     Args:
-        lifeline: The reading end of a pipe. Nobody else has opened it, nobody writes to the pipe, and only that process
-            has the other end. This process must lead its group.
+        lifeline: The reading end of a pipe. No other process has opened it, no process writes to the pipe, and only the
+            other process has the other end. This process must lead its group.
     """
     global _armed_by  # noqa: PLW0603
     os.set_inheritable(lifeline, False)
@@ -47,7 +47,7 @@ def open_again(path: str) -> int:
 
 
 def arm_again() -> None:
-    """Arm the inherited lifelines for this process, which was forked, and leads a process group of its own now."""
+    """Arm the inherited lifelines again, in a forked process that leads its own process group now."""
     inherited = _armed.copy()
     _armed.clear()
     for lifeline in inherited:

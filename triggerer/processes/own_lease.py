@@ -1,8 +1,8 @@
 """A lease from its owner's view: how long the owner may act, by the owner's own clock.
 
-Others take over a lease that has expired by the database's clock. The owner may be unable to ask the database. It may
-also not run at all for a while: stopped, suspended, or blocked by a call. So the owner checks its own clock before it
-acts, and stops a margin earlier. The clock is `CLOCK_BOOTTIME`, which also counts the time of a suspended machine.
+Other instances take over a lease that has expired by the database's clock. The owner may be unable to ask the database,
+or may be frozen for a while: stopped, suspended, or blocked by a call. So before it acts, the owner checks its own
+clock, and it stops a margin earlier. The clock is `CLOCK_BOOTTIME`, which also counts the time of a suspended machine.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class OwnLease:
     """How long the owner of a lease may act. For one event loop.
 
     Args:
-        duration: The time until others may take over the lease after an extension, by the database's clock.
-        margin: The fraction of `duration` at its end when the owner no longer acts. It covers work under way, and
-            clocks that differ in speed.
-        clock: Returns seconds. It must go on while this process does not run.
+        duration: The time from an extension until other instances may take over the lease, by the database's clock.
+        margin: The last fraction of `duration`, in which the owner no longer acts. It allows for unfinished work, and
+            for clocks that differ in speed.
+        clock: Returns seconds. The clock must continue while this process does not run.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class OwnLease:
 
     @property
     def is_over(self) -> bool:
-        """True if the owner may not act until the next extension. A new lease is over until the first one."""
+        """True if the owner may not act until the next extension. A new lease is over until its first extension."""
         return self.now() >= self._ends_at
 
     @property
@@ -63,13 +63,13 @@ class OwnLease:
         """Record that the database has extended the lease.
 
         Args:
-            asked_at: The time of `clock` before the request was sent. The database began to count later.
+            asked_at: The time of `clock` before the request was sent. The extension begins later at the database.
         """
         self._ends_at = max(self._ends_at, asked_at + self._usable_s)
         self._extended.notify_all()
 
     async def wait_until_over(self) -> None:
-        """Return once the lease is over. After a suspension this may take the time that was left before it."""
+        """Return once the lease is over. After a suspension this may be late, by the time that was left before."""
         while (left := self._ends_at - self.now()) > 0:
             with anyio.move_on_after(None if left == _NEVER else left):
                 await self._extended.wait()

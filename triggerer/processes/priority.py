@@ -14,8 +14,8 @@ _TRIES: Final = 20
 def give_way(niceness: int) -> None:
     """Raise the niceness of this process, which leads a session, and of its descendants.
 
-    With autogroups (sched(7)) Linux schedules sessions. The niceness of a process then counts only within its session,
-    and the session has a niceness of its own. So this raises both. It leaves the session's niceness alone on other
+    With autogroups (sched(7)) Linux schedules sessions. Then a process's niceness counts only within its session, and
+    the session has its own niceness. So this function raises both. The session's niceness does not change on other
     systems, without permission, or if other processes keep changing autogroups for two seconds.
     """
     os.nice(niceness)

@@ -25,9 +25,9 @@ _STANDARD_ERROR: Final = 2
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, while no service listens for signals.
 
-    It must be a subclass. If a plain `KeyboardInterrupt` leaves code that was compiled from a string, such as the
-    methods of a dataclass, CPython later ends by the signal and ignores our exit code (`run_eval_code_obj` in its
-    pythonrun.c).
+    This is a subclass, because of CPython: if a plain `KeyboardInterrupt` leaves code that was compiled from a string,
+    such as the methods of a dataclass, CPython later ends by the signal and ignores our exit code (`run_eval_code_obj`
+    in pythonrun.c).
     """
 
 
@@ -52,7 +52,7 @@ def leave_when_told(exit_code: int, *signums: int) -> None:
 
 @contextmanager
 def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
-    """Within the block the first of these signals calls `tell`, and a second one ends the process at once.
+    """During the block, the first of these signals calls `tell`, and a second signal ends the process at once.
 
     A second SIGHUP is ignored, because shell and kernel both send one.
 
@@ -109,7 +109,7 @@ def _ignore(signum: int) -> None:
 
 def _exit_on_the_spot(signum: int) -> NoReturn:
     try:
-        # Not through sys.stderr: the signal may have interrupted a write to it.
+        # Do not use sys.stderr: the signal may have interrupted a write to it.
         if os.isatty(_STANDARD_ERROR):
             os.write(_STANDARD_ERROR, b"\x1b[?25h\n")  # a live display has hidden the cursor
     finally:

@@ -1,8 +1,8 @@
 """The parts of Airflow that we use, imported when the first trigger needs them.
 
-Importing Airflow takes seconds and creates its home directory, so it is not imported without need. Two private names
-are used: through them Airflow's `reject_shared_stream_event` finds the open event. A release without them is refused;
-otherwise rejections would silently do nothing.
+Importing Airflow takes seconds and creates its home directory, so Airflow is imported only when it is needed. This
+module uses two private names of Airflow, through which `reject_shared_stream_event` finds the open event. A release
+without these names is refused, because rejections would silently have no effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TRIED = "3.3.2"
 
 
 class Bridge:
-    """The classes of the Airflow that is installed. Made by `bridge`."""
+    """The classes of the installed Airflow. `bridge` makes this object."""
 
     def __init__(self) -> None:
         try:
@@ -45,13 +45,13 @@ class Bridge:
             ) from error
 
     def is_acknowledged(self, kind: type[Any]) -> bool:
-        """Whether the class overrides `create_shared_stream_producer`; Airflow decides it the same way."""
+        """Return whether the class overrides `create_shared_stream_producer`, which is also Airflow's own rule."""
         default = self.BaseEventTrigger.create_shared_stream_producer.__func__
         made_by: Any = getattr(kind, "create_shared_stream_producer")  # noqa: B009  (mypy: type has no such attribute)
         return getattr(made_by, "__func__", made_by) is not default
 
     def open_rejections(self) -> None:
-        """Have Airflow's `reject_shared_stream_event`, called in this task, reject the event that is open here."""
+        """From now on, Airflow's `reject_shared_stream_event`, called in this task, rejects the event that is open."""
         context = self._make_reject_context(group=_Rejections(), trigger_id=0, event_id=0)
         self._reject_context.set(context)
 
@@ -65,7 +65,7 @@ class _Rejections:
 
 @cache
 def bridge() -> Bridge:
-    """Import Airflow and have its hooks find the connections of our configuration.
+    """Import Airflow, and let its hooks find the connections of our configuration.
 
     Raises:
         PluginError: Airflow is missing, or its release is not supported.
@@ -76,7 +76,7 @@ def bridge() -> Bridge:
 
 
 def load_class(classpath: str) -> type[Any]:
-    """Return a trigger class of an installed provider package; nothing else is imported.
+    """Return a trigger class of an installed provider package. Classes of other packages are not imported.
 
     Raises:
         PluginError: The path is in no provider package, or is no event trigger.
@@ -99,7 +99,7 @@ def check_class(airflow: Bridge, found: object) -> type[Any]:
     """Return `found` if it is an Airflow event trigger.
 
     Raises:
-        PluginError: It is something else.
+        PluginError: `found` is no event trigger of Airflow.
     """
     if not isinstance(found, type) or not issubclass(found, airflow.BaseEventTrigger):
         raise PluginError(f"{found!r} is not a BaseEventTrigger of Airflow")

@@ -20,14 +20,14 @@ _CALLBACKS: Final = ("on_commit",)
 
 
 class TriggererConnections(BaseSecretsBackend):  # type: ignore[misc]  # Airflow is not there when types are checked
-    """Looks up connections in our configuration. Airflow searches its other sources for missing ones."""
+    """Looks up connections in our configuration. Airflow searches its other sources for a missing connection."""
 
     def get_connection(self, conn_id: str, team_name: str | None = None) -> Any:
         """Return Airflow's connection, or None: Airflow then tries `AIRFLOW_CONN_<ID>`."""
         try:
             settings = get_connection(conn_id)
         except ConfigurationError as error:
-            # Airflow tries its other sources, and its own error says only that there is none.
+            # Log the reason here, because Airflow's own error only says that there is no connection.
             logger.warning(
                 "Airflow's connection %r is not in the configuration: %s", conn_id, error
             )
@@ -61,7 +61,7 @@ def _librdkafka_name(name: str) -> str:
 
 
 def install() -> None:
-    """Make this the secrets backend of this process, unless Airflow's own configuration names one."""
+    """Make `TriggererConnections` the secrets backend of this process, unless Airflow's configuration names one."""
     for section, option in (("workers", "secrets_backend"), ("secrets", "backend")):
         if named := conf.get(section, option, fallback=None):
             logger.warning(

@@ -14,8 +14,8 @@ from watchers.airflow.threads import StreamThread
 class AirflowProducer(SharedStreamProducer):
     """Passes all calls on to an Airflow producer, with Airflow's classes for outcomes.
 
-    Airflow's producers have no idempotency keys, so that a redelivered message creates its asset events again. If a
-    producer has a `get_idempotency_key`, it is used.
+    Airflow's own producers have no idempotency keys, so a redelivered message makes its asset events again. If a
+    producer has a method `get_idempotency_key`, its keys are used.
     """
 
     def __init__(self, producer: Any, airflow: Bridge) -> None:
@@ -26,7 +26,7 @@ class AirflowProducer(SharedStreamProducer):
 
     @property
     def identifies(self) -> bool:
-        """Whether a message that comes again is recognised."""
+        """True if the producer has keys, so that a redelivered message is recognised."""
         return self._identify is not None
 
     async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:

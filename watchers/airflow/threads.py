@@ -1,4 +1,4 @@
-"""A thread for each stream, for what providers call through asgiref's `sync_to_async`."""
+"""A thread for each stream, for the blocking calls that providers make through asgiref's `sync_to_async`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StreamThread:
             self._sync_to_async.thread_sensitive_context.reset(token)
 
     def close(self) -> None:
-        """End the thread after its last call, without waiting for that."""
+        """Let the thread end after its last call. Do not wait for the end."""
         executor = self._sync_to_async.context_to_thread_executor.pop(self._context, None)
         if executor is not None:
             executor.shutdown(wait=False)

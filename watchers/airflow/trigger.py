@@ -31,9 +31,9 @@ class AirflowEventTrigger(BaseEventTrigger):
         AssetWatcher("orders", Orders(OrdersTrigger(topics=["orders"])))
 
     Args:
-        trigger: Airflow's trigger. It is made again from the result of its `serialize()`, as it will be when it runs.
+        trigger: Airflow's trigger. The service makes the trigger again from the result of its `serialize()`.
     Raises:
-        DagError: It is no event trigger, or its `serialize()` names another class.
+        DagError: `trigger` is no event trigger, or its `serialize()` names another class.
         PluginError: Airflow or the provider package is missing.
     """
 
@@ -95,7 +95,7 @@ class AirflowEventTrigger(BaseEventTrigger):
         facts = await super().describe_delivery(ask=ask)
         if facts.key is None:
             return facts
-        # Ours has the method, and asks Airflow's, which has it seldom.
+        # Our producer always has this method, so ask Airflow's producer, which seldom has it.
         producer = _make_producer(type(self), self.serialize()[1])
         try:
             return facts if producer.identifies else replace(facts, key=None)
@@ -157,7 +157,7 @@ class _Acknowledged(AirflowEventTrigger):
 async def _translated(
     shared_stream: AsyncIterator[Any], airflow: Bridge
 ) -> AsyncGenerator[Any, None]:
-    """Yield the stream's events, and raise our ack timeout as Airflow's, which the filter knows."""
+    """Yield the stream's events. Raise our ack timeout as Airflow's error, which the filter knows."""
     try:
         async for event in shared_stream:
             yield event
@@ -178,7 +178,7 @@ def _described(trigger: Any) -> tuple[str, dict[str, Any]]:
 def _check_same(trigger: Any, kind: type[Any], *, wraps: type[Any] | None) -> None:
     given = type(trigger)
     if given is not kind and (wraps is not None or issubclass(given, kind)):
-        # Otherwise it would silently run as its base class, with the base class's filter.
+        # Refuse this class: it would silently run as its base class, with the base class's filter.
         raise DagError(
             f"{given.__qualname__} would run as {kind.__qualname__}",
             hint=f"subclass AirflowEventTrigger with `wraps = {given.__qualname__}`",

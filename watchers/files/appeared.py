@@ -1,4 +1,4 @@
-"""Files that match patterns, as the producers for patterns see them and hand them to filters."""
+"""Files that match patterns: as a scan sees them, and as filters receive them."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ class SeenFile:
     size_bytes: int
     modified_ns: int
     is_link: bool
-    """The name is a symbolic link, and all else is what the link leads to."""
+    """True if the name is a symbolic link. Then all other fields are those of the link's target."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppearedFile:
-    """A file that fires: the raw event of the stream."""
+    """A file that fires. Filters receive this object."""
 
     name: str
-    """Its name in the directory, with surrogates for bytes that are not UTF-8."""
+    """The file's name in the directory, with surrogates for bytes that are not UTF-8."""
     path: Path
-    """Where its content is: in the directory, or where it was moved to."""
+    """The path of the file now: in the directory, or in the folder that it was moved to."""
     size_bytes: int
     modified_ns: int
     key: str
-    """Tells this appearance from every other."""
+    """The id of this appearance, different from that of every other appearance."""
     patterns: frozenset[str] | None
-    """The patterns that it is new for; None: all."""
+    """The patterns for which the file is new. None: all patterns."""
 
     @property
     def idempotency_key(self) -> str:
-        """Equal at each delivery of one appearance, and storable whatever bytes the path has."""
+        """The key of the appearance, equal at each delivery. It can be stored, whatever bytes the path has."""
         return f"{text_of(os.fsencode(self.path.parent / self.name))}#{self.key}"
 
 
 class PatternSighting:
-    """Asks the subscribers which patterns they wait for. Each filter adds its own; the files come next."""
+    """Asks the subscribers for their patterns. Each filter adds its own pattern. The files are delivered next."""
 
     __slots__ = ("answered", "patterns")
 

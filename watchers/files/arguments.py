@@ -15,7 +15,7 @@ def path_argument(value: Any, what: str) -> str:
     """Return a path in its shortest form.
 
     Raises:
-        DagError: It is no path, or a pattern.
+        DagError: The value is no path, or is a pattern.
     """
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise DagError(f"{what} must be a path, not {value!r}")
@@ -27,7 +27,7 @@ def interval_argument(value: Any) -> float:
     """Return `poke_interval` as a number of seconds.
 
     Raises:
-        DagError: It is no number above 0.
+        DagError: The value is no number above 0.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise DagError(f"poke_interval must be a number of seconds, not {value!r}")
@@ -37,10 +37,10 @@ def interval_argument(value: Any) -> float:
 
 
 def refuse_pattern(value: str | bytes, what: str) -> None:
-    """Refuse what the trigger would wait for in vain. A name with brackets may exist.
+    """Refuse a pattern, because no file has such a name. Brackets are allowed, because a file's name may have them.
 
     Raises:
-        DagError: It is a pattern.
+        DagError: The value is a pattern.
     """
     text = os.fsdecode(value)
     if not _GLOB.isdisjoint(text):

@@ -1,13 +1,15 @@
 """Moves files that match patterns out of a directory, so that each appearance fires once. Blocking I/O, no state.
 
-Before a file is moved, a marker is made in `.moving` in the same directory: a symbolic link, never followed, that is
-named by the appearance's id and whose text is the file's inode and new path. Making a link is one step, so that no
-marker is half-written. The file is then renamed to its new path in one step, its event is made, and after the event is
-durable the marker is deleted. After a crash, the next scan finds the marker and by it the file, under the same id: no
-file is lost, and none fires twice.
+1. A marker is made in `.moving` in the same directory: a symbolic link whose name is the appearance's id, and whose
+   text is the file's inode and new path. A link is made in one step, so no marker is half-written. The link is not
+   followed.
+2. The file is renamed to its new path in one step.
+3. Its event is made. Once the event is durable, the marker is deleted.
 
-The rename replaces nothing: an empty file is made exclusively under the new name first, and the rename replaces that.
-If the name is taken, the file gets its id into its new name.
+After a crash, the next scan finds the marker, and so the file with its id. So no file is lost or fires twice.
+
+The rename never replaces another file: first an empty file is made exclusively under the new name, and the rename
+replaces this file. If the name exists already, the new name also contains the id.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from watchers.files.claiming import REJECTED, make_folder, named_with, sync
 MOVING: Final = ".moving"
 _LONGEST_SUFFIX: Final = 20
 _STALE_NS: Final = 60 * 1_000_000_000
-"""After this age, no process is still about to move a marker's file."""
+"""A marker of this age whose file was not moved belongs to an interrupted move."""
 
 
 @dataclass(slots=True)
@@ -38,22 +40,22 @@ class Pending:
     moved: list[AppearedFile] = field(default_factory=list)
     """The files that were moved and not released, in the order of moving."""
     intended: dict[str, str] = field(default_factory=dict)
-    """The ids of moves that did not happen, by the marker's text."""
+    """The ids of moves that were not completed, by the marker's text."""
 
 
 def move(
     directory: Path, move_to: Path, files: Iterable[SeenFile], intended: Mapping[str, str]
 ) -> tuple[list[AppearedFile], dict[str, OSError]]:
-    """Move these files, in order; return them with their new paths, and the failures by name.
+    """Move these files, in order. Return them with their new paths, and the failures by name.
 
-    A file that was deleted or changed after the scan is skipped. `pending` finds moved files again until they are
-    released, also after a power failure.
+    A file that was deleted or changed after the scan is skipped. Until a moved file is released, `pending` finds it
+    again, even after a power failure.
 
     Args:
-        intended: The ids of interrupted moves, see `Pending`. They are used again: with two markers for one move, the
-            file would fire twice.
+        intended: The ids of interrupted moves, see `Pending`. A move uses its former id again, because with two markers
+            the file would fire twice.
     Raises:
-        OSError: Nothing was moved: a folder or a marker cannot be made.
+        OSError: A folder or a marker cannot be made. No file was moved.
     """
     markers = directory / MOVING
     make_folder(markers, like=directory)
@@ -93,7 +95,7 @@ def move(
 
 
 def _place(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path | None:
-    """Rename the file, replacing nothing; return its new path, or None if it has changed since it was seen."""
+    """Rename the file without replacing another, and return its new path. None: it has changed since the scan."""
     source, target = directory / file.name, move_to / file.name
     status = source.lstat()
     if not stat.S_ISREG(status.st_mode) or seen_file(file.name, status, is_link=False) != file:
@@ -101,7 +103,7 @@ def _place(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path | N
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        # The id is unique, and so is the name.
+        # The name with the id is unique.
         target = _unique(target, id_)
         source.rename(target)
         return target
@@ -174,10 +176,10 @@ def release(directory: Path, file: AppearedFile) -> None:
 
 
 def reject(directory: Path, file: AppearedFile) -> Path:
-    """Move a rejected file into `.rejected` in the directory, and delete its marker; return where the file is now.
+    """Move a rejected file into `.rejected` in the directory, and delete its marker. Return the file's new path.
 
     Raises:
-        FileNotFoundError: Somebody has removed the file.
+        FileNotFoundError: The file was removed meanwhile.
         OSError: The file cannot be moved.
     """
     folder = directory / REJECTED

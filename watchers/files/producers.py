@@ -1,7 +1,7 @@
 """The producers behind `FilePatternTrigger`: one moves the files that fire, the other remembers them.
 
-Each scan asks the subscribers for their patterns, so that one that joined later gets files that were there before. A
-file fires once two scans in a row have found it with the same size and time of modification.
+Each scan asks the subscribers for their patterns, so a subscriber that joins later also gets earlier files. A file
+fires once two scans in a row have found it with equal size and time of modification.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAY_MOVE: Final = os.R_OK | os.W_OK | os.X_OK
 
 
 class _PatternProducer(SharedStreamProducer):
-    """Scans a directory and delivers the steady files that match a pattern; a subclass says how a file is claimed."""
+    """Scans a directory, and delivers the steady files that match a pattern. A subclass claims and finishes files."""
 
     def __init__(self, directory: Path, *, poke_interval: float) -> None:
         self._directory = directory
@@ -63,9 +63,9 @@ class _PatternProducer(SharedStreamProducer):
             await anyio.sleep(self._poke_interval)
 
     async def _scan(self) -> list[SeenFile]:
-        """Return the files that are as the scan before found them, oldest first.
+        """Return the files that have not changed since the scan before, oldest first.
 
-        There are none while the directory cannot be read, which is logged once.
+        While the directory cannot be read, no file is returned. The error is logged once.
         """
         try:
             found: dict[str, SeenFile] = await self._in_thread(scan, self._directory)
@@ -87,7 +87,7 @@ class _PatternProducer(SharedStreamProducer):
         return sorted(steady, key=lambda file: (file.modified_ns, file.name))
 
     async def _forget(self, found: Mapping[str, SeenFile]) -> None:
-        """Forget what is known of files that are gone."""
+        """Forget the files that are gone."""
 
     async def _has_pending(self) -> bool:
         """Return whether files that were claimed before may still have to be delivered."""
@@ -116,14 +116,14 @@ class _PatternProducer(SharedStreamProducer):
 
     @abstractmethod
     async def _settle(self, file: AppearedFile) -> None:
-        """Let go of a file whose events are durable."""
+        """Finish a file whose events are durable."""
 
     @abstractmethod
     async def _reject(self, file: AppearedFile) -> None:
-        """Keep a file from firing again that the filters have rejected."""
+        """Finish a file that the filters have rejected, so that it does not fire again."""
 
     async def _settled(self) -> None:
-        """Make durable what `_settle` and `_reject` have noted of a batch."""
+        """Make the effects of `_settle` and `_reject` on a batch durable."""
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         return await to_thread.run_sync(
@@ -131,7 +131,7 @@ class _PatternProducer(SharedStreamProducer):
         )
 
     def get_advance_lane(self, broker_payload: PatternSighting | AppearedFile) -> Hashable:
-        """Return a lane for each file, so that one that fails does not hold up others."""
+        """Return a lane for each file, so that a failed file does not delay others."""
         if isinstance(broker_payload, PatternSighting):
             return None
         return text_of(os.fsencode(broker_payload.name))
@@ -142,7 +142,7 @@ class _PatternProducer(SharedStreamProducer):
         return broker_payload.idempotency_key
 
     async def aclose(self) -> None:
-        """Do nothing: no resource is held."""
+        """Do nothing: the producer has no resources."""
 
 
 class MovingProducer(_PatternProducer):
@@ -200,7 +200,7 @@ class MovingProducer(_PatternProducer):
         return result
 
     async def _tell(self, failures: Mapping[str, OSError]) -> None:
-        """Report what could not be moved: one file in the log, once, and all of them as the watchers' error.
+        """Log each file that could not be moved, once. If no file could be moved, raise an error.
 
         Raises:
             BrokerRefused: No file of the directory can be moved.
@@ -216,7 +216,7 @@ class MovingProducer(_PatternProducer):
                 hint="let the user that the service runs as write in it",
             )
         for name in failures.keys() - self._immovable:
-            # One file of another owner, for example; its siblings go on.
+            # For example, one file belongs to another user. The other files continue.
             logger.error(
                 "%s is there, and cannot be moved, so it does not fire: %s",
                 self._directory / name,
@@ -228,7 +228,7 @@ class MovingProducer(_PatternProducer):
         try:
             await self._in_thread(moving.release, self._directory, file)
         except OSError as error:
-            # The key keeps the file from firing again; each scan finds the marker, and tries again.
+            # The file does not fire again, because of its key. Each scan finds the marker and tries again to delete it.
             logger.error("the marker of %s cannot be deleted: %s", file.path, error)
 
     async def _reject(self, file: AppearedFile) -> None:
@@ -245,7 +245,7 @@ class MovingProducer(_PatternProducer):
 
 
 class RememberingProducer(_PatternProducer):
-    """Leaves the files where they are, and stores which of them have fired; see `watchers.files.remembering`."""
+    """Leaves the files in place, and stores which files have fired. See `watchers.files.remembering`."""
 
     def __init__(self, directory: Path, *, poke_interval: float) -> None:
         super().__init__(directory, poke_interval=poke_interval)

@@ -13,7 +13,7 @@ from triggerer.errors import BrokerRefused
 from watchers.files.appeared import AppearedFile, SeenFile
 
 _SIZE: Final = 8
-"""The bytes of a file's digest. With 100,000 files, about one in a thousand million directories has two equal ones."""
+"""The bytes of a file's digest. One in a thousand million directories of 100,000 files has two equal digests."""
 _MOST: Final = 90_000
 """The most files, counted once for each pattern: the store accepts 1 MiB, and each file needs some 11 bytes."""
 
@@ -56,7 +56,7 @@ class Memory:
         """Return the memory as JSON.
 
         Raises:
-            BrokerRefused: There are more files than the store's value can hold.
+            BrokerRefused: There are more files than the store accepts in a value.
         """
         count = sum(map(len, self._known.values()))
         if count > _MOST:
@@ -73,12 +73,12 @@ class Memory:
 
 
 def digests_of(files: Iterable[SeenFile]) -> Set[bytes]:
-    """Return what the memory knows these files by."""
+    """Return the digests by which the memory identifies these files."""
     return {_digest(_key(file), file.name) for file in files}
 
 
 def appeared(directory: Path, file: SeenFile, patterns: frozenset[str]) -> AppearedFile:
-    """Return a file that fires where it is, for these patterns."""
+    """Return a file that fires for these patterns, and stays in place."""
     path = directory / file.name
     return AppearedFile(file.name, path, file.size_bytes, file.modified_ns, _key(file), patterns)
 

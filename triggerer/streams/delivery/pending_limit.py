@@ -6,11 +6,13 @@ from triggerer.synchronization import Notifier
 
 
 class PendingLimit:
-    """Counts unanswered events: of one stream, of one trigger without a stream, or of all watchers that catch up.
+    """Counts the submitted events that the store has not answered, and makes filters wait at a limit.
 
-    The count outlives groups and restarts: while the store is away, neither an ack timeout nor a redelivery makes room.
+    There is a count for each stream, for each trigger without a stream, and for all watchers that catch up.
+
     The code that submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's
-    answer subtracts one.
+    answer subtracts one. A restart of the stream does not reset the count, so that a store that is away does not get
+    the same events again and again.
     """
 
     __slots__ = ("_changed", "count", "is_awaited", "limit")
