@@ -476,18 +476,17 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         """
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        """Return how source, settings and producer treat a message; the guarantee is computed from this.
+        """Return facts about the delivery of messages, from which the guarantee is computed.
 
-        `triggerer check` calls it for one trigger of each stream, and the service does before it starts a trigger whose
-        watcher declares a guarantee. It must change nothing at the source, and is cancelled after a few seconds. By
-        default the answer depends on the overridden methods: only ack mode acknowledges messages, and only a producer
-        with `get_idempotency_key` recognises repeats.
+        `triggerer check` calls this method for one trigger of each stream. The service calls it before each start of a
+        trigger whose watcher declares a guarantee. It must change nothing at the source, and is cancelled after a few
+        seconds. By default the facts follow from the overridden methods: only ack mode acknowledges messages, and only
+        a producer with `get_idempotency_key` recognises repeats.
 
         Args:
-            ask: Whether to ask the source for its retention and dead letters. Otherwise only arguments and settings
-                count.
+            ask: True: ask the source for its retention and dead letters. False: use only arguments and settings.
         Raises:
-            As `check_source`.
+            Errors of `check_source`.
         """
         return await _describe_delivery(self)
 

@@ -33,8 +33,8 @@ class _Progress:
     """The progress of one call of `advance`.
 
     Attributes:
-        to_delete: The messages of lanes that only need deletions.
-        done: The indices of other lanes that are finished and not reported yet.
+        to_delete: The messages of lanes whose messages must only be deleted.
+        done: The indices of all other lanes that are finished, but not reported yet.
     """
 
     __slots__ = ("_batches", "_gone", "_left", "_places", "done", "to_delete")

@@ -1,4 +1,4 @@
-"""The parts of a producer whose queue was found. Imported when a stream opens, with the SDK."""
+"""The parts of an open stream: its receivers, its messages in flight and its settling. Imports the SDK."""
 
 from __future__ import annotations
 

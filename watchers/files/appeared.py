@@ -21,7 +21,7 @@ class SeenFile:
     size_bytes: int
     modified_ns: int
     is_link: bool
-    """True if the name is a symbolic link. Then all other fields are those of the link's target."""
+    """True if the name is a symbolic link. Then all other fields describe the link's target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class AppearedFile:
     size_bytes: int
     modified_ns: int
     key: str
-    """The id of this appearance, different from that of every other appearance."""
+    """The unique id of this appearance."""
     patterns: frozenset[str] | None
     """The patterns for which the file is new. None: all patterns."""
 
     @property
     def idempotency_key(self) -> str:
-        """The key of the appearance, equal at each delivery. It can be stored, whatever bytes the path has."""
+        """The key of the appearance, equal at each delivery. It can be stored for a path of any bytes."""
         return f"{text_of(os.fsencode(self.path.parent / self.name))}#{self.key}"
 
 

@@ -139,8 +139,8 @@ class ParkedStore(Protocol):
     ) -> list[StoredMessage]:
         """Return the watcher's next stored messages with ids above `after`, in order.
 
-        Large messages may make the list shorter than `limit`. The list is empty only if no message is stored, or if the
-        watcher reads another stream than the lease is for: that stream's owner delivers the messages.
+        If messages are large, the list may be shorter than `limit`. The list is empty only if no message is stored, or
+        if the lease is for another stream than the watcher reads. Then the owner of the watcher's stream delivers them.
 
         Args:
             lane: Return only messages of this lane; None: of all lanes.

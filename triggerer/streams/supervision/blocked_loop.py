@@ -81,9 +81,9 @@ def _blocker(stall: Stall) -> dict[str, Any]:
 class StallWatch:
     """Watches the running event loop from a thread, for as long as the `with` block lasts.
 
-    Twice per `threshold` seconds it puts a callback on the loop. It reports a stall when a callback has not run within
-    `threshold` seconds. So it never reports a shorter stall, and always one that is half as long again. `seconds` count
-    from the callback: the loop may have been blocked for up to half a threshold before.
+    Twice per `threshold` seconds the thread puts a callback on the loop. If the callback has not been called after
+    `threshold` seconds, the thread reports a stall. So a stall shorter than `threshold` is never reported, and a stall
+    of one and a half `threshold` always. `seconds` count from the callback, so up to half a threshold is missing.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:

@@ -58,8 +58,8 @@ class DagPartitionPart(Base):
 class DagPartitionEvent(Base):
     """An asset event that belongs to one partition key of a DAG. `run_pk` is the run that took it, or None.
 
-    The primary key keeps the event out of two runs of the key. A scheduler moves rows here from `queued_asset_event`.
-    An event that belongs to several keys has several rows.
+    Because of the primary key, the event can be in only one run of the key. A scheduler moves rows here from
+    `queued_asset_event`. An event that belongs to several keys has several rows.
     """
 
     __tablename__ = "dag_partition_event"

@@ -24,8 +24,8 @@ class _Attempts:
 class LaneTurns:
     """The turns of one watcher's lanes. Synchronous.
 
-    A turn costs O(log lanes), because there may be thousands: each message may be its own lane. If the watcher fails
-    with every message, all lanes wait after a while.
+    There may be thousands of lanes, because each message may be its own lane. So a turn costs O(log lanes), even if all
+    lanes wait because the watcher fails with every message.
     """
 
     def __init__(self, context: RuntimeContext) -> None:
