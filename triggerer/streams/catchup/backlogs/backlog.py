@@ -18,7 +18,7 @@ class InFlightTracker(Protocol):
     """The messages of a lane that a filter received; see `catchup.processing.in_flight`."""
 
     def forget(self, backlog: Backlog) -> None:
-        """Ignore what becomes of the messages that were read from this lane."""
+        """Ignore the outcomes of the messages that were read from this lane."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,47 +49,45 @@ class Backlog:
     failures: int = 0
     """How often the filter has failed with the message at `cursor`."""
     head: int | None = None
-    """The number that the lane's next message will have, as far as is known. It is only shown."""
+    """The number that the lane's next message will probably have. It is only shown to users."""
     end: Position | None = None
-    """Where the lane ended at some time after the watcher fell behind; None: not known in this group."""
+    """The lane's end at some time after the watcher fell behind. None: no end is known in this group."""
     broadcast_to: Position | None = None
-    """The last message of the lane that was broadcast before the watcher fell behind; None: not known."""
+    """The last message of the lane that was broadcast before the watcher fell behind. None: not known."""
     is_stored: bool = False
-    """Whether a position is durable. Before that, the broker must not advance."""
+    """True if a position is durable. While it is False, the broker must not advance."""
     is_caught_up: bool = False
-    """Whether the watcher has caught up: the live filter receives what is broadcast from `cursor` on.
+    """True if the watcher has caught up: the live filter receives the broadcasts from `cursor` on.
 
     The row is deleted once the broker has advanced to `cursor`.
     """
     is_gone: bool = False
-    """Whether this backlog is over: the watcher has caught up and is forgotten, or was deleted, or reads a newer
-    backlog.
-    """
+    """True if this backlog is no longer used: the watcher has caught up, was deleted, or has a newer backlog."""
     stored_at: float = -math.inf
     """When the position was last submitted to the sink, by the monotonic clock."""
     is_being_written: bool = False
     is_dirty: bool = False
     """Whether the position has moved since it was last submitted to the sink."""
     reemit: Reemission | None = None
-    """The messages for which events are created again, if a replay asked for that."""
+    """The messages for which a replay makes events again. None: no replay does."""
     rewound_to: Position | None = None
     """The position of a replay, until the broker has advanced to it.
 
-    The watcher may miss messages before that position, because the replay did not know how far the group was. If one of
-    them is broadcast, the watcher is rewound further.
+    When the replay began, the group's position was not known, so the watcher may miss messages before `rewound_to`. If
+    such a message is broadcast, the watcher is rewound further.
     """
     in_flight_by: InFlightTracker | None = None
     """The reader that moves the position. Messages of an earlier reader are ignored."""
     blocked: Blocked | None = None
-    """The message at which the lane waits. The backlog knows it because the reader may end before the store answers."""
+    """The message at which the lane waits. It is stored here, because the reader may end before the store answers."""
     gap: tuple[Position, Position] | None = None
-    """The last stretch of a log, from and to, that held no message."""
+    """The begin and the end of the last stretch of the log without messages."""
     stored_lane: StoredLane | None = None
     """Set for a queue. The positions are then `[None, number of the event in the group]`, and are not stored."""
 
     @property
     def is_reemitting(self) -> bool:
-        """Whether messages are left for which events are created again."""
+        """True if events must still be made again for some messages."""
         return self.reemit is not None and is_before(self.cursor, self.reemit.until)
 
     @property
@@ -103,25 +101,25 @@ class Backlog:
 
     @property
     def stored_position(self) -> Position:
-        """The position for the store.
+        """The position that is stored.
 
-        It lies before a stretch without messages, so that a later owner learns of the stretch.
-
-        If the filter has failed with the message after the stretch, `position` itself is stored, with the failures.
+        If a stretch without messages comes before `position`, this is the begin of the stretch, so that a later owner
+        also finds the stretch. But if the filter has failed with the message after the stretch, it is `position`, and
+        is stored with the failures.
         """
         has_failed = self.failures and self.position == self.cursor
         return self.position if has_failed else self.last_end
 
     @property
     def stored_head(self) -> int | None:
-        """`head`, or the number of `stored_position` if no message is left: an empty stretch is no backlog."""
+        """`head`. If no message is left, the number of `stored_position`, because an empty stretch is no backlog."""
         head = self.head
         is_over = head is not None and head <= self.position[1]
         return self.stored_position[1] if is_over else head
 
     @property
     def blocked_until(self) -> float:
-        """When the lane may be read again, by the monotonic clock."""
+        """The time at which the lane may be read again, by the monotonic clock."""
         blocked = self.blocked
         is_there = blocked is not None and blocked.position == self.cursor
         return blocked.until if blocked is not None and is_there else -math.inf

@@ -31,10 +31,10 @@ class Backlogs:
     """The backlogs of one stream, across its groups.
 
     Args:
-        sink: Stores the positions; None: no watcher falls behind, and the broker redelivers to all.
+        sink: Stores the positions. None: no watcher falls behind, and the broker redelivers to all watchers.
         may_grow: False: no watcher falls behind from now on. The existing backlogs are still read.
         on_change: Called when a watcher falls behind or has caught up, or when a backlog has changed.
-        on_readable: Called with a backlog that may be read, and again when the lane may hold more messages.
+        on_readable: Called with a backlog that may be read, and again when the lane may have more messages.
         on_settled: Called with a backlog that has caught up, once every event up to its position is durable.
     """
 
@@ -56,10 +56,9 @@ class Backlogs:
         self.by_lane: dict[Hashable, dict[int, Backlog]] = {}
         """The backlogs by lane and watcher id."""
         self.advanced_to: dict[Hashable, Position] = {}
-        """How far the broker has advanced in each lane of `by_lane` since its first backlog exists, if it has advanced.
-"""
+        """By lane, the position to which the broker has advanced since the lane's first backlog exists."""
         self.live: dict[Hashable, dict[Backlog, None]] = {}
-        """By lane the backlogs that have caught up, and whose rows are not deleted yet."""
+        """By lane, the backlogs that have caught up, but whose rows are not deleted yet."""
         self.rewound: dict[Hashable, dict[Backlog, None]] = {}
         """By lane the backlogs with `Backlog.rewound_to`."""
         self.rewinding: set[int] = set()
@@ -69,7 +68,7 @@ class Backlogs:
         """By watcher id the backlogs that have not caught up."""
 
     def close(self) -> None:
-        """Store nothing more, even if events become durable later: the stream may start again under the same lease."""
+        """Store no further position, even if events become durable: the stream may start again under the same lease."""
         self._is_closed = True
 
     @property
@@ -142,7 +141,7 @@ class Backlogs:
         *,
         broadcast_to: Position | None = None,
     ) -> bool:
-        """Let the watcher catch up from `position`; False if the lane cannot be stored.
+        """Let the watcher catch up from `position`. Return False if the lane cannot be stored.
 
         Args:
             broadcast_to: See `Backlog.broadcast_to`.
@@ -174,7 +173,7 @@ class Backlogs:
     def _replace(
         self, backlog: Backlog, position: Position, now: datetime, **changes: Any
     ) -> Backlog:
-        """Replace a backlog by a new one that has read nothing yet."""
+        """Replace a backlog by a new backlog, of which no message was read."""
         new = replace(
             backlog,
             since=now if backlog.is_caught_up else backlog.since,
@@ -232,7 +231,7 @@ class Backlogs:
     # Rewinding
 
     def store_ahead(self, backlog: Backlog, on_stored: Callable[[Exception | None], None]) -> None:
-        """Store the position of a backlog that is not entered yet. The caller enters it once that is durable."""
+        """Store the position of a backlog that is not entered yet. Once the position is durable, call `enter`."""
         backlog.is_stored = True
         self._submit(backlog, backlog.stored_position, on_stored)
 
@@ -324,7 +323,7 @@ class Backlogs:
             self._submit(backlog, None, _ignore)
 
     def forget(self, backlog: Backlog) -> None:
-        """Forget a backlog. Its row stays; somebody else deletes it."""
+        """Forget a backlog. Its row stays, and other code deletes it."""
         backlog.is_gone = True
         self.leave_live(backlog)
         self._unwatch(backlog)
@@ -349,10 +348,7 @@ class Backlogs:
     def live_source(
         self, source: EventSource, lane: Hashable, position: Position
     ) -> EventSource | None:
-        """Return the source's watchers that are not behind; they receive the live filter's events.
-
-        None: all are behind.
-        """
+        """Return the source's watchers that are not behind, for the live filter's events. None: all are behind."""
         from_lane = self.by_lane.get(lane)
         if from_lane is None:
             return source
@@ -393,7 +389,7 @@ class Backlogs:
             self._on_change(backlog.watcher)
 
     def mark_settled(self, backlog: Backlog) -> None:
-        """Tell that every event of a caught-up backlog is durable, perhaps an event of an earlier group."""
+        """Report that every event of a caught-up backlog is durable, also the events of earlier groups."""
         if self._on_settled is not None:
             self._on_settled(backlog)
 

@@ -23,8 +23,8 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
     """
     for backlog in backlogs.all():
         if state.stores_messages and backlog.stored_lane is not None:
-            # The numbers belonged to the earlier group. Its messages without durable events are read again, and late
-            # answers of the store move nothing.
+            # The event numbers are those of the earlier group. Its messages without durable events are read again, and
+            # late answers of the store do not move the position.
             if backlog.in_flight_by is not None:
                 backlog.in_flight_by.forget(backlog)
                 backlog.in_flight_by = None
@@ -32,7 +32,7 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
             backlog.blocked = None
             backlog.failures = 0
             backlog.stored_lane = StoredLane()
-            # If nothing is stored, there is nothing to read.
+            # If no message is stored, there is no message to read.
             backlog.is_stored = True
             backlogs.leave_live(backlog)
         elif state.stores_messages or backlog.stored_lane is not None:
@@ -46,7 +46,7 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
                 if backlogs.find(decode_lane(one.lane), watcher.watcher_id) is None:
                     unread = math.inf if one.messages is None else one.messages
                     _add(backlogs, watcher, one, fence, [None, 0], StoredLane(unread))
-            # From now on `Backlogs` knows them.
+            # From now on `Backlogs` has these lanes.
             member.spec = replace(member.spec, stored_lanes=())
 
 
@@ -87,7 +87,7 @@ def _enter(
         backlog.position = backlog.cursor = place
         backlogs.leave_live(backlog)
     backlog.stored_lane.look_from_first()
-    # Otherwise the watcher would wait for a message that has no room until these are gone.
+    # Otherwise the watcher would wait for a message that cannot be stored until these messages are gone.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

@@ -37,8 +37,8 @@ _log = structlog.get_logger(__name__)
 class Replays:
     """The replays of one stream, across its groups. They are carried out in order, one at a time.
 
-    While a watcher has an open replay it reads nothing. If the owner dies in the middle, the next owner repeats the
-    request, and finds the positions that were stored the first time.
+    While a watcher has an open replay, it reads no backlog. If the owner dies during a replay, the next owner repeats
+    the request, and finds the positions that were stored already.
 
     Args:
         members: The stream's current members.
@@ -53,17 +53,17 @@ class Replays:
         on_change: Callable[[WatcherRef], None],
     ) -> None:
         self.is_running = False
-        """Whether `run` has been started, and has not returned."""
+        """True if `run` was started and has not returned."""
         self._backlogs = backlogs
         self._context = context
         self._members = members
         self._on_change = on_change
         self._seen: set[int] = set()
-        """The ids of all requests so far. A request may be read from the store again after it was carried out."""
+        """The ids of all requests so far, because the store may return a request again after it was carried out."""
         self._open: dict[int, ReplayRequest] = {}
         self._stored = anyio.Event()
         self._stored.set()
-        """Set unless positions are being stored."""
+        """Set while no position is being stored."""
         self._backoff = context.restart_backoff()
 
     def __bool__(self) -> bool:

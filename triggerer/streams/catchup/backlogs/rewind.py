@@ -22,15 +22,15 @@ from triggerer.streams.delivery.group_state import GroupState
 class Rewind:
     """One replay in one lane.
 
-    A watcher that is live in the lane stays live until the new position is durable; then it is behind. The events that
-    it derives in between have their ordinary keys, so the second reading repeats or re-emits them like all before
-    `end`. So nobody waits for the store, and no message counts as failed.
+    A watcher that is live in the lane stays live until the new position is durable. Then it is behind. Events that the
+    watcher derives before then have their ordinary keys, and are repeated or re-emitted as all events before `end`. So
+    the stream need not wait for the store, and no message counts as failed.
 
     Args:
-        start: Where the replay begins. If the group is still before it, the replay begins where the group is.
-        end: Where the lane ended at a moment after the request.
-        on_stored: Called once: None when the position is durable. `GroupEnded`: the next group must begin the replay
-            again, because it may have broadcast messages before the position.
+        start: The begin of the replay. If the group's position is before `start`, the replay begins at that position.
+        end: The lane's end at a moment after the request.
+        on_stored: Called once. None: the position is durable. `GroupEnded`: the next group must begin the replay again,
+            because it may have broadcast messages before the position.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class Rewind:
         if backlog.is_caught_up:
             return self._place(backlog), reemit
         if not is_same_log(backlog.position, self._start):
-            # The lane was recreated, so the watcher reads all of it anyway.
+            # The lane was recreated, so the watcher reads the whole lane anyway.
             return None
         if reemit is not None and known is not None and known.request == reemit.request:
-            # An earlier owner died in the middle of this replay.
+            # An earlier owner has begun this replay, and has died.
             return None
         if not is_before(self._start, backlog.position):
             # The position stays. A message that is going to be re-emitted already is re-emitted once.
@@ -132,7 +132,7 @@ class Rewind:
             self._on_stored(error)
             return
         if not self._is_watched():
-            # The stream has ended. If the watcher fell behind meanwhile, that position is stored after this one.
+            # The stream has ended. If the watcher fell behind meanwhile, that later position is stored next.
             self._on_stored(LeaseLost("the stream ended before the watcher was rewound"))
             return
         if self._state.is_ending:

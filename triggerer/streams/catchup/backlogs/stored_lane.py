@@ -1,4 +1,4 @@
-"""The stored messages of one watcher in one lane of a queue, as far as they are known. Synchronous, no I/O."""
+"""The known stored messages of one watcher in one lane of a queue. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from triggerer.domain.watchers.parked import StoredMessage
 
 
 class StoredLane:
-    """The reader takes the stored messages first, in the order of storing, and then the outstanding messages.
+    """The state of a lane that is read in two parts: first the stored messages, then the outstanding messages.
 
-    The fate of a message is decided at the head of its lane. It is stored then, unless every event that the watcher
-    derived from it is durable. Events are numbered within the group.
+    When an outstanding message is at the head of its lane, it is stored, unless all events that the watcher derived
+    from the message are durable. Events are numbered within the group.
     """
 
     __slots__ = (
@@ -39,40 +39,37 @@ class StoredLane:
 
     def __init__(self, unread: float = math.inf) -> None:
         self.unread = unread
-        """How many stored messages the filter has not received yet, at most."""
+        """An upper bound for the number of stored messages that the filter has not received."""
         self.uncounted: set[str] = set()
-        """The keys of messages that the filter had received before they were stored. They do not count in `unread`."""
+        """The keys of messages that the filter received before they were stored. They are not part of `unread`."""
         self.page: deque[StoredMessage] = deque()
         """The rows that were read from the store and that the filter has not received, in order."""
         self.is_read_alone = False
-        """Whether rows are read for this lane alone, from `after` on; otherwise together with the watcher's other
-        lanes.
-        """
+        """True: rows are read for this lane alone, from `after` on. False: rows of all lanes are read together."""
         self.after = 0
         """The id of the last message that the filter received."""
         self.arrivals = 0
-        """Counts the times when later rows were added."""
+        """The number of times that later rows were added."""
         self.resets = 0
-        """Counts the times when the reader must begin with the first row again."""
+        """The number of times that the reader must begin with the first row again."""
         self.rereads = 0
-        """Counts the times when reading began again. Earlier deliveries to the filter are ignored."""
+        """The number of times that reading began again. Earlier deliveries to the filter are ignored."""
         self.pending_writes = 0
-        """Messages that are being stored."""
+        """The number of messages that are being stored."""
         self.unread_writes = 0
-        """Messages that are being stored and that the filter has not received. Nothing after them is read before them.
-"""
+        """The number of messages being stored that the filter has not received. Later messages must wait for them."""
         self.decided_to = 0
         """The number after the last event that was decided."""
         self.handed_to = 0
         """The number after the last event that the filter received from memory."""
         self.given_before_stored: dict[int, str] = {}
-        """By event number the keys of messages that the filter received before they were stored."""
+        """By event number, the keys of messages that the filter received before they were stored."""
         self.passed: list[str] = []
         """The keys of messages whose rows must be deleted."""
         self.storing: set[str] = set()
         """The keys of messages that are being stored."""
         self.resolved_early: set[str] = set()
-        """Keys in `storing` whose messages are already resolved. Their rows are deleted as soon as they exist."""
+        """The keys of messages that were resolved while they are being stored. Their rows are deleted afterwards."""
         self.in_flight_keys: set[str] = set()
         """The keys of messages that the filter received and whose rows still exist."""
         self.failed_with: str | None = None
@@ -107,7 +104,7 @@ class StoredLane:
         return None
 
     def end_storing(self, key: str, given_in: int | None, *, is_stored: bool) -> bool:
-        """Record the store's answer; return whether a row exists that nobody needs."""
+        """Record the store's answer. Return whether the row exists but is not needed."""
         self.pending_writes -= 1
         self.storing.discard(key)
         is_needless = key in self.resolved_early
@@ -125,13 +122,13 @@ class StoredLane:
     def mark_passed(self, key: str) -> None:
         """Record that every event of a stored message is durable, so that its row can be deleted."""
         if key in self.storing:
-            # At a bound the store may answer late, and a row cannot be deleted before it exists.
+            # If a limit is reached, the store may answer late, and a row cannot be deleted before it exists.
             self.resolved_early.add(key)
         else:
             self.passed.append(key)
 
     def mark_parked(self, key: str) -> None:
-        """Forget the row of a parked message. An operator may replay it by now, so it must not be deleted."""
+        """Forget the row of a parked message. The row must not be deleted, because an operator may replay it."""
         if key in self.storing:
             self.resolved_early.add(key)
         else:
@@ -160,7 +157,7 @@ class StoredLane:
         self.resets += 1
 
     def read_again(self) -> None:
-        """Read from the first row again, and ignore what the filter received last."""
+        """Read from the first row again, and ignore the message that the filter received last."""
         self.rereads += 1
         self.failed_with = None
         self.unread_writes = self.pending_writes

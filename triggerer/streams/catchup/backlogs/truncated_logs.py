@@ -1,4 +1,4 @@
-"""Rewinds the watchers that are behind in a log that lost its end, and whose numbers are used again."""
+"""Rewinds the watchers that are behind in a log that has lost its end. Its offsets are used again, for new messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 
 
 def mark_cut(backlogs: Backlogs, lane: Hashable, incarnation: Any, now: datetime) -> None:
-    """Rewind to the cut each watcher that may have read messages of this lane which the log has lost.
+    """Rewind watchers of this lane after a cut of the log.
 
-    A watcher that has not read up to the cut may have lost messages in memory. It reads again what is not durable.
+    A watcher that may have read lost messages is rewound to the cut. Any other watcher may have lost messages in
+    memory, and reads the messages again whose events are not durable.
 
     Args:
-        incarnation: The incarnation of a message that is about to be broadcast. It tells of a cut.
+        incarnation: The incarnation of a message that is about to be broadcast. It contains the cuts.
     """
     reached = backlogs.advanced_to.get(lane)
     if reached is not None and cut_before(reached, incarnation) is not None:

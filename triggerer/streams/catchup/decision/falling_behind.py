@@ -1,4 +1,4 @@
-"""Decides what becomes of a message that a watcher has failed (contract, rule 18)."""
+"""Decides whether a watcher falls behind at a message that it has failed (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from triggerer.streams.delivery.lanes import Entry, Lane
 from triggerer.streams.delivery.subscribers import Subscribers
 
 _MOST_FAILED: Final = 256
-"""The number of lanes with a failed message at which `FallingBehind` first forgets the empty ones."""
+"""When this number of lanes has a failed message, `FallingBehind` first forgets the empty lanes."""
 
 
 class FallingBehind:
     """Decides at the head of a lane, once every subscriber has resolved the message and one has failed it.
 
-    If another watcher acked or rejected it, the watchers that failed it fall behind: their positions are stored, then
-    the lane continues. If none did, the message has failed, and the broker redelivers it and everything after it in its
-    lane. A watcher that is already behind counts neither as failed nor as acked, unless it has read the message since.
+    If another watcher acked or rejected the message, the watchers that failed it fall behind: their positions are
+    stored, and then the lane continues. If no watcher did, the message has failed, and the broker redelivers it and all
+    later messages of its lane. A watcher that is already behind counts neither as failed nor as acked, unless it has
+    read the message since.
 
-    Nobody falls behind at a message that was pulled before that redelivery: the position would lie after the message
-    that failed, and the watcher would miss it.
+    No watcher falls behind at a later message that was pulled before this redelivery. Its position would be after the
+    failed message, so it would miss the failed message.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
         self._state = state
         self._subscribers = subscribers
         self._unsuitable: set[Hashable] = set()
-        """Lanes that cannot be stored."""
+        """The lanes that cannot be stored."""
         self._look_through_at = _MOST_FAILED
 
     def record_redelivery(self, lane: Lane) -> None:
@@ -53,9 +54,9 @@ class FallingBehind:
         return self._state.is_redelivered_in_log(lane.key, entry.seq, position)
 
     def _forget_empty_lanes(self) -> None:
-        """Forget lanes that hold nothing from before a redelivery.
+        """Forget lanes without messages from before a redelivery.
 
-        There may be many, because each message may be its own lane.
+        There may be many such lanes, because each message may be its own lane.
         """
         lanes, before = self._state.lanes, self._state.redelivered_before
         for key, until in list(before.items()):
@@ -86,7 +87,7 @@ class FallingBehind:
         acked = outcome.acked + outcome.rejected
         failed = self._not_behind(lane, position, self._watchers_that_failed(entry))
         if acked and not failed:
-            # The usual case: an absent watcher fell behind in the lane earlier.
+            # Usually, an absent watcher fell behind in the lane earlier.
             return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         fences = {
             watcher: source.fence
@@ -174,7 +175,7 @@ class FallingBehind:
                 state.lanes.queue(lane)
                 state.progress.signal()
 
-        # A watcher without a backlog in this lane also misses the redelivered messages that lie after this one.
+        # A watcher without a backlog in this lane also misses the redelivered messages after this one.
         lowest, broadcast_to = state.span_from(entry)
         # The store may answer inside the loop.
         entry.unresolved += 1

@@ -1,4 +1,4 @@
-"""Decides what becomes of a queue's message that a watcher has failed or misses (contract, rule 18)."""
+"""Decides whether a queue's message is stored for a watcher that has failed or misses it (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class _QueueDecision:
 class FallingBehindInQueues(FallingBehind):
     """Like `FallingBehind`, for a queue: the messages that a watcher misses are stored, then the lane continues.
 
-    In a lane with a backlog every message is stored for that watcher, in lane order, unless the events that it derived
-    from the message are durable. So all stored messages precede the undecided ones.
+    In a lane with a backlog, every message is stored for the watcher, in lane order, unless all events that the watcher
+    derived from the message are durable. So all stored messages come before the undecided messages.
 
-    At a bound of the store the stream waits for room, or the producer dead-letters the message.
+    If a limit of the store is reached, the stream waits, or the producer dead-letters the message.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers, random: Random) -> None:
@@ -85,7 +85,7 @@ class FallingBehindInQueues(FallingBehind):
         super().record_redelivery(lane)
         state = self._state
         if state.is_poll_waiting and lane.key in state.failed_in:
-            # The poll may have pulled its waiting message before the failure.
+            # The poll may have pulled one more message before the failure.
             state.redelivered_before[lane.key] += 1
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
@@ -135,7 +135,7 @@ class FallingBehindInQueues(FallingBehind):
     def _redelivered(
         self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Backlog]
     ) -> AdvanceOutcome:
-        """Return the outcome with the watchers counted as failed that missed the message and have no stored copy."""
+        """Return the outcome. A watcher that missed the message and has no stored copy counts as failed."""
         selectors = self._state.selectors
         missed_by = {
             backlog.watcher
@@ -279,7 +279,7 @@ class FallingBehindInQueues(FallingBehind):
         self._state.submit_parked(decision.change)
 
     def _drop(self, backlog: Backlog, stored: StoredLane, key: str) -> None:
-        """Delete the row of a message that was dealt with before the row was stored."""
+        """Delete the row of a message that was resolved before the row was stored."""
 
         def on_answer(_: Exception | None) -> None:
             # If the deletion was refused, the row stays, and keys absorb its second delivery.
@@ -380,7 +380,7 @@ class FallingBehindInQueues(FallingBehind):
 
 
 def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
-    """Return the outcome with `count` more failures: acks become failures first, then rejections do."""
+    """Return the outcome with `count` more failures, which replace acks first, and then rejections."""
     acked = min(count, outcome.acked)
     rejected = min(count - acked, outcome.rejected)
     return AdvanceOutcome(

@@ -1,4 +1,4 @@
-"""Catches up for one watcher: reads its backlogs with a filter of their own, then goes live (contract, rule 18)."""
+"""Catches up for one watcher: a second filter reads its backlogs, then the watcher goes live (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ _STORE_EVERY_S: Final = 2.0
 
 
 class CatchUp:
-    """Catches up for one watcher in one group; `run` returns once the watcher is behind nowhere.
+    """Catches up for one watcher in one group. `run` returns once the watcher is behind in no lane.
 
-    The watcher has a filter of its own. `Backlog.cursor` moves as the filter resolves messages. `Backlog.position`,
-    which is stored, moves as their events become durable. If the filter raises, only its open message has failed: that
-    lane waits for a growing delay, and the other lanes continue at once with a new filter. A message that keeps failing
-    is parked. Parked messages that are replayed go to the same filter.
+    A second filter reads the backlogs. `Backlog.cursor` moves when this filter resolves a message. `Backlog.position`,
+    which is stored, moves when the message's events are durable. If the filter raises, only its open message has
+    failed: the message's lane waits for a growing delay, and the other lanes continue at once with a new filter. A
+    message that fails too often is parked. Parked messages that are replayed go to this filter too.
 
     Args:
-        readers: The slots for readings of the stream's log beside the poll.
+        readers: The slots for reading the stream's log in addition to the poll.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class CatchUp:
 
     @property
     def open_message(self) -> MessageInFlight | None:
-        """The message that its filter has open."""
+        """The message that the filter has open."""
         return self._in_flight.open
 
     def wake(self) -> None:
-        """Look at all lanes again: the watcher fell behind in another lane, or something has arrived."""
+        """Look at all lanes again: the watcher fell behind in another lane, or a message has arrived."""
         self._reader.wake()
 
     def offer(self, backlog: Backlog) -> None:
@@ -161,7 +161,7 @@ class CatchUp:
             if backlog.stored_lane is not None:
                 # The reader reads all lanes together, from the first row on.
                 backlog.stored_lane.begin()
-        # All of them: of the rows of one commit, only some were offered after this object was made.
+        # Offer all lanes, because only some rows of a commit may have been offered after this object was made.
         for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
             self._reader.offer(backlog)
         with self._life:
@@ -174,9 +174,9 @@ class CatchUp:
                 tasks.cancel_scope.cancel()
 
     def _take_over(self, backlog: Backlog) -> None:
-        """Take the lane over from an earlier reader: messages that are not durable are read again.
+        """Take the lane over from an earlier reader, and read messages again whose events are not durable.
 
-        Otherwise a late answer for the earlier reader would move the position past messages that are not durable here.
+        A late answer of the store to the earlier reader must not move the position past these messages.
         """
         before, backlog.in_flight_by = backlog.in_flight_by, self._in_flight
         if before is not None and before is not self._in_flight:
@@ -253,7 +253,7 @@ class CatchUp:
             await self._wait_before_next(started)
 
     def _forget(self, backlog: Backlog) -> None:
-        """Forget a lane's messages in flight, its probes, and its waiting time."""
+        """Forget a lane's messages in flight, its probes, and its delay."""
         self._in_flight.forget(backlog)
         self._probes.forget(backlog)
         self._reader.resume(backlog)
@@ -284,7 +284,7 @@ class CatchUp:
     def _mark_looked(self, error: Exception | None) -> None:
         """Record the result of a look-up of the ends.
 
-        Without the ends, a lane goes live only where messages are broadcast.
+        If the ends are unknown, a lane goes live only once a message is broadcast.
         """
         if error is not None:
             self._look_error = error
@@ -350,7 +350,7 @@ class CatchUp:
                 try:
                     candidate = await self._probes.next(backlog)
                 except Exception as error:
-                    # As if the lane could not be read: it waits, and the other lanes continue.
+                    # Treat this as a lane that cannot be read: the lane waits, and the other lanes continue.
                     self._reader.postpone(backlog)
                     self._record_failure(error)
                     continue
@@ -391,7 +391,7 @@ class CatchUp:
         return begin_giving(backlog, message)
 
     async def _next_lane(self) -> Backlog | None:
-        """Return the lane that has its turn; None after all have waited, or if a replayed message comes first."""
+        """Return the next lane. None: all lanes have waited, or a replayed message comes first."""
         self._handover.begin_recreated()
         backlog = self._reader.next_lane()
         if backlog is not None and backlog.in_flight_by is not self._in_flight:

@@ -24,7 +24,7 @@ from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.supervision.member import Member
 
 _READERS: Final = 8
-"""The lanes of a stream that are read at one time, beside the poll, for all watchers that are behind."""
+"""The most lanes of a stream that are read at the same time for watchers that are behind, in addition to the poll."""
 _NOT_BEHIND: Final = BaseException()
 """Means "not behind" where None means "behind, without an error"."""
 
@@ -51,7 +51,7 @@ class CatchUpTasks:
         self._member_of: dict[WatcherRef, Member] = {}
         """The member that serves each watcher."""
         self._loaded: dict[int, Fence] = {}
-        """By watcher id the lease under which its backlogs were loaded. From then on only this process changes them."""
+        """By watcher id, the lease under which its backlogs were loaded. Afterwards only this process changes them."""
         self._replays = Replays(self.backlogs, context, members, self._on_backlog)
         self._catching_up: dict[WatcherRef, CatchUp] = {}
         self._with_replays: set[WatcherRef] = set()
@@ -143,7 +143,7 @@ class CatchUpTasks:
             self.start(member)
 
     def record_blockers(self) -> None:
-        """Show on each member which watchers hold up the stream, and which lane stands."""
+        """Show on each member which watchers block the stream, and which lane waits at a message."""
         blocked_by = {} if self._group is None else self._group.state.blocked_by
         standing = None if self._group is None else _standing_text(self._group.state.standing)
         for member in self._members:
@@ -155,7 +155,7 @@ class CatchUpTasks:
                 member.mark_catching_up()
 
     def source_of(self, watcher: WatcherRef) -> EventSource | None:
-        """Return the source of the member that serves a watcher; None: no member does."""
+        """Return the source of the member that serves a watcher. None: no member serves the watcher."""
         member = self._member_of.get(watcher)
         return None if member is None else member.source
 
@@ -203,7 +203,7 @@ class CatchUpTasks:
         self.start(member)
 
     def _try_now(self, watchers: Iterable[WatcherRef]) -> None:
-        """Try the blocked messages of these watchers at once: a new filter is there, or an operator asked for it."""
+        """Try the blocked messages of these watchers at once, because of a new filter or an operator's command."""
         for watcher in watchers:
             for backlog in self.backlogs.behind(watcher.watcher_id):
                 backlog.try_now()
@@ -214,7 +214,7 @@ class CatchUpTasks:
         self.start_replaying()
 
     def start_replaying(self) -> None:
-        """Start to carry out replays, if a group is there and none is being carried out."""
+        """Start to carry out replays, if there is a group and no replay is being carried out."""
         group = self._group
         if (
             self._replays
@@ -270,7 +270,7 @@ class CatchUpTasks:
     # Catching up
 
     def start(self, member: Member) -> None:
-        """Catch up for the member's watchers that are behind; running tasks look at their lanes again."""
+        """Catch up for the member's watchers that are behind. Tasks that run already look at their lanes again."""
         group = self._group
         if group is None or group.is_ending or self._tasks is None:
             return
@@ -278,7 +278,7 @@ class CatchUpTasks:
             self._give_back(member, self._tasks)
             return
         if group.state.producer is None:
-            # `mark_open` starts them.
+            # `mark_open` starts the tasks.
             return
         for watcher in member.source.watchers:
             running = self._catching_up.get(watcher)
@@ -331,7 +331,7 @@ class CatchUpTasks:
 
 
 def _standing_text(standing: Mapping[Hashable, str]) -> str | None:
-    """Return the first standing lane with its reason, and the number of others; None: no lane stands."""
+    """Return the first lane that waits at a message, its reason, and the number of other such lanes. None: no lane."""
     if not standing:
         return None
     lane, why = next(iter(standing.items()))

@@ -26,7 +26,7 @@ class CatchUpDeriver:
     Args:
         name: The watcher's name, for errors.
         in_flight: Knows the open message, from which each event derives.
-        deadline: The filter's deadline, which stops while the store is waited for.
+        deadline: The filter's deadline, whose clock stops while the filter waits for the store.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class CatchUpDeriver:
                 await self._wait_for_room()
             in_flight = messages.open
             if in_flight is None:
-                # The live filter yields the events that derive from no message, too.
+                # An event that derives from no message is stored by the live filter.
                 continue
             ordinal = in_flight.derived
             in_flight.derived += 1
@@ -87,7 +87,7 @@ class CatchUpDeriver:
                     CatchUpDerivedEvent(in_flight, mark_stored), event, source, key, ordinal
                 )
             except BaseException:
-                # The payload's own code may have raised: no answer will come for this event.
+                # The payload's own code may have raised. Then no answer comes for this event.
                 in_flight.unresolved -= 1
                 self._give_room()
                 raise

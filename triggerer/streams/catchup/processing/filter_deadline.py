@@ -17,7 +17,7 @@ class FilterDeadline:
     """Cancels a filter that does not move past its open message in time.
 
     Args:
-        in_flight: Knows the open message. The code that opens one sets `opened_at`.
+        in_flight: Has the open message. The code that opens a message sets `opened_at`.
         timeout: Seconds.
     """
 
@@ -29,7 +29,7 @@ class FilterDeadline:
         self._clock = clock
         self._timeout = timeout
         self.opened_at = 0.0
-        """When the filter received its open message."""
+        """The time at which the filter received its open message."""
         self._waits_for_store = False
         self._scope: anyio.CancelScope | None = None
         self._overdue: AckTimeout | None = None
@@ -49,7 +49,7 @@ class FilterDeadline:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Stop the clock while this block waits for the store. Afterwards the message has its full time again."""
+        """Stop the clock while this block waits for the store. Afterwards the message has the full timeout again."""
         self._waits_for_store = True
         try:
             yield
@@ -60,7 +60,7 @@ class FilterDeadline:
     async def watch(self) -> NoReturn:
         """Cancel a late filter, until cancelled.
 
-        If the event loop was blocked, the filter gets that time in addition.
+        The time for which the event loop was blocked is added to the filter's timeout.
         """
         clock, timeout = self._clock, self._timeout
         while True:

@@ -26,8 +26,8 @@ class _InFlight:
 
     def __init__(self) -> None:
         self.unresolved = 1
-        """One until the filter has moved past the message, one per event that is not durable, and one while it is being
-        parked.
+        """The sum of: one until the filter has moved past the message, one for each event that is not durable, and one
+        while the message is being parked.
         """
         self.derived = 0
         """The number of derived events."""
@@ -35,11 +35,11 @@ class _InFlight:
         self.rejected_because: str | None = None
         """The filter's reason for the rejection, if it gave one."""
         self.is_dropped = False
-        """Whether the outcome is ignored: the message is read again, because it or an earlier one failed."""
+        """True: ignore the outcome. The message is read again, because this message or an earlier one failed."""
 
     @property
     def is_stale(self) -> bool:
-        """Whether its events must not be stored."""
+        """True if events of this message must not be stored."""
         return self.is_dropped or self.is_probe
 
 
@@ -47,7 +47,7 @@ class LaneMessageInFlight(_InFlight):
     """A message of a lane that has a backlog.
 
     Args:
-        key_of: Returns a log message's key for its payload. Asked only if the message derives an event.
+        key_of: Returns a log message's key for its payload. Called only if an event derives from the message.
     """
 
     __slots__ = ("_key_of", "backlog", "is_being_parked", "is_parked", "message")
@@ -152,17 +152,17 @@ class CatchUpDerivedEvent:
 class MessagesInFlight:
     """The messages that one filter received: the open message, and messages whose events are not durable.
 
-    A log's message that derived nothing is in no list once the filter has passed it. Most messages derive nothing.
+    A log's message from which no event derives, as from most messages, is in no list once the filter has passed it.
     """
 
     def __init__(self) -> None:
         self.open: MessageInFlight | None = None
-        """The message that the filter received last, until it moves past it."""
+        """The message that the filter received last. None: the filter has moved past the message."""
         self._by_lane: dict[Backlog, deque[LaneMessageInFlight]] = {}
-        """By lane, in order, the messages that the filter has moved past."""
+        """By lane and in order, the messages that the filter has moved past."""
 
     def pass_by(self, in_flight: LaneMessageInFlight) -> None:
-        """Move the cursor past a log's message that derived nothing."""
+        """Move the cursor past a log's message from which no event derives."""
         backlog, position = in_flight.backlog, in_flight.message.position
         # Not `Message.end`: this runs for nearly every message.
         backlog.cursor = [position[0], position[1] + 1]
@@ -170,7 +170,7 @@ class MessagesInFlight:
             backlog.position = backlog.cursor
 
     def add(self, in_flight: LaneMessageInFlight) -> None:
-        """Add a message that the filter has moved past; `move` tells when it is durable."""
+        """Add a message that the filter has moved past. `move` moves the position once its events are durable."""
         queue = self._by_lane.get(in_flight.backlog)
         if queue is None:
             queue = self._by_lane[in_flight.backlog] = deque()

@@ -67,7 +67,7 @@ class Outcomes:
         self._on_failure = on_failure
         self._on_success = on_success
         self._going_on: Backlog | None = None
-        """The log lane whose message passed last, if nothing has failed since."""
+        """The log lane whose message passed last. None: a message has failed since."""
 
     def is_probe_due(self, backlog: Backlog) -> bool:
         """Return whether a probe is due, because the lane's own message has failed too often."""
@@ -76,7 +76,7 @@ class Outcomes:
     # Messages that pass
 
     def resolve(self, in_flight: MessageInFlight) -> bool:
-        """Resolve a message that the filter has moved past; False if the lane must not be read further now."""
+        """Resolve a message that the filter has moved past. Return False if the lane must not be read further now."""
         if not isinstance(in_flight, LaneMessageInFlight):
             return self._resolve_alone(in_flight)
         if in_flight.is_dropped:
@@ -84,7 +84,7 @@ class Outcomes:
         backlog = in_flight.backlog
         is_going_on = backlog is self._going_on
         if is_going_on and not (in_flight.derived or in_flight.is_rejected or backlog.is_gone):
-            # The usual case: nothing waits for the message.
+            # Usually no event derives from the message.
             self._in_flight.pass_by(in_flight)
             return True
         if in_flight.is_rejected and not self._reject(in_flight):
@@ -116,7 +116,7 @@ class Outcomes:
         return True
 
     def _pass(self, in_flight: LaneMessageInFlight) -> bool:
-        """Move the cursor past the message; False if the lane must not be read further now."""
+        """Move the cursor past the message. Return False if the lane must not be read further now."""
         backlog = in_flight.backlog
         backlog.cursor = in_flight.message.end
         if backlog.failures:
@@ -129,13 +129,13 @@ class Outcomes:
         if backlog.is_gone:
             return False
         if self._is_blocked_at(in_flight):
-            # Later messages wait for the store's answer; otherwise each attempt would derive them again.
+            # Later messages wait for the store's answer. Otherwise each attempt would derive their events again.
             self._reader.hold(backlog)
             return False
         return True
 
     def pass_over(self, backlog: Backlog, position: Position) -> None:
-        """Move the cursor to this position of a log: no message lies before it."""
+        """Move the cursor to this position of a log, because there is no message before it."""
         before = backlog.gap
         start = before[0] if before is not None and before[1] == backlog.cursor else backlog.cursor
         backlog.gap, backlog.cursor = (start, position), position
@@ -215,7 +215,7 @@ class Outcomes:
             if self._probes.blames_message(backlog):
                 in_flight.unresolved -= 1
                 self._in_flight.add(in_flight)
-                # The lane waits until that is durable: after a crash this message comes first again.
+                # The lane waits until the failure is durable, because after a crash this message comes first again.
                 self._reader.hold(backlog)
                 self._park(in_flight, error, is_waited_for=True)
                 return
@@ -240,7 +240,7 @@ class Outcomes:
             and isinstance(message, QueueMessage)
             and backlog.stored_lane.failed_with not in (None, in_flight.key)
         ):
-            # An operator has discarded the message that was counted. This one has no failures yet.
+            # An operator has discarded the message whose failures were counted. This message has its own count.
             backlog.failures = message.failures
             self._probes.forget(backlog)
         backlog.failures += 1
@@ -253,7 +253,7 @@ class Outcomes:
         )
         if self._parking.is_possible:
             return self._refuse(in_flight, error)
-        # Do not log its key: the producer may be unable to tell it.
+        # Do not log the message's key, because the producer may be unable to compute it.
         _log.warning(
             "a message was rejected by a watcher that catches up, and cannot be parked",
             watcher=self._name,
@@ -264,10 +264,10 @@ class Outcomes:
         return True
 
     def _refuse(self, in_flight: MessageInFlight, error: Exception) -> bool:
-        """Park a message that a repeat would not help: the store refused its event, or the filter rejected it.
+        """Park a message because the store refused its event, or the filter rejected it. A repeat would not help.
 
         Returns:
-            Whether the message is settled once the filter has moved past it.
+            True if the message is settled once the filter has moved past it.
         """
         if isinstance(in_flight, ReplayedMessageInFlight):
             self.fail(in_flight, error)
@@ -278,10 +278,10 @@ class Outcomes:
     def _park(
         self, in_flight: LaneMessageInFlight, error: Exception, *, is_waited_for: bool = False
     ) -> bool:
-        """Park a message while its lane continues; False if that is impossible, so that the lane waits at the message.
+        """Park a message, so that its lane continues. Return False if the lane must wait at the message instead.
 
         Args:
-            is_waited_for: Whether the lane waits until the message is parked.
+            is_waited_for: True: the lane waits until the message is parked.
         """
         if in_flight.is_being_parked:
             return not in_flight.is_dropped
@@ -320,9 +320,9 @@ class Outcomes:
         return blocked is not None and blocked.position == in_flight.message.position
 
     def _block(self, in_flight: LaneMessageInFlight) -> None:
-        """Let the lane wait for room.
+        """Let the lane wait until the store accepts further messages.
 
-        The filter accepts the message each time, so the lane's own delays do not grow.
+        The lane's delays do not grow then, because the filter accepts the message each time.
         """
         backlog, position = in_flight.backlog, in_flight.message.position
         blocked = backlog.blocked
@@ -348,5 +348,5 @@ class Outcomes:
         backlog.cursor = in_flight.message.position
         self._move(backlog)
         self._state.store_position(backlog)
-        # The lane may have been live, so that nobody would read it.
+        # The lane may have been live, and then no task reads it yet.
         self._state.backlogs.record_change(backlog)

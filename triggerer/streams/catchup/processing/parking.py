@@ -32,7 +32,7 @@ class Parking:
 
     Args:
         name: The watcher's name, for the log.
-        tasks: Runs the dead-lettering at a bound, which may outlast the catching up.
+        tasks: Dead-letters messages when a limit is reached. This may take longer than the catching up.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Parking:
 
     @property
     def is_possible(self) -> bool:
-        """Whether a store is there, and the producer can write a message as bytes."""
+        """True if there is a store, and the producer can write a message as bytes."""
         producer = self._state.producer
         return (
             self._context.parked is not None
@@ -69,7 +69,7 @@ class Parking:
 
         Args:
             error: The watcher's error.
-            on_done: Called once. None: the message is parked, or need not be. Otherwise its lane waits at the message.
+            on_done: Called once. None: the message is parked, or need not be. An error: its lane waits at the message.
         """
         producer = self._state.producer
         assert producer is not None
@@ -120,9 +120,9 @@ class Parking:
         self._state.submit_parked(change)
 
     def _key_of(self, producer: SharedStreamProducer, in_flight: LaneMessageInFlight) -> str:
-        """Return the idempotency key, or the message's position if there is none or the producer cannot tell it.
+        """Return the message's idempotency key, or its position if the producer has no key or raises.
 
-        A missing key may be why the watcher fails, because its events cannot be stored without it.
+        If the producer raises, this may be the reason why the watcher fails: an event cannot be stored without its key.
         """
         key: str | None = None
         try:
@@ -135,7 +135,7 @@ class Parking:
         backlog, position = in_flight.backlog, in_flight.message.position
         if backlog.stored_lane is None:
             return f"{backlog.stored_as}@{position}"
-        # A queue's numbers are valid in one group only: the next group gives the number to another message.
+        # A queue's number is valid in one group only: the next group uses it for another message.
         return f"{backlog.stored_as}@{self._context.now().isoformat()}/{position[1]}"
 
     def _may_dead_letter(self, producer: SharedStreamProducer) -> bool:

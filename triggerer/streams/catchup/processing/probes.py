@@ -1,4 +1,4 @@
-"""Tells a poison message from a watcher that accepts no message, by probing others (contract, rule 18)."""
+"""Finds out whether a message is poison or its watcher is down, by probing other messages (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from triggerer.streams.delivery.group_state import GroupState
 
 _MOST_FAILED: Final = 10
 _MOST_WITHOUT_EVIDENCE: Final = 1_000
-"""So many from which nothing derives, before the lane's own message is tried again."""
+"""After this number of probes without an event, the lane's own message is tried again."""
 _BATCH: Final = 20
 _MOST: Final = 100
 """The number of messages after the lane's message among which a queue's probes are chosen."""
 _WAIT_S: Final = 2.0
-"""How long to wait for the log: a position before the end of a lane may hold no message."""
+"""The time to wait for a message of the log, because a position before the lane's end may have no message."""
 
 
 class _ProbeState:
@@ -55,9 +55,9 @@ class _ProbeState:
 class Probes:
     """The probes of one watcher, by the lane with the failed message.
 
-    A message has failed `max_deliveries` times. If the filter accepts a probe, the message is to blame; if it accepts
-    none, the watcher is. Probes end with the first that passes, or after ten failures. Their events are not stored. A
-    probe that derives nothing is no evidence: the filter may only have seen that it does not want it.
+    A message has failed `max_deliveries` times. If the filter accepts a probe, the message is poison. If all probes
+    fail, the watcher is down. Probing ends with the first probe that passes, or after ten failures. Events of a probe
+    are not stored. A probe from which no event derives is no evidence, because the filter may ignore such messages.
     """
 
     def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:
@@ -80,7 +80,7 @@ class Probes:
         return probe is not None and probe.has_passed
 
     async def next(self, backlog: Backlog) -> Message | QueueMessage | None:
-        """Return the next probe; None if there is none for now.
+        """Return the next probe. None: there is no probe now.
 
         Raises:
             Exception: The producer's error.
@@ -108,7 +108,7 @@ class Probes:
         """Record that the filter moved past a probe.
 
         Args:
-            is_evidence: Whether the filter derived an event from it, or rejected it.
+            is_evidence: True if the filter derived an event from the probe, or rejected it.
         """
         probe = self._probes.get(backlog)
         if probe is not None:

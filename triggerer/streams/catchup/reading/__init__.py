@@ -1,1 +1,1 @@
-"""Reads the backlog of a watcher, from a log or from stored messages, up to the handover to live delivery."""
+"""Reads the backlog of a watcher, from a log or from stored messages, until live delivery takes over."""

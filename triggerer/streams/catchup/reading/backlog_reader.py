@@ -1,4 +1,4 @@
-"""Reads one watcher's backlogs, lane by lane in turns: from memory near the head, or from the log or the store."""
+"""Reads one watcher's backlogs. Lanes take turns. Messages near the head come from memory, others from log or store."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from triggerer.streams.delivery.group_state import GroupState
 from triggerer.synchronization import AutoResetEvent
 
 _SLICE: Final = 2_000
-"""Messages of one lane before another lane of the same watcher has its turn."""
+"""The most messages in a turn of a lane. Then another lane of the same watcher has its turn."""
 _SLICE_OF_LOG: Final = 50_000
-"""The messages of a log in one turn: each turn opens a reading, which costs as much as thousands of messages."""
+"""The most messages of a log in a turn. Each turn opens a reading, which costs as much as thousands of messages."""
 _SLICE_S: Final = 5.0
 _BURST: Final = 16
-"""Messages before the event loop serves other tasks: catching up yields to live delivery."""
+"""After this number of messages the event loop serves other tasks, so that live delivery is not delayed."""
 _BURST_S: Final = 0.00005
-"""The time after which a burst from the log ends: as many messages as the filter resolves in it."""
+"""The duration of a burst from the log. It has as many messages as the filter resolves in this time."""
 _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
-"""How long an empty lane keeps its reader slot while others wait, and waits for its live filter."""
+"""An empty lane keeps its reader slot for this time while other lanes wait, and waits as long for its live filter."""
 _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5
-"""Readings without an answer, each more patient, before a lane seems to have been read to its end."""
+"""After this number of ever longer readings without an answer, a lane counts as read to its end."""
 _LONGEST_WITHOUT_PLACE_S: Final = 300.0
 """How long a lane that was read to its end leaves all slots to the other lanes."""
 
@@ -61,12 +61,12 @@ class _Lane:
 class BacklogReader:
     """Reads the backlogs of one watcher in one group.
 
-    It reads one lane at a time, in turns, so that a waiting lane delays no other.
+    The reader reads one lane at a time. Lanes take turns, so a waiting lane does not delay others.
 
     Args:
-        readers: The slots for readings of the stream's log beside the poll.
-        on_gap: Called when a lane holds no message between the cursor and this position.
-        on_failure: Called when a lane could not be read; it is tried again.
+        readers: The slots for reading the stream's log in addition to the poll.
+        on_gap: Called when a lane has no message between the cursor and this position.
+        on_failure: Called when a lane could not be read. The reading is tried again.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class BacklogReader:
         self._wake = AutoResetEvent()
         self._is_interrupted = False
         self._at_end: dict[Backlog, tuple[Position, float]] = {}
-        """Where lanes were read to their apparent ends, and since when they leave their slots to others."""
+        """By lane that was read to its apparent end: this end, and the time since when it leaves its slot to others."""
         self._unanswered: dict[Backlog, int] = {}
-        """By lane the readings in a row that gave nothing while others waited: the broker is slow, or the lane has
-        ended.
+        """By lane, the number of successive readings without a message while other lanes waited. Either the broker is
+        slow, or the lane has ended.
         """
         parked = context.parked
         self.queue = (
@@ -108,7 +108,7 @@ class BacklogReader:
         self._wake.set()
 
     def interrupt(self) -> None:
-        """Stop waiting for a message: the filter receives something else first."""
+        """Stop waiting for a message, because the filter receives a replayed message first."""
         self._is_interrupted = True
         self._wake.set()
 
@@ -131,9 +131,10 @@ class BacklogReader:
         return None
 
     def _gives_way(self, backlog: Backlog) -> bool:
-        """Return whether a lane at its end keeps resting: every slot serves a lane that has messages.
+        """Return whether a lane at its end must wait, because every slot serves a lane that has messages.
 
-        A broadcast wakes the lane. A message that the poll has not reached yet may wait, as it waits for the siblings.
+        A broadcast wakes the lane. A message that the poll has not reached yet may wait: siblings do not have it
+        either.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
@@ -188,7 +189,7 @@ class BacklogReader:
         """Let a lane with a failure wait for a growing delay, or for `restart` if failures are never retried.
 
         Args:
-            is_patient: Whether the lane may fail for long, so that the delays grow further.
+            is_patient: True: the delays may grow further, because the lane may fail for a long time.
         """
         self._turns.postpone(backlog, is_patient=is_patient)
         self._wake.set()
@@ -225,8 +226,8 @@ class BacklogReader:
     async def slice(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
         """Yield messages of a lane from `Backlog.cursor` on, in order, a burst at a time.
 
-        The caller moves `Backlog.cursor` past a whole burst before it asks for the next one. Otherwise it asks no
-        further.
+        The caller moves `Backlog.cursor` past a whole burst before it asks for the next burst. If it cannot, it must
+        close the generator.
         """
         bursts = self._bursts(backlog)
         async with aclosing(bursts):
@@ -277,7 +278,7 @@ class BacklogReader:
         for number in range(_SLICE // _BURST):
             burst = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, _BURST)
             if burst is None:
-                # The tail made room for newer messages while the filter worked. The next turn reads the log.
+                # While the filter worked, newer messages have replaced these in the tail. The next turn reads the log.
                 break
             if not burst:
                 if not number:
@@ -295,7 +296,7 @@ class BacklogReader:
         try:
             self._at_end.pop(backlog, None)
             reader = LogReader(self._state.producer, backlog.lane, backlog.cursor, self._wake.set)
-            # No task group here: it must not stay open where a generator yields.
+            # Use the group's tasks: a task group of our own must not be open where a generator yields.
             self.tasks.start_soon(_run_in, reading.scope, reader)
             async with aclosing(self._from_log(backlog, reader, reading)) as bursts:
                 async for burst in bursts:
@@ -344,7 +345,7 @@ class BacklogReader:
             yield burst
             reading.lent_at = None
             if reading.is_over:
-                # The filter was slow, and another reader has the slot.
+                # The filter was slow, and another reader has got the slot.
                 return
             most = _adapt(most, clock.monotonic() - began)
             reached = backlog.cursor
@@ -354,7 +355,7 @@ class BacklogReader:
             await checkpoint()
 
     def _pass_over(self, backlog: Backlog, position: Position | None) -> None:
-        """Move the cursor to this position, before which no message is left; None: not known."""
+        """Move the cursor to this position, because there is no message before it. None: the position is not known."""
         if position is None:
             return
         if not is_same_log(position, backlog.cursor):
@@ -363,7 +364,7 @@ class BacklogReader:
             self._on_gap(backlog, position)
 
     async def _wait_for_message(self, backlog: Backlog, reading: Reading | None = None) -> bool:
-        """Wait for the log or the poll. False if the lane has caught up, or another lane has its turn."""
+        """Wait for a message of the log or the poll. Return False if the lane has caught up or its turn is over."""
         if self._handover.go_live_if_caught_up(backlog) or self._handover.is_recreated(backlog):
             return False
         if backlog.stored_lane is None:
@@ -381,7 +382,7 @@ class BacklogReader:
                     self._rest(backlog, reading)
                     return False
                 if self._handover.go_live_if_caught_up(backlog):
-                    # The live filter is present again, which wakes nobody.
+                    # The live filter is present again. No event reports this, so it was found by looking.
                     return False
                 if is_first and not (reading is not None and reading.is_idle):
                     self._state.store_position(backlog)

@@ -28,8 +28,8 @@ class Handover:
 
     Args:
         on_live: Called when the watcher has caught up in a lane.
-        on_recreated: Called for a lane that was recreated. Messages of the earlier lane are ignored.
-        on_looked: Called after the ends of the lanes were looked up, with the error if that failed.
+        on_recreated: Called for a lane that was recreated. Messages of the former lane are ignored.
+        on_looked: Called after the ends of the lanes were looked up, with the error if the look-up failed.
         backoff: The delays between failed look-ups.
     """
 
@@ -53,14 +53,14 @@ class Handover:
         self._looked_at = -math.inf
         self._is_looking = False
         self._without: set[Backlog] = set()
-        """The backlogs whose lanes the last look-up did not find."""
+        """The backlogs whose lanes were missing in the last look-up."""
         self._recreated: dict[Backlog, tuple[Position, Position]] = {}
         """The first position and the end of each recreated lane, until `begin_recreated`."""
 
     def look_if_due(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Look up the ends of the lanes, if the end of one is unknown or all are old.
+        """Look up the ends of the lanes, if an end is unknown or all ends are old.
 
-        The look-up runs beside the reading, so a slow answer delays no lane.
+        Lanes are read during the look-up, so a slow answer does not delay them.
         """
         if self._is_looking or self._state.stores_messages or not self._tells_positions:
             return
@@ -163,10 +163,10 @@ class Handover:
         backlog.reemit = None
 
     def go_live_if_caught_up(self, backlog: Backlog) -> bool:
-        """Hand the lane over to the live filter if nothing is left to read. Synchronous. Return whether it is live."""
+        """Hand the lane over to the live filter if all messages were read. Return whether it is live. Synchronous."""
         if backlog.is_caught_up or backlog.is_gone or not backlog.is_stored:
             return backlog.is_caught_up
-        # The usual answer is no, and every message asks.
+        # This is checked for every message, and is usually false.
         if not self._is_at_head(backlog):
             return False
         state = self._state
@@ -203,7 +203,7 @@ class Handover:
             return self._has_nothing_left(backlog, backlog.stored_lane)
         lane_tail, end = self._state.lane_tail_of(backlog.lane), backlog.end
         if backlog.is_reemitting:
-            # One filter re-emits all messages, so that the keys are the same after a crash.
+            # The same filter must re-emit all messages, so that the keys are equal after a crash.
             return False
         if lane_tail.newest is not None:
             return is_before(lane_tail.newest, backlog.cursor)

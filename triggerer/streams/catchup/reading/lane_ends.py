@@ -1,4 +1,4 @@
-"""The ends of a log's lanes: one look-up for all who ask at nearly the same time."""
+"""The ends of a log's lanes. Callers that ask at nearly the same time share one look-up."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class LaneEnds:
 
     def __init__(self) -> None:
         self.looked_at = -math.inf
-        """When the answer was asked for, by the monotonic clock. Later messages may lie beyond it."""
+        """The time of the look-up's begin, by the monotonic clock. Later messages may be after these ends."""
         self._ends: Mapping[Hashable, Position] = {}
         self._lock = anyio.Lock()
 
     async def find(
         self, producer: SharedStreamProducer, clock: Clock, *, after: float
     ) -> Mapping[Hashable, Position]:
-        """Return where each lane ended at a moment later than `after`.
+        """Return the end of each lane at a moment later than `after`.
 
         Raises:
             Exception: The producer's error. The next caller asks the producer again.

@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(slots=True)
 class Message:
-    """A message of a log. It must not be changed; freezing it would double its cost."""
+    """A message of a log. Do not change its fields. The class is not frozen, because that would double its cost."""
 
     position: Position
     event: Any
@@ -60,9 +60,9 @@ class LaneTail:
         self._size_bytes = 0
         self._waiting: dict[Waiting, None] = {}
         self.before: Position | None = None
-        """The last message that this group had broadcast when a watcher fell behind; None: not known."""
+        """The last message that this group had broadcast when a watcher fell behind. None: not known."""
         self.incarnation: Any = None
-        """The incarnation of the last broadcast, as the producer gave it; None if there was none."""
+        """The incarnation of the last broadcast, from the producer. None: there was no broadcast."""
 
     def record_earlier_broadcast(self, position: Position) -> None:
         """Record a message that was broadcast before a watcher fell behind."""
@@ -77,7 +77,7 @@ class LaneTail:
         """Use this incarnation from now on, and forget messages that a cut has removed from the log.
 
         Returns:
-            Whether the incarnation tells of a cut that was not known.
+            True if the incarnation has a cut that was not known.
         """
         known, self.incarnation = cuts_known(self.incarnation), incarnation
         if all(cut in known for cut in cuts_known(incarnation)):
@@ -91,7 +91,7 @@ class LaneTail:
 
     @property
     def newest(self) -> Position | None:
-        """The position of the newest broadcast; None if there was none."""
+        """The position of the newest broadcast. None: there was no broadcast."""
         return self._messages[-1].position if self._messages else None
 
     def append(self, message: Message, size_bytes: int) -> None:
@@ -137,9 +137,9 @@ class LaneTail:
         return position[0] is newest[0] or not _is_lost(newest, position[0])
 
     def after(self, position: Position, most: int) -> list[Message] | None:
-        """Return the first messages at or after `position`, in order; empty if none was broadcast yet.
+        """Return the first messages at or after `position`, in order. Empty: no such message was broadcast yet.
 
-        Returns None if the position is not covered. A covered position may have had to make room since.
+        None: the position is not covered, perhaps because newer messages have replaced the older ones.
         """
         if not self.covers(position):
             return None
@@ -152,7 +152,7 @@ def _number(message: Message) -> Any:
 
 
 def _is_lost(position: Position, incarnation: Any) -> bool:
-    """Return whether the log has lost the message at a position, as this incarnation tells."""
+    """Return whether the log has lost the message at a position, according to the cuts of this incarnation."""
     return cut_before(position, incarnation) is not None
 
 

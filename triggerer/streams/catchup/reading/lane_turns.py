@@ -12,7 +12,7 @@ from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.context import RuntimeContext
 
 _MOST_IN_A_ROW: Final = 30
-"""Failures in a row, in any lanes, before all lanes wait: trying thousands of them gains nothing."""
+"""After this number of successive failures, in any lanes, all lanes wait: trying thousands of lanes would not help."""
 
 
 class _Attempts:
@@ -33,11 +33,11 @@ class LaneTurns:
         self._ready: dict[Backlog, None] = {}
         """The lanes that may be read, in the order of their turns."""
         self._due: dict[Backlog, float] = {}
-        """When each waiting lane has its turn."""
+        """By waiting lane, the time of its next turn."""
         self._heap: list[tuple[float, int, Backlog]] = []
-        """The waiting lanes by time. A lane that was postponed again, or is gone, leaves outdated items."""
+        """The waiting lanes by time. If a lane was postponed again, or is gone, its old items are still here."""
         self._resting: set[Backlog] = set()
-        """Waiting lanes that had no message, in contrast to lanes with a failure."""
+        """The lanes that wait because they had no message. Other lanes wait because of a failure."""
         self._pushed = 0
         self._current: Backlog | None = None
         self._attempts: dict[Backlog, _Attempts] = {}
@@ -50,7 +50,7 @@ class LaneTurns:
         return bool(self._ready or self._due)
 
     def offer(self, backlog: Backlog) -> None:
-        """Queue a lane after the lanes that are queued already, or for when its blocked message is tried again."""
+        """Queue a lane after the other lanes. If it has a blocked message, queue it for the time of the next try."""
         if backlog in self._resting:
             self._end_wait(backlog)
         if backlog in self._due or backlog is self._current:
@@ -61,7 +61,7 @@ class LaneTurns:
         self._ready[backlog] = None
 
     def next(self) -> Backlog | None:
-        """Return the next lane; None if all wait. The lane before it is queued again if it still has a backlog."""
+        """Return the next lane. None: all lanes wait. The last lane is queued again if it still has a backlog."""
         before, self._current = self._current, None
         if before is not None and not (before.is_gone or before.is_caught_up):
             self.offer(before)
@@ -81,7 +81,7 @@ class LaneTurns:
         return None
 
     def due(self) -> float:
-        """Return when the next lane has its turn."""
+        """Return the time of the next turn."""
         if self._ready or self._current is not None:
             return self._not_before
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:

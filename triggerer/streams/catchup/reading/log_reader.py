@@ -1,4 +1,4 @@
-"""Reads a lane of a log ahead, beside the group."""
+"""Reads a lane of a log ahead, in a task of its own."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from triggerer.streams.catchup.reading.lane_tail import Message
 from triggerer.synchronization import AutoResetEvent
 
 _MOST: Final = 1_024
-"""As many messages take longer to handle than the broker needs for its next answer."""
+"""The most messages that are read ahead. Handling them takes longer than the broker's next answer."""
 _MOST_BYTES: Final = 1024 * 1024
 
 
 class LogReader:
-    """One reading of one lane. `run` reads ahead, up to a bound in messages and bytes.
+    """One reading of one lane. `run` reads ahead, up to a limit of messages and bytes.
 
     Args:
-        on_arrival: Called when messages arrive after there were none, or when the reading has ended with `error`.
+        on_arrival: Called when the first message arrives after a time without messages, and when the reading has ended
+            with `error`.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class LogReader:
     ) -> None:
         self.error: Exception | None = None
         self.nothing_before: Position | None = None
-        """The position before which every message was read, while no later message is known; None: not known."""
+        """The position before which all messages were read, if no later message is known. None: not known."""
         self._producer = producer
         self._lane = lane
         self._position = position
@@ -75,7 +76,7 @@ class LogReader:
                 self._messages.append(Message(get_position(payload), event, payload))
                 self._size_bytes += get_size(payload)
                 if len(self._messages) == 1:
-                    # A caller that finds messages does not wait.
+                    # Only a caller that found no message waits for this call.
                     self._on_arrival()
                 while len(self._messages) >= _MOST or self._size_bytes >= _MOST_BYTES:
                     await self._has_room.wait()

@@ -1,4 +1,4 @@
-"""Reads one watcher's backlog in a queue: first the stored messages, then the outstanding ones."""
+"""Reads one watcher's backlog in a queue: first the stored messages, then the outstanding messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 _PAGE: Final = 100
 _PAGE_BYTES: Final = 4 * 1024 * 1024
-"""The most bytes that are read before the messages' lanes have their turns."""
+"""The most bytes of rows that are read in advance, before their lanes have their turns."""
 
 
 class QueueMessage(NamedTuple):
@@ -51,7 +51,7 @@ class QueueReader:
         """The id of the last row that was read for all lanes together."""
 
     async def read(self, backlog: Backlog) -> list[QueueMessage]:
-        """Return the next stored messages of a lane, in order; empty if there are none, or if reading starts over.
+        """Return the next stored messages of a lane, in order. Empty: there are none, or the reading begins again.
 
         Raises:
             StoreError: The store cannot be read now.
@@ -72,7 +72,7 @@ class QueueReader:
         return found
 
     async def _read_all_lanes(self, fence: Fence) -> None:
-        """Read the next rows of all lanes together: if each message is its own lane, one query still reads many."""
+        """Read the next rows of all lanes in one query, because each message may be its own lane."""
         backlogs, watcher_id = self._state.backlogs, self._watcher.watcher_id
         rows = await self._parked.read_stored(fence, watcher_id, self._after, _PAGE)
         size_bytes = self._bytes_read()
@@ -86,7 +86,7 @@ class QueueReader:
                 stored.page.append(row)
                 size_bytes += len(row.data)
             else:
-                # The lane has had no turn for long, or the other lanes fill the bound.
+                # The lane has had no turn for long, or the rows of other lanes use up the limit.
                 stored.page.clear()
                 stored.is_read_alone = True
 
@@ -130,9 +130,9 @@ class QueueReader:
         return found
 
     async def others(self, backlog: Backlog, most: int) -> list[QueueMessage]:
-        """Return messages after the lane's first one, to be used as probes; if there are none, messages of other lanes.
+        """Return messages for probes: those after the lane's first message, or else messages of other lanes.
 
-        A message of another lane may be resolved already. It still shows whether the watcher accepts any message.
+        A message of another lane may be resolved already. It can still show whether the watcher accepts any message.
 
         Raises:
             StoreError: The store cannot be read now.
@@ -142,7 +142,7 @@ class QueueReader:
         read, fence = self._parked.read_stored, backlog.fence
         rows = await read(fence, watcher_id, stored.after, most + 1, backlog.stored_as)
         if len(rows) == 1:
-            # The first row may be so large that no other was read.
+            # If the first row is very large, no other row was read.
             rows += await read(fence, watcher_id, rows[0].id, most, backlog.stored_as)
         found = [*self._load(backlog, rows), *self.undecided(backlog, most + 1)][1 : most + 1]
         if found:
@@ -166,7 +166,7 @@ class QueueReader:
         return [found for one in entries if (found := self._message(one)) is not None]
 
     def _message(self, entry: Entry | Newest) -> QueueMessage | None:
-        """Return the message; None if its key is unknown, because it will be stored under another key."""
+        """Return the message. None: its key is unknown, because the message will be stored under another key."""
         producer = self._state.producer
         assert producer is not None
         try:
@@ -211,7 +211,7 @@ class QueueReader:
 
 
 def begin_giving(backlog: Backlog, message: QueueMessage) -> bool:
-    """Record that the filter receives a message; False if it was stored meanwhile, and is read from the store."""
+    """Record that the filter receives a message. Return False if it was stored meanwhile, and must be read there."""
     stored = backlog.stored_lane
     assert stored is not None
     if message.id is None:

@@ -1,4 +1,4 @@
-"""The slots for reading lanes of one stream again, beside the poll, shared by all watchers that are behind."""
+"""The slots for reading lanes of one stream in addition to the poll. All watchers that are behind share the slots."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import anyio
 from triggerer.streams.clock import Clock
 
 _STUCK_S: Final = 5.0
-"""How long a filter may handle the last messages before a waiting reader receives the slot."""
+"""If a filter handles the last messages for longer than this, a waiting reader receives the slot."""
 
 
 class Reading:
-    """A slot, until `end`."""
+    """A reader's use of a slot, until `end`."""
 
     def __init__(self, readers: ReaderSlots, on_asked: Callable[[], None]) -> None:
         self.scope = anyio.CancelScope()
         """The scope of the reading task."""
         self.is_idle = False
-        """Whether the reader has waited for a while at the apparent end of its lane."""
+        """True if the reader has waited for a while at the apparent end of its lane."""
         self.lent_at: float | None = None
-        """Since when the filter handles the last messages, by the monotonic clock; None: it has asked for more."""
+        """The time when the filter received the last messages, by the monotonic clock. None: it has asked for more."""
         self.is_over = False
         self.has_answered = False
-        """Whether the log has answered. Before, the lane may be slow rather than at its end."""
+        """True once the log has answered. Before that, a lane without messages may be slow, not at its end."""
         self._readers = readers
         self._on_asked = on_asked
         self._empty_since: float | None = None
 
     def empty_since(self) -> float:
-        """Return since when no message has arrived, by the loop's clock. Call it only while there is none."""
+        """Return the time of the last message, by the loop's clock. Call this only while no message is there."""
         if self._empty_since is None:
             self._empty_since = anyio.current_time()
         return self._empty_since
@@ -43,7 +43,7 @@ class Reading:
         self.has_answered = True
 
     def ask(self) -> None:
-        """Ask an idle reader to give its slot to a waiting one."""
+        """Ask an idle reader to give its slot to a waiting reader."""
         self.is_idle, self._empty_since = False, -math.inf
         self._on_asked()
 

@@ -27,9 +27,9 @@ _PAGE: Final = 100
 
 
 async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> None:
-    """Park stored messages again if their watcher reads no producer now, because nothing can load them.
+    """Park stored messages again if their watcher has no producer now, which would have to load them.
 
-    Raises nothing. If the store does not answer, the next look repeats it.
+    Errors of the store are ignored, because the next look repeats this.
     """
     error = error_text(
         ConfigurationError(
@@ -54,15 +54,15 @@ def _ignore(_: Exception | None) -> None:
 class ReplayedMessages:
     """The replayed messages of one watcher, read from the store in pages, in the order of parking.
 
-    The filter receives each message once. If it fails, the message is parked again. Later messages of its lane passed
-    long ago, so nothing waits for it.
+    The filter receives each message once. If the filter fails, the message is parked again. No lane waits for a
+    replayed message, because the later messages of its lane have passed long ago.
     """
 
     def __init__(
         self, watcher: WatcherRef, fence: Fence, state: GroupState, parked: ParkedStore
     ) -> None:
         self.are_waiting = False
-        """Whether the store may hold messages that the filter has not received."""
+        """True if the store may have messages that the filter has not received."""
         self._watcher = watcher
         self._fence = fence
         self._state = state
@@ -70,7 +70,7 @@ class ReplayedMessages:
         self._page: deque[StoredMessage] = deque()
         self._after = 0
         self._under_way: set[int] = set()
-        """The ids of rows that were read and whose outcome is not durable."""
+        """The ids of the rows that were read, but whose outcome is not durable."""
 
     def look(self) -> None:
         """Read from the first message: an operator asked for a replay."""
@@ -78,7 +78,7 @@ class ReplayedMessages:
         self._after = 0
 
     async def next(self) -> ReplayedMessageInFlight | None:
-        """Return the next message, loaded; None if there is none left.
+        """Load and return the next message. None: no message is left.
 
         Raises:
             StoreError: The store cannot be read now.
