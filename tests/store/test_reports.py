@@ -72,10 +72,15 @@ async def test_the_report_of_a_streams_owner_is_shown_with_it(watched_stream: Da
         reports = await load_reports(session, [FENCE.owner])
         version = await session.scalar(select(InstanceReport.version))
     assert version == 2
-    assert reports[FENCE.owner].streams == {FENCE.stream_digest: LIVE}
+    (reported,) = reports[FENCE.owner].streams.values()
+    assert replace(reported, history=None) == LIVE
     assert (shown.lag, shown.lag_seconds, shown.outstanding) == (12, 1.5, 3)
     assert (shown.paused, shown.paused_reasons) == ('lane full: "a"', ["lane_full"])
     assert shown.reported_at is not None
+    assert shown.history is not None
+    # A minute may have ended between the two reports.
+    assert (shown.history.lag[-1], sum(map(int, shown.history.consumed))) == (12, 7)
+    assert timedelta(0) <= shown.reported_at - shown.history.since < timedelta(minutes=2)
     assert [(lane.lane, lane.outstanding, lane.paused) for lane in shown.lanes] == [
         ('"a"', 3, "full")
     ]

@@ -35,6 +35,18 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamHistory:
+    """The last minutes of a stream as its owner saw them, oldest first. The last value is of the present minute."""
+
+    newest: int
+    """When the present minute began, in seconds since 1970, by the owner's clock."""
+    lag: Sequence[int | None]
+    """The highest lag that was seen in each minute. None: it was unknown, or nobody looked."""
+    consumed: Sequence[int | None]
+    """The messages that came in each minute."""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamLive:
     """One stream, as its owner sees it."""
 
@@ -72,6 +84,8 @@ class StreamLive:
     """Lanes with outstanding messages, and standing lanes."""
     lanes: Sequence[LaneLive]
     """The worst lanes first: standing, then full, then the oldest."""
+    history: StreamHistory | None = None
+    """None: whoever read the stream keeps no history."""
 
 
 def stream_from_json(value: Mapping[str, Any]) -> StreamLive:
@@ -80,4 +94,8 @@ def stream_from_json(value: Mapping[str, Any]) -> StreamLive:
     known["paused"] = [Pause(one["reason"], one.get("detail")) for one in value["paused"]]
     names = LaneLive.__dataclass_fields__
     known["lanes"] = [LaneLive(**{name: one.get(name) for name in names}) for one in value["lanes"]]
+    if (history := value.get("history")) is not None:
+        known["history"] = StreamHistory(
+            history["newest"], tuple(history["lag"]), tuple(history["consumed"])
+        )
     return StreamLive(**known)

@@ -16,6 +16,7 @@ from anyio.abc import TaskStatus
 
 from triggerer.domain.live_state import StreamLive
 from triggerer.errors import StoreError
+from triggerer.hosting.stream_history import StreamHistories
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.streams.reports import write_report
@@ -41,6 +42,7 @@ class Reporter:
         self._database = database
         self._instance_id = instance_id
         self._read = read
+        self._histories = StreamHistories()
         self._is_looked_at = False
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -53,7 +55,7 @@ class Reporter:
 
     async def report(self) -> None:
         """Write one report, or none if the store does not take it in time."""
-        streams = await to_thread.run_sync(self._read)
+        streams = self._histories.add(await to_thread.run_sync(self._read))
         try:
             with anyio.move_on_after(_PATIENCE.total_seconds()) as scope:
                 async with self._database.transaction(commit_timeout=_PATIENCE) as session:

@@ -291,6 +291,19 @@ class Data:
             "paused": "the store is slow" if number == 4 else None,
             "lane_count": self.size.lanes,
             "lanes": [self.lane(index) for index in range(self.size.lanes)] if lanes else [],
+            "history": self.history(number, lag) if number != 7 else None,
+        }
+
+    def history(self, number: int, lag: int) -> Row:
+        minutes = 60 if self.size is BIG else 7
+        isolated = 20 + number % 30
+        return {
+            "since": self.at(60 * (minutes - 1)),
+            "lag": [
+                None if minute == isolated else max(0, lag - 40 * (minutes - 1 - minute) * number)
+                for minute in range(minutes)
+            ],
+            "consumed": [1_300 + (minute * 7919 * (number + 1)) % 900 for minute in range(minutes)],
         }
 
     def lane(self, index: int) -> Row:

@@ -352,6 +352,18 @@ class LaneView:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamHistoryView:
+    """The last hour of a stream, minute by minute, as far as its present owner has seen it."""
+
+    since: datetime
+    """When the first minute began."""
+    lag: list[int | None]
+    """The highest lag that was seen in each minute. None: it was unknown."""
+    consumed: list[int | None]
+    """The messages that came in each minute. The last minute is not over."""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamView:
     """A stream, its owner, and what the owner last reported of it."""
 
@@ -391,6 +403,7 @@ class StreamView:
     """Lanes with outstanding messages, and standing lanes."""
     lanes: list[LaneView] = field(default_factory=list)
     """The worst lanes first, at most 256."""
+    history: StreamHistoryView | None = None
 
 
 @dataclass(frozen=True, slots=True)

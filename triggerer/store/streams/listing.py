@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.live_state import StreamLive
+from triggerer.domain.live_state import StreamHistory, StreamLive
 from triggerer.observability.redaction import redact_text
 from triggerer.processes.instance_ids import host_and_pid
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.filters import limited, some_of
 from triggerer.store.listing.paging import Count, count_rows
-from triggerer.store.listing.views import InstanceView, LaneView, StreamView
+from triggerer.store.listing.views import (
+    InstanceView,
+    LaneView,
+    StreamHistoryView,
+    StreamView,
+)
 from triggerer.store.schema.models import Instance, Stream, Trigger, Watcher
 from triggerer.store.streams.liveness import GONE, known_instances
 from triggerer.store.streams.reports import Report, load_reports
@@ -102,7 +107,14 @@ def _with_report(view: StreamView, live: StreamLive) -> StreamView:
             )
             for lane in live.lanes
         ],
+        history=None if live.history is None else _history_view(live.history),
     )
+
+
+def _history_view(history: StreamHistory) -> StreamHistoryView:
+    newest = datetime.fromtimestamp(history.newest, UTC)
+    since = newest - timedelta(minutes=len(history.lag) - 1)
+    return StreamHistoryView(since, list(history.lag), list(history.consumed))
 
 
 async def _watcher_states(

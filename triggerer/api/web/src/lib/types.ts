@@ -168,6 +168,9 @@ export type Lane = {
   behind?: number | null
 }
 
+/** The last hour of a stream, minute by minute. The last minute is not over. */
+export type History = { since: string; lag: (number | null)[]; consumed: (number | null)[] }
+
 export type Stream = {
   id: string
   stream: string
@@ -186,6 +189,7 @@ export type Stream = {
   paused: string | null
   lanes: Lane[]
   lane_count: number | null
+  history?: History | null
 }
 
 export type QueuedEvent = {

@@ -1,0 +1,71 @@
+"""Remembers the last hour of this instance's streams, one value a minute, so that a page can draw how the lag went."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from triggerer.domain.live_state import StreamHistory, StreamLive
+
+MINUTES: Final = 60
+"""The most minutes of a stream. A report of 100 streams then grows by some 60 KB."""
+
+
+def _clock() -> Callable[[], float]:
+    """Return a clock in seconds since 1970 that nobody sets. It also goes on while the machine sleeps."""
+    started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return lambda: started + time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class _Series:
+    minute: int
+    """The number of the newest minute since 1970."""
+    lag: deque[int | None] = field(default_factory=lambda: deque(maxlen=MINUTES))
+    consumed: deque[int | None] = field(default_factory=lambda: deque(maxlen=MINUTES))
+    epoch: int | None = None
+    total: int = 0
+    """What the stream had consumed at the last look, in this epoch."""
+
+    def add(self, live: StreamLive, minute: int) -> None:
+        missed = min(minute - self.minute, MINUTES) if self.lag else 1
+        self.minute = minute
+        for series in (self.lag, self.consumed):
+            series.extend([None] * missed)
+        if live.lag_messages is not None:
+            self.lag[-1] = max(self.lag[-1] or 0, live.lag_messages)
+        if live.epoch != self.epoch or live.consumed < self.total:
+            self.epoch, self.total = live.epoch, 0
+        self.consumed[-1] = (self.consumed[-1] or 0) + live.consumed - self.total
+        self.total = live.consumed
+
+    def history(self) -> StreamHistory:
+        newest = self.minute * 60
+        return StreamHistory(newest, tuple(self.lag), tuple(self.consumed))
+
+
+class StreamHistories:
+    """Adds its history to each stream at every look.
+
+    A new owner of a stream begins a new history, because the former owner's is gone with its memory.
+
+    Args:
+        clock: Returns the seconds since 1970, and never goes back.
+    """
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or _clock()
+        self._series: dict[str, _Series] = {}
+
+    def add(self, streams: Sequence[StreamLive]) -> list[StreamLive]:
+        """Return the streams with their histories. Streams that are missing here are forgotten."""
+        now = int(self._clock() // 60)
+        self._series = {
+            live.stream_id: self._series.get(live.stream_id) or _Series(now) for live in streams
+        }
+        for live in streams:
+            self._series[live.stream_id].add(live, now)
+        return [replace(live, history=self._series[live.stream_id].history()) for live in streams]
