@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -151,6 +152,7 @@ class TaskResult:
     ended_at: datetime | None
     error: str | None = None
     events: tuple[EmittedEvent, ...] = ()
+    progress: TaskProgress | None = None
 
     def failed(self, error: str) -> TaskResult:
         """Return the result as if the task had failed with this error."""
@@ -196,6 +198,53 @@ class Progress:
             if value:
                 parts.append(f"{value:,} {name}")
         return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """One stage of a task's Spark work."""
+
+    stage_id: int
+    name: str
+    """Such as `count at orders.py:12`. Empty: the place tells no names, as Spark Connect."""
+    started_at: datetime
+    ended_at: datetime | None
+    tasks: int
+    tasks_done: int
+    tasks_failed: int = 0
+    rows_read: int | None = None
+    rows_written: int | None = None
+    bytes_read: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProgress:
+    """How far the Spark work of a task's last try is, or how far it came."""
+
+    total: Progress
+    newest_stages: tuple[StageProgress, ...]
+    """Oldest first. `total` counts all stages."""
+
+    def to_text(self) -> str:
+        """Return the JSON that the column `task_run.progress` stores."""
+        return json.dumps(asdict(self), default=datetime.isoformat)
+
+    @classmethod
+    def from_text(cls, text: str) -> TaskProgress:
+        document = json.loads(text)
+        stages = document["newest_stages"]
+        for stage in stages:
+            stage |= {name: _instant(stage[name]) for name in ("started_at", "ended_at")}
+        return cls(Progress(**document["total"]), tuple(StageProgress(**one) for one in stages))
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """How far the Spark work of a running attempt is, and the work of each task that is running."""
+
+    total: Progress
+    tasks: Mapping[str, TaskProgress]
+    """By task id."""
 
 
 @dataclass(frozen=True, slots=True)

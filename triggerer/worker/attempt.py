@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from triggerer.domain.attempts import Progress, RunEnd, RunOrder, TaskResult, Wait
+from triggerer.domain.attempts import RunEnd, RunOrder, RunProgress, TaskResult, Wait
 from triggerer.domain.dags import DAG
 from triggerer.domain.launches import FormerLaunch, Launch
 from triggerer.domain.runs import RunState
+from triggerer.domain.tasks import Task
 from triggerer.errors import TriggererError
 from triggerer.plugins.dag_file import LoadedFile, load_dag_file
 from triggerer.plugins.folder import STABLE_AFTER_S, Stamp, has_just_changed, stamp_of
@@ -32,7 +33,7 @@ from triggerer.worker.protocol import RunReport, TaskStart
 from triggerer.worker.session import SparkHolder
 from triggerer.worker.spark.sessions.run_session import RunSession
 from triggerer.worker.task_outcomes import TaskOutcomes
-from triggerer.worker.tasks import TaskRunner
+from triggerer.worker.tasks import Finished, TaskRunner
 from triggerer.worker.users_code import users_code
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class WorkerContext:
     output: Output
     on_start: Callable[[int, TaskStart], None]
     on_wait: Callable[[int, Wait], None]
-    on_progress: Callable[[int, Progress], None]
+    on_progress: Callable[[int, RunProgress], None]
     on_launch: Callable[[int, Launch], None]
     report: Callable[[int, RunReport], None]
 
@@ -275,11 +276,16 @@ class _Attempt:
         runner = TaskRunner(
             context,
             self._worker.dags_folder,
-            on_start=functools.partial(self._worker.on_start, self._order.run_pk),
+            on_start=functools.partial(self._start, spark),
             cancel_work=spark.cancel_task,
             on_abandoned=functools.partial(self._abandon, spark),
             find_cause=spark.how_driver_ended,
         )
+
+        def execute(task: Task, values: Mapping[str, Any]) -> Finished:
+            finished = runner.execute(task, values)
+            return Finished(spark.end_task(finished.result), finished.value)
+
         outcomes = TaskOutcomes()
         kept = kept_tasks(dag, self._order.repeat.kept)
         if dag.max_parallel_tasks > 1:
@@ -288,7 +294,7 @@ class _Attempt:
                 kept,
                 outcomes,
                 limit=dag.max_parallel_tasks,
-                execute=runner.execute,
+                execute=execute,
                 report=functools.partial(self._report_tasks, outcomes),
             )
             return outcomes.unreported, outcomes.failures
@@ -297,8 +303,12 @@ class _Attempt:
             if (state := kept.get(task.task_id)) is not None:
                 outcomes.keep(task, state)
             elif not outcomes.leave_out(task):
-                outcomes.add(task, runner.execute(task, outcomes.values))
+                outcomes.add(task, execute(task, outcomes.values))
         return outcomes.unreported, outcomes.failures
+
+    def _start(self, spark: RunSession, start: TaskStart) -> None:
+        spark.begin_task(start.task_id)
+        self._worker.on_start(self._order.run_pk, start)
 
     def _submit_for(self, dag: DAG, spark: RunSession) -> Callable[..., None]:
         """Return the function that submits a task's application. Nothing is imported before it is called."""

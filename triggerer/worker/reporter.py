@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from triggerer.domain.attempts import Progress
+from triggerer.domain.attempts import RunProgress
 from triggerer.domain.launches import Launch
 from triggerer.processes.ipc import ChildChannel
 from triggerer.worker.protocol import RunReport, TaskStart, message
@@ -28,7 +28,7 @@ class Reporter:
     def launch(self, run_pk: int, launch: Launch) -> None:
         self.send(message("launch", run=run_pk, launch=launch))
 
-    def progress(self, run_pk: int, progress: Progress) -> None:
+    def progress(self, run_pk: int, progress: RunProgress) -> None:
         self.send(message("progress", run=run_pk, progress=progress))
 
     def report(self, run_pk: int, report: RunReport) -> None:

@@ -234,6 +234,37 @@ class Data:
             "started_at": self.at(began),
             "ended_at": None if state == "running" else self.at(began - 3),
             "error": self.error(index) if state == "failed" else None,
+            "progress": self.progress(index, began, state) if index in (1, 3) else None,
+        }
+
+    def progress(self, index: int, began: int, state: str) -> Row:
+        """A task's work on Spark: two stages, and the last one is not over unless the task succeeded."""
+        is_over = state == "success"
+        counts = {"tasks_failed": 0, "rows_written": 0}
+        first = {"tasks": 200, "tasks_done": 200, "rows_read": 41_000, "bytes_read": 5_300_000}
+        last = {"tasks": 8, "tasks_done": 8 if is_over else 3, "rows_read": 0, "bytes_read": 0}
+        return {
+            "total": counts
+            | {name: first[name] + last[name] for name in first}
+            | {"stages": 23, "stages_done": 23 if is_over else 22},
+            "newest_stages": [
+                counts
+                | first
+                | {
+                    "stage_id": 10 + index,
+                    "name": "save at /srv/dags/orders.py:41" + self.mark,
+                    "started_at": self.at(began - 0.3),
+                    "ended_at": self.at(began - 2),
+                },
+                counts
+                | last
+                | {
+                    "stage_id": 11 + index,
+                    "name": "",
+                    "started_at": self.at(began - 2),
+                    "ended_at": self.at(began - 3) if is_over else None,
+                },
+            ],
         }
 
     def watcher(self, number: int) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triggerer.domain.attempts import Progress, RunOrder
+from triggerer.domain.attempts import RunOrder, RunProgress
 from triggerer.errors import StoreError
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.store.runs.transitions import record_progress
@@ -14,14 +14,14 @@ from triggerer.store.runs.transitions import record_progress
 class ProgressWriter:
     """Stores the newest progress of a slot's run. An older progress that is not stored yet is dropped.
 
-    Progress is not a result: an ended run has none, and no code waits until it is stored.
+    Progress is not a result: no code waits until it is stored. The result of a task has the task's last progress.
     """
 
     result_writer: ResultWriter
-    _newest: tuple[RunOrder, Progress] | None = None
+    _newest: tuple[RunOrder, RunProgress] | None = None
     _is_writing: bool = False
 
-    async def write(self, order: RunOrder, progress: Progress) -> None:
+    async def write(self, order: RunOrder, progress: RunProgress) -> None:
         """Store the progress. If an earlier call is still storing, that call stores this progress next."""
         self._newest = (order, progress)
         if self._is_writing:
@@ -30,13 +30,13 @@ class ProgressWriter:
         try:
             while self._newest is not None:
                 (order, progress), self._newest = self._newest, None
-                step = record_progress(
+                for step in record_progress(
                     executor=self.result_writer.executor,
                     run_pk=order.run_pk,
                     epoch=order.epoch,
                     progress=progress,
-                )
-                await self.result_writer.perform_with_next_commit(step)
+                ):
+                    await self.result_writer.perform_with_next_commit(step)
         except StoreError:
             # The next progress comes in a second. Other code reports that the store is away.
             self._newest = None

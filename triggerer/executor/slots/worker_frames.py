@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from triggerer.domain.attempts import Progress, Wait
+from triggerer.domain.attempts import RunProgress, Wait
 from triggerer.domain.launches import Launch
 from triggerer.processes.ipc import MalformedFrame
 from triggerer.worker.protocol import RunReport, TaskStart
@@ -82,7 +82,7 @@ class ProgressFrame(TypedDict):
 
     type: Literal["progress"]
     run: int
-    progress: Progress
+    progress: RunProgress
 
 
 class CalledFrame(TypedDict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import func, null, select
@@ -127,7 +127,10 @@ async def _traced(
     return TracedRun(
         run=(await list_runs(session, dag=dag_id, run_id=run_id, limit=1))[0],
         part="triggered" if newest <= event_id else "included",
-        tasks=await list_task_runs(session, dag_id, run_id),
+        # Their stages are many. The run's own page shows them.
+        tasks=[
+            replace(task, progress=None) for task in await list_task_runs(session, dag_id, run_id)
+        ],
         events=await list_events_by_id(session, list(await session.scalars(emitted))),
     )
 

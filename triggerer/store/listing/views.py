@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from triggerer.domain.attempts import Progress
+from triggerer.domain.attempts import Progress, TaskProgress
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -152,6 +152,8 @@ class TaskRunView:
     started_at: datetime | None
     ended_at: datetime | None
     error: str | None
+    progress: TaskProgress | None = None
+    """How far its Spark work is, or how far it came. None: no Spark work was seen, or it was over quickly."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Final, cast
 from sqlalchemy import ColumnElement, Select, TextClause, and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.attempts import Progress
+from triggerer.domain.attempts import Progress, TaskProgress
 from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState
 from triggerer.store.listing.filters import asset_ids, limited
@@ -164,7 +164,8 @@ async def list_task_runs(
             began_later = TaskRun.started_at > started_at
             is_next = and_(TaskRun.started_at == started_at, TaskRun.task_id > task_id)
             query = query.where(or_(TaskRun.started_at.is_(None), began_later, is_next))
-    return [view_of(row, TaskRunView) for row in await session.scalars(limited(query, limit))]
+    rows = await session.scalars(limited(query, limit))
+    return [view_of(row, TaskRunView, progress=_task_progress(row)) for row in rows]
 
 
 async def count_task_runs(session: AsyncSession, *, dag: str, run_id: str) -> Count:
@@ -258,6 +259,10 @@ def _run_view(row: DagRun, event_ids: list[int], wait: RunWait | None) -> RunVie
         progress=_progress(row),
         asset_event_ids=event_ids,
     )
+
+
+def _task_progress(row: TaskRun) -> TaskProgress | None:
+    return None if row.progress is None else TaskProgress.from_text(row.progress)
 
 
 def _progress(row: DagRun) -> Progress | None:

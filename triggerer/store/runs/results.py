@@ -120,6 +120,7 @@ class SaveResults:
                     task.started_at,
                     task.ended_at,
                     task.error,
+                    None if task.progress is None else task.progress.to_text(),
                 )
         return list(rows.values())
 
@@ -171,6 +172,7 @@ _TASKS: Final = parameter_rows(
     started_at="timestamptz",
     ended_at="timestamptz",
     error="text",
+    progress="text",
 )
 _ENDS: Final = parameter_rows(
     pk="bigint",
@@ -190,14 +192,14 @@ _ATTEMPTS: Final = parameter_rows(
     ended_at="timestamptz",
     unknown_since="timestamptz",
 )
-_INTO_TASKS: Final = (
-    "INSERT INTO task_run (run_pk, task_id, state, try_number, started_at, ended_at, error)"
+_INTO_TASKS: Final = "INSERT INTO task_run (run_pk, task_id, state, try_number, started_at, ended_at, error, progress)"
+_TASK_VALUES: Final = (
+    "run_pk, task_id, given.state, try_number, started_at, ended_at, given.error, given.progress"
 )
-_TASK_VALUES: Final = "run_pk, task_id, given.state, try_number, started_at, ended_at, given.error"
 _OR_REPLACE: Final = """
 ON CONFLICT (run_pk, task_id) DO UPDATE SET
     state = excluded.state, try_number = excluded.try_number, started_at = excluded.started_at,
-    ended_at = excluded.ended_at, error = excluded.error"""
+    ended_at = excluded.ended_at, error = excluded.error, progress = excluded.progress"""
 _RUN_VALUES: Final = "state = given.state, ended_at = given.ended_at, error = given.error, exit_code = given.exit_code"
 _ATTEMPT_VALUES: Final = (
     "state = given.state, reason = given.reason, seen_at = given.seen_at, ended_at = given.ended_at,"

@@ -17,10 +17,15 @@ from sqlalchemy import Table, and_, case, delete, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempt_states import AttemptState
-from triggerer.domain.attempts import Progress
+from triggerer.domain.attempts import RunProgress
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.database.script import perform
-from triggerer.store.database.statement import BoundStatement, Statement
+from triggerer.store.database.statement import (
+    BoundStatement,
+    ParameterRows,
+    Statement,
+    parameter_rows,
+)
 from triggerer.store.runs.attempts.claims import needs_spark
 from triggerer.store.runs.attempts.steps import leave_attempts
 from triggerer.store.runs.results import RunClaim
@@ -58,11 +63,18 @@ WHERE id = {run_pk} AND executor = {executor} AND epoch = {epoch} AND state = 'r
 
 
 def record_progress(
-    *, executor: str, run_pk: int, epoch: int, progress: Progress
-) -> BoundStatement:
-    """A step: store how far an attempt of this executor is. No effect once the attempt has ended."""
-    text = json.dumps(asdict(progress))
-    return _PROGRESS(executor=executor, run_pk=run_pk, epoch=epoch, progress=text)
+    *, executor: str, run_pk: int, epoch: int, progress: RunProgress
+) -> list[BoundStatement]:
+    """Return steps that store how far an attempt of this executor is.
+
+    They have no effect once the attempt has ended. Tasks that have ended keep the progress of their results.
+    """
+    attempt = {"executor": executor, "run_pk": run_pk, "epoch": epoch}
+    steps = [_PROGRESS(**attempt, progress=json.dumps(asdict(progress.total)))]
+    if progress.tasks:
+        rows = [(task_id, one.to_text()) for task_id, one in progress.tasks.items()]
+        steps.append(_TASK_PROGRESS(**attempt, rows=ParameterRows(rows)))
+    return steps
 
 
 _PROGRESS: Final = Statement(
@@ -70,6 +82,14 @@ _PROGRESS: Final = Statement(
 UPDATE dag_run SET progress = {progress}
 WHERE id = {run_pk} AND executor = {executor} AND epoch = {epoch} AND state = 'running'
 """
+)
+_TASK_PROGRESS: Final = Statement(
+    """
+UPDATE task_run SET progress = given.progress FROM {GIVEN} AS given, dag_run AS run
+WHERE run.id = {run_pk} AND run.executor = {executor} AND run.epoch = {epoch} AND run.state = 'running'
+  AND task_run.run_pk = run.id AND task_run.task_id = given.task_id AND task_run.state = 'running'
+""",
+    GIVEN=parameter_rows(task_id="text", progress="text"),
 )
 
 

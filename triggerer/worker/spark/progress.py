@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from triggerer.domain.attempts import Progress
+from triggerer.domain.attempts import RunProgress, StageProgress, TaskProgress
+from triggerer.worker.failures import storable
+from triggerer.worker.parallel.threads import own_task
 from triggerer.worker.spark.sessions.connect import is_connect
+from triggerer.worker.spark.stages import Stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EVERY_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    tasks: int
-    done: int
-    failed: int = 0
-    is_over: bool = False
-    rows_read: int = 0
-    rows_written: int = 0
-    bytes_read: int = 0
+_MOST_OF_NAME: Final = 200
+_NO_NAME: Final = " at NativeMethodAccessorImpl.java:0"
+"""What Spark calls the place of a call from Python that it does not know."""
 
 
 class ProgressWatch:
@@ -37,14 +33,19 @@ class ProgressWatch:
         session: The session that is watched.
     """
 
-    def __init__(self, tell: Callable[[Progress], None], *, every_s: float = _EVERY_S) -> None:
+    def __init__(self, tell: Callable[[RunProgress], None], *, every_s: float = _EVERY_S) -> None:
         self._tell = tell
         self._every_s = every_s
-        self._stages: dict[object, _Stage] = {}
+        self._all = Stages()
+        self._by_task: dict[str, Stages] = {}
+        """The stages of each running task, in its last try."""
+        self._current: str | None = None
+        """The task under way. None: several tasks are, each in a thread, and the pool of a stage names its task."""
+        self._noting = threading.RLock()
         self.session: SparkSession | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        self._told: Progress | None = None
+        self._told: RunProgress | None = None
         self._counts_rows = False
 
     def follow(self, session: SparkSession) -> None:
@@ -65,33 +66,51 @@ class ProgressWatch:
         """End the watch. Afterwards at most the report that is being made reaches `tell`."""
         self._ended.set()
 
+    def begin_task(self, task_id: str) -> None:
+        """Begin a try of a task, in the thread that executes it."""
+        self._by_task[task_id] = Stages()
+        if own_task.get() is None:
+            self._current = task_id
+
+    def end_task(self, task_id: str, *, has_succeeded: bool) -> TaskProgress | None:
+        """Return how far the work of the task's last try came; None: no work was seen."""
+        stages = self._by_task[task_id]
+        # After a failure Spark may be the cause, and not answer.
+        if has_succeeded and self._counts_rows and stages.active:
+            self._look_if_possible()
+        del self._by_task[task_id]
+        return stages.progress()
+
     def _watch(self) -> None:
         while not self._ended.wait(self._every_s):
-            try:
-                if self._counts_rows:
-                    self._look()
-            except Exception:  # noqa: BLE001 - whatever the broken connection raises, the run itself meets it too
-                continue
+            if self._counts_rows:
+                self._look_if_possible()
             progress = self.progress()
             if progress is not None and progress != self._told and not self._ended.is_set():
                 self._told = progress
                 self._tell(progress)
 
+<<<<<<< HEAD
     def progress(self) -> Progress | None:
         """Return the sum of all stages that were seen. None: no stage was seen."""
         stages = list(self._stages.values())
         if not stages:
+=======
+    def progress(self) -> RunProgress | None:
+        """Return how far the run's work is; None: no work was seen."""
+        total = self._all.total()
+        if total is None:
+>>>>>>> 904d5d69 (runs: each task has the progress of its Spark work, with its newest stages, also after its end)
             return None
-        return Progress(
-            stages=len(stages),
-            stages_done=sum(stage.is_over for stage in stages),
-            tasks=sum(stage.tasks for stage in stages),
-            tasks_done=sum(stage.done for stage in stages),
-            tasks_failed=sum(stage.failed for stage in stages),
-            rows_read=sum(stage.rows_read for stage in stages) if self._counts_rows else None,
-            rows_written=sum(stage.rows_written for stage in stages) if self._counts_rows else None,
-            bytes_read=sum(stage.bytes_read for stage in stages),
-        )
+        by_task = {task_id: stages.progress() for task_id, stages in list(self._by_task.items())}
+        return RunProgress(total, {task: one for task, one in by_task.items() if one is not None})
+
+    def _look_if_possible(self) -> None:
+        try:
+            with self._noting:
+                self._look()
+        except Exception:  # noqa: BLE001 - whatever the broken connection raises, the run itself meets it too
+            return
 
     def _look(self) -> None:
         """Read the active stages, and one last time the stages that were active before."""
@@ -100,22 +119,35 @@ class ProgressWatch:
         context: Any = session.sparkContext
         active = set(context.statusTracker().getActiveStageIds())
         store = context._jsc.sc().statusStore()  # noqa: SLF001
-        pending = {key for key, stage in self._stages.items() if not stage.is_over}
-        for stage_id in active | pending:
+        for stage_id in active | {one.stage_id for one in self._all.active}:
             seen = store.lastStageAttempt(stage_id)
-            self._stages[stage_id] = _Stage(
+            before = self._all.get(stage_id) or StageProgress(
+                stage_id,
+                storable(seen.name().removesuffix(_NO_NAME))[:_MOST_OF_NAME],
+                _instant(seen.submissionTime()) or datetime.now(UTC),
+                None,
+                0,
+                0,
+            )
+            is_over = stage_id not in active
+            stage = replace(
+                before,
+                ended_at=(_instant(seen.completionTime()) or datetime.now(UTC))
+                if is_over
+                else None,
                 tasks=seen.numTasks(),
-                done=seen.numCompleteTasks(),
-                failed=seen.numFailedTasks(),
-                is_over=stage_id not in active,
+                tasks_done=seen.numCompleteTasks(),
+                tasks_failed=seen.numFailedTasks(),
                 rows_read=seen.inputRecords(),
                 rows_written=seen.outputRecords(),
                 bytes_read=seen.inputBytes(),
             )
+            self._put(stage_id, stage, self._current or seen.schedulingPool())
 
     def _on_connect(
         self, stages: Iterable[Any], inflight_tasks: int, operation_id: str | None, done: bool
     ) -> None:
+<<<<<<< HEAD
         """Store the progress of one operation. The client calls this method from the operation's own thread."""
         for stage in stages:
             self._stages[operation_id, stage.stage_id] = _Stage(
@@ -123,4 +155,37 @@ class ProgressWatch:
                 done=stage.num_completed_tasks,
                 is_over=stage.done or done,
                 bytes_read=stage.num_bytes_read,
+=======
+        """Note the progress of one operation. The client calls it from the thread that executes the operation."""
+        now = datetime.now(UTC)
+        for one in stages:
+            key = (operation_id, one.stage_id)
+            before = self._all.get(key)
+            is_over = one.done or done
+            stage = StageProgress(
+                one.stage_id,
+                "",
+                now if before is None else before.started_at,
+                now if is_over else None,
+                tasks=one.num_tasks,
+                tasks_done=one.num_completed_tasks,
+                bytes_read=one.num_bytes_read,
+>>>>>>> 904d5d69 (runs: each task has the progress of its Spark work, with its newest stages, also after its end)
             )
+            self._put(key, stage, own_task.get() or self._current)
+
+    def _put(self, key: object, stage: StageProgress, task_id: str | None) -> None:
+        """Note a stage. The task that it was first seen in keeps it."""
+        with self._noting:
+            is_new = self._all.get(key) is None
+            self._all.put(key, stage)
+            for task, stages in list(self._by_task.items()):
+                if stages.get(key) is not None or (is_new and task == task_id):
+                    stages.put(key, stage)
+
+
+def _instant(option: Any) -> datetime | None:
+    """Return the instant of Scala's `Option[Date]`."""
+    if not option.isDefined():
+        return None
+    return datetime.fromtimestamp(option.get().getTime() / 1000, UTC)

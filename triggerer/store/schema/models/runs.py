@@ -117,6 +117,8 @@ class TaskRun(Base):
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     error: Mapped[str | None] = mapped_column(Text)
+    progress: Mapped[str | None] = mapped_column(Text)
+    """The JSON of `triggerer.domain.attempts.TaskProgress`. None: no Spark work was seen."""
 
 
 class RunAttempt(Base):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import threading
@@ -11,8 +12,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from triggerer.domain.attempts import Progress, RunOrder, Wait
+from triggerer.domain.attempts import RunOrder, RunProgress, TaskResult, Wait
 from triggerer.domain.dags import DAG
+from triggerer.domain.runs import TaskState
 from triggerer.worker.cluster_wait import ClusterWatch
 from triggerer.worker.parallel.threads import own_task
 from triggerer.worker.spark.progress import ProgressWatch
@@ -46,7 +48,7 @@ class RunSession:
         *,
         home: Path,
         on_wait: Callable[[Wait], None],
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[RunProgress], None],
     ) -> None:
         self._holder = holder
         self._dag = DagSettings(dag.spark_conf, dag.spark_packages)
@@ -113,6 +115,16 @@ class RunSession:
         """Cancel the jobs of one task, while other tasks of the run continue."""
         if self._progress.session is not None:
             cancel_task(self._progress.session, task_id)
+
+    def begin_task(self, task_id: str) -> None:
+        """Begin a try of a task, in the thread that executes it."""
+        self._progress.begin_task(task_id)
+
+    def end_task(self, result: TaskResult) -> TaskResult:
+        """Return the result of a task's last try, with the progress of its Spark work."""
+        has_succeeded = result.state is TaskState.SUCCESS
+        progress = self._progress.end_task(result.task_id, has_succeeded=has_succeeded)
+        return result if progress is None else dataclasses.replace(result, progress=progress)
 
     def tell_absence(self, reason: str | None) -> None:
         """Show why the run waits for a master or a server. None: the wait is over."""

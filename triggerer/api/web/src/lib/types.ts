@@ -109,6 +109,20 @@ export type Attempt = {
   launches: { tag: string; launcher: string; task_id: string | null; place: string | null; external_id: string | null; link: string | null; state: string; reason: string | null }[]
 }
 
+/** How far work on Spark is, as Spark counts it. */
+export type Progress = {
+  stages: number
+  stages_done: number
+  tasks: number
+  tasks_done: number
+  tasks_failed: number
+  rows_read: number | null
+  rows_written: number | null
+  bytes_read: number | null
+}
+
+export type Stage = Omit<Progress, 'stages' | 'stages_done'> & { stage_id: number; name: string; started_at: string; ended_at: string | null }
+
 export type TaskRun = {
   task_id: string
   state: string
@@ -116,7 +130,7 @@ export type TaskRun = {
   started_at: string | null
   ended_at: string | null
   error: string | null
-  progress?: { stage?: string; done?: number; total?: number } | null
+  progress?: { total: Progress; newest_stages: Stage[] } | null
 }
 
 export type Expression =

@@ -568,6 +568,7 @@ def upgrade() -> None:
         sa.Column("started_at", INSTANT, nullable=True),
         sa.Column("ended_at", INSTANT, nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("progress", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(
             ["run_pk"], ["dag_run.id"], name=op.f("fk_task_run_run_pk_dag_run")
         ),
