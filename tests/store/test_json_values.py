@@ -31,6 +31,7 @@ from triggerer.store.schema.models import (
     DagFile,
     DagRun,
     InstanceReport,
+    ProcessSettings,
     Trigger,
     Watcher,
     WatcherPosition,
@@ -85,6 +86,9 @@ COLUMNS: dict[str, Callable[[Any], Any]] = {
     ),
     "instance_report.report": lambda value: InstanceReport(
         instance_id="h:1:a", version=1, report=value, reported_at=NOW
+    ),
+    "process_settings.settings": lambda value: ProcessSettings(
+        process="h:1", settings=value, saved_at=NOW
     ),
     "trigger.kwargs": lambda value: Trigger(
         id=5, digest="u", classpath="m.T", kwargs=value, stream_digest="stream"

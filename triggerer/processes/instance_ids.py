@@ -10,12 +10,22 @@ from uuid import uuid4
 
 def new_instance_id() -> str:
     """Return `<host>:<pid>:<random>`, a new id at every call."""
-    return f"{_host()}:{os.getpid()}:{uuid4().hex[:8]}"
+    return f"{this_process()}:{uuid4().hex[:8]}"
+
+
+def this_process() -> str:
+    """Return `<host>:<pid>`, with which the ids of this process's instances begin."""
+    return f"{_host()}:{os.getpid()}"
+
+
+def process_of(instance_id: str) -> str:
+    """Return `<host>:<pid>` of the instance with this id."""
+    return instance_id.rpartition(":")[0]
 
 
 def host_and_pid(instance_id: str) -> tuple[str, int | None]:
     """Return the host and the process of the instance with this id."""
-    host, _, pid = instance_id.rpartition(":")[0].rpartition(":")
+    host, _, pid = process_of(instance_id).rpartition(":")
     return host, int(pid) if pid.isdecimal() else None
 
 

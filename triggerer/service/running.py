@@ -24,6 +24,7 @@ from triggerer.domain.actors import SERVICE, Actor, Role
 from triggerer.errors import ConfigurationError, PluginError
 from triggerer.operations.connections import share_connections
 from triggerer.operations.migrating import migrate
+from triggerer.operations.reading.service_settings import publish_settings
 from triggerer.processes.signals import Interrupted, told_to_stop
 from triggerer.service.parts import ALL_PARTS, Part, start_api, start_parts
 from triggerer.service.sd_notify import SystemdNotifier
@@ -184,7 +185,7 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         with lock_exclusively(database), status_served(settings, database, readiness):
             # After the lock: a second service on the database learns of the first one, not of its port.
             listener = _listener(settings, parts, stack)
-            await start(lambda: _prepare(database))
+            await start(lambda: _prepare(database, settings))
             # The outer group ends last: the parts in the inner group need it to finish their work.
             async with anyio.create_task_group() as background:
                 await background.start(unless_it_returns, "wakeups", partial(listen, database))
@@ -229,13 +230,15 @@ async def _open_database(settings: Settings, stack: AsyncExitStack) -> Database:
     )
 
 
-async def _prepare(database: Database) -> None:
+async def _prepare(database: Database, settings: Settings) -> None:
     await check_announcements(database)
     await migrate(database, Actor("service", Role.ADMIN, SERVICE))
     if database.dialect == "sqlite":
         # Our exclusive lock proves that every registered instance is dead, so no lease has to expire first.
         async with database.transaction() as session:
             await forget_instances(session)
+    async with database.transaction() as session:
+        await publish_settings(session, settings)
 
 
 async def _summary(database: Database) -> str:

@@ -85,6 +85,8 @@ def read(data: Data, parts: list[str], query: dict[str, str]) -> Any:
             return _asset(data, name)
         case ["watchers"]:
             return _watchers(data, query)
+        case ["watchers", asset, _]:
+            return next(iter(_watchers(data, {"asset": asset})["items"]), None)
         case ["streams"]:
             return page_of(data.stream, size.streams, query)
         case ["streams", digest]:
@@ -216,7 +218,23 @@ def _service(data: Data, parts: list[str], query: dict[str, str]) -> Any:
             ]
         case ["config"]:
             items = [
-                {"section": section, "key": key, "value": value, "source": source}
+                {
+                    "section": section,
+                    "key": key,
+                    "value": value,
+                    "source": source,
+                    "process": "node-1:4100",
+                    "others": [
+                        {
+                            "process": "node-2:977",
+                            "parts": ["executor"],
+                            "value": 8,
+                            "source": "/etc/other.toml:3",
+                        }
+                    ]
+                    if key == "workers"
+                    else [],
+                }
                 for section, key, value, source in [
                     ("core", "dags_folder", "/srv/dags", "/etc/triggerer.toml:2"),
                     ("core", "home", "/var/lib/triggerer", "default"),

@@ -16,7 +16,10 @@ from triggerer.api.parameters import Api, Caller, InPath
 from triggerer.api.routing import creates, deletes, reads
 from triggerer.domain.actors import Role
 from triggerer.errors import BadRequest
-from triggerer.operations.reading.configuration import SettingView, list_settings
+from triggerer.operations.reading.service_settings import (
+    ServiceSettingView,
+    list_service_settings,
+)
 from triggerer.operations.tokens import NewToken, create_token, revoke_token
 from triggerer.store.access.tokens import list_tokens
 from triggerer.store.listing.overview import Overview, read_overview
@@ -60,9 +63,10 @@ async def instances(api: Api) -> Page[InstanceView]:
 
 
 @reads("/config", role="admin")
-async def config(api: Api) -> Page[SettingView]:
-    """List every setting and its origin. Secrets are hidden."""
-    return whole(list_settings(api.settings))
+async def config(api: Api) -> Page[ServiceSettingView]:
+    """List every setting of the service's processes, and its origin. Secrets are hidden."""
+    async with api.use.reading() as session:
+        return whole(await list_service_settings(session, api.settings))
 
 
 @reads("/audit", role="admin")

@@ -32,6 +32,7 @@ from triggerer.store.schema.models.stream_states import StreamState
 from triggerer.store.schema.models.triggers import (
     Instance,
     InstanceReport,
+    ProcessSettings,
     Stream,
     Trigger,
     Watcher,
@@ -66,6 +67,7 @@ __all__ = [
     "InstanceReport",
     "ParkedBody",
     "ParkedMessage",
+    "ProcessSettings",
     "QueuedAssetEvent",
     "RunAttempt",
     "RunLaunch",

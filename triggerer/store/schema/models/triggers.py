@@ -100,6 +100,18 @@ class Instance(Base):
     """The release of its code."""
 
 
+class ProcessSettings(Base):
+    """The settings of a process, as it started. A process has one or several instances."""
+
+    __tablename__ = "process_settings"
+
+    process: Mapped[str] = mapped_column(String(80), primary_key=True)
+    """`<host>:<pid>`, with which the ids of its instances begin."""
+    settings: Mapped[list[dict[str, Any]]] = mapped_column(Json)
+    """`triggerer.operations.reading.configuration.SettingView` as JSON: without secrets."""
+    saved_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class InstanceReport(Base):
     """The live state of an instance, which is in its memory and nowhere else. Written outside every other transaction.
 

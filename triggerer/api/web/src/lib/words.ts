@@ -1,6 +1,6 @@
 // Sentences and short descriptions that several screens share.
 
-import { duration, oneLine, shell } from './format'
+import { duration, instant, oneLine, shell } from './format'
 import type { AssetEvent } from './types'
 
 /** Return the message's place in its topic if the event has it, else its key. */
@@ -9,6 +9,32 @@ export function messageOf(event: Pick<AssetEvent, 'extra' | 'idempotency_key'>):
   if (typeof topic === 'string' && typeof partition === 'number' && typeof offset === 'number')
     return `${topic}/${partition}/${offset}`
   return event.idempotency_key ?? ''
+}
+
+const PROPERTIES = ['topic', 'partition', 'offset', 'queue', 'subscription', 'entity', 'message_id', 'key', 'group_id', 'ordering_key', 'session_id', 'sequence_number', 'timestamp', 'headers', 'attributes', 'properties']
+
+/**
+ * Return what the event kept of its message besides the content, by the broker's names.
+ *
+ * `chosen`: the `extra` of the watcher's arguments, in which `@` begins the path of a property. Null: the default names.
+ */
+export function propertiesOf(event: AssetEvent, chosen: unknown): [string, string][] {
+  const extra = event.extra ?? {}
+  const paths: [string, unknown][] =
+    chosen && typeof chosen === 'object'
+      ? Object.entries(chosen).flatMap(([name, path]) => (typeof path === 'string' && /^@(?!value|cel)/.test(path) ? [[path.slice(1), extra[name]] as [string, unknown]] : []))
+      : PROPERTIES.map((name) => [name, extra[name]])
+  // The key of a Kafka message is its topic's id, the partition and the offset.
+  const place = /^[^/]+\/(\d+)\/(\d+)(\+.*)?$/.exec(event.idempotency_key ?? '')
+  if (place && !paths.some(([name, value]) => name === 'offset' && value !== undefined)) paths.unshift(['partition', place[1]], ['offset', place[2]])
+  return paths.flatMap(([name, value]) => propertyOf(name, value))
+}
+
+function propertyOf(name: string, value: unknown): [string, string][] {
+  if (value === null || value === undefined) return []
+  if (name === 'timestamp' && typeof value === 'number') return [[name, `${instant(new Date(value).toISOString())} UTC`]]
+  if (typeof value !== 'object') return [[name, String(value)]]
+  return Object.entries(value).map(([part, one]) => [`${name}.${part}`, typeof one === 'string' ? one : JSON.stringify(one)])
 }
 
 type Json = Record<string, any>

@@ -223,6 +223,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_instance")),
     )
     op.create_table(
+        "process_settings",
+        sa.Column("process", sa.String(length=80), nullable=False),
+        sa.Column("settings", sa.JSON(), nullable=False),
+        sa.Column("saved_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("process", name=op.f("pk_process_settings")),
+    )
+    op.create_table(
         "instance_report",
         sa.Column("instance_id", sa.String(length=80), nullable=False),
         sa.Column("version", BIG_ID, nullable=False),

@@ -1,0 +1,99 @@
+"""The settings of all processes of the service, and where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.config import Settings
+from triggerer.operations.reading.configuration import SettingView, list_settings
+from triggerer.processes.instance_ids import this_process
+from triggerer.store.streams.process_settings import (
+    SettingsOfProcess,
+    published_settings,
+    save_settings,
+)
+
+_USERS: Final = {
+    "triggerer": {"triggerer"},
+    "scheduler": {"scheduler"},
+    "dag_processor": {"dag-processor"},
+    "executor": {"executor"},
+    "spark": {"executor"},
+    "pools": {"dag-processor", "executor"},
+    "api": {"api"},
+}
+"""The kinds of the parts that a section is for. All parts use the other sections."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSetting:
+    """The value of a setting in a process where it differs."""
+
+    process: str
+    """`<host>:<pid>`."""
+    parts: list[str]
+    """The parts of the service that run there."""
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettingView(SettingView):
+    """One setting in the process of the part that it is for, and in the processes where it differs."""
+
+    process: str = ""
+    """`<host>:<pid>` of that process."""
+    others: list[OtherSetting] = field(default_factory=list)
+
+
+async def publish_settings(session: AsyncSession, settings: Settings) -> None:
+    """Save the settings of this process, without secrets, for the API of the service."""
+    await save_settings(session, this_process(), [asdict(one) for one in list_settings(settings)])
+
+
+async def list_service_settings(
+    session: AsyncSession, settings: Settings
+) -> list[ServiceSettingView]:
+    """Return the settings of all processes of the service.
+
+    Args:
+        settings: The settings of this process, which serves the API.
+    """
+    own = SettingsOfProcess(
+        this_process(), frozenset({"api"}), [asdict(one) for one in list_settings(settings)]
+    )
+    others = [one for one in await published_settings(session) if one.process != own.process]
+    return merged([own, *others])
+
+
+def merged(processes: Sequence[SettingsOfProcess]) -> list[ServiceSettingView]:
+    """Return each setting once, as a process has it that uses it, with the processes where it differs."""
+    found: dict[tuple[str, str], list[tuple[SettingsOfProcess, dict[str, Any]]]] = {}
+    for process in processes:
+        for one in process.settings:
+            found.setdefault((one["section"], one["key"]), []).append((process, one))
+    return [_merged(section, key, has) for (section, key), has in found.items()]
+
+
+def _merged(
+    section: str, key: str, has: list[tuple[SettingsOfProcess, dict[str, Any]]]
+) -> ServiceSettingView:
+    kinds = _USERS.get(section.partition(".")[0])
+    using = [(one, row) for one, row in has if kinds is None or one.kinds & kinds] or has
+    (first, shown), *rest = using
+    return ServiceSettingView(
+        section,
+        key,
+        shown["value"],
+        shown["source"],
+        first.process,
+        [
+            OtherSetting(one.process, sorted(one.kinds), row["value"], row["source"])
+            for one, row in rest
+            if row["value"] != shown["value"]
+        ],
+    )
