@@ -9,8 +9,8 @@ A run's process receives `release` (give Spark's executors back), then `run` (a 
 `CallbackOrder`), and `reply` (the answer to the `query` with this number).
 
 A run's process sends `started` (a `TaskStart`, unless the task ends at once), `waiting` (a `Wait`), `launch` (a
-`Launch` has changed), `progress` (a `RunProgress`), `results` (a `RunReport`), `called` (after `callback`) and `query` (it
-asks for a page of events, or for a `Launch` to be stored before it begins).
+`Launch` has changed), `progress` (a `RunProgress`), `results` (a `RunReport`), `called` (after `callback`) and `query`
+(it asks for a page of events, or for a `Launch` to be stored before it begins).
 
 Every message is an object with `type`. Instants are ISO 8601 text.
 """

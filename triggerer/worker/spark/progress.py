@@ -73,7 +73,7 @@ class ProgressWatch:
             self._current = task_id
 
     def end_task(self, task_id: str, *, has_succeeded: bool) -> TaskProgress | None:
-        """Return how far the work of the task's last try came; None: no work was seen."""
+        """Return the progress of the task's last try. None: no stage was seen."""
         stages = self._by_task[task_id]
         # After a failure Spark may be the cause, and not answer.
         if has_succeeded and self._counts_rows and stages.active:
@@ -90,17 +90,10 @@ class ProgressWatch:
                 self._told = progress
                 self._tell(progress)
 
-<<<<<<< HEAD
-    def progress(self) -> Progress | None:
-        """Return the sum of all stages that were seen. None: no stage was seen."""
-        stages = list(self._stages.values())
-        if not stages:
-=======
     def progress(self) -> RunProgress | None:
-        """Return how far the run's work is; None: no work was seen."""
+        """Return the progress of the run's work. None: no stage was seen."""
         total = self._all.total()
         if total is None:
->>>>>>> 904d5d69 (runs: each task has the progress of its Spark work, with its newest stages, also after its end)
             return None
         by_task = {task_id: stages.progress() for task_id, stages in list(self._by_task.items())}
         return RunProgress(total, {task: one for task, one in by_task.items() if one is not None})
@@ -147,16 +140,7 @@ class ProgressWatch:
     def _on_connect(
         self, stages: Iterable[Any], inflight_tasks: int, operation_id: str | None, done: bool
     ) -> None:
-<<<<<<< HEAD
         """Store the progress of one operation. The client calls this method from the operation's own thread."""
-        for stage in stages:
-            self._stages[operation_id, stage.stage_id] = _Stage(
-                tasks=stage.num_tasks,
-                done=stage.num_completed_tasks,
-                is_over=stage.done or done,
-                bytes_read=stage.num_bytes_read,
-=======
-        """Note the progress of one operation. The client calls it from the thread that executes the operation."""
         now = datetime.now(UTC)
         for one in stages:
             key = (operation_id, one.stage_id)
@@ -170,12 +154,11 @@ class ProgressWatch:
                 tasks=one.num_tasks,
                 tasks_done=one.num_completed_tasks,
                 bytes_read=one.num_bytes_read,
->>>>>>> 904d5d69 (runs: each task has the progress of its Spark work, with its newest stages, also after its end)
             )
             self._put(key, stage, own_task.get() or self._current)
 
     def _put(self, key: object, stage: StageProgress, task_id: str | None) -> None:
-        """Note a stage. The task that it was first seen in keeps it."""
+        """Store what is known of a stage. The stage belongs to the task in which it was first seen."""
         with self._noting:
             is_new = self._all.get(key) is None
             self._all.put(key, stage)
