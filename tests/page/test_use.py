@@ -131,3 +131,44 @@ def test_a_token_opens_the_page_and_a_wrong_one_is_refused_in_words(browser: Bro
         page.get_by_label("Token").fill("trg_right")
         page.keyboard.press("Enter")
         expect(page.get_by_role("link", name="orders_0000", exact=True)).to_be_visible()
+
+
+def test_the_last_hour_of_a_stream_is_there_at_once(browser: Browser) -> None:
+    with serving("big") as (double, address), open_page(browser) as (page, record):
+        load(page, f"{address}/streams/{double.data.stream_id(8)}")
+        expect(page.get_by_role("heading", name="Lag in the last hour")).to_be_visible()
+        expect(page.get_by_role("img", name="lag (messages): 18,328")).to_be_visible()
+        load(page, f"{address}/streams")
+        assert page.get_by_role("img", name="lag, minute by minute").count() == 39
+        load(page, address)
+        tile = page.get_by_role("link", name="lag, minute by minute")
+        expect(tile.get_by_role("img")).to_be_visible()
+        assert record.errors == []
+
+
+def test_a_run_shows_the_stages_of_its_tasks_and_hides_them_on_request(browser: Browser) -> None:
+    with serving("big") as (double, address), open_page(browser) as (page, _):
+        run = f"/dags/{double.data.dag_id(0)}/runs/{double.data.run_id(1)}"
+        load(page, address + run)
+        stage = page.get_by_text("save at /srv/dags/orders.py:41")
+        expect(stage).to_have_count(2)
+        expect(page.get_by_text("Spark: stage 22 of 23, 203 of 208 tasks")).to_be_visible()
+        expect(page.get_by_text("21 more stages before them")).to_have_count(2)
+        page.get_by_role("button", name="Hide Spark's stages").click()
+        expect(stage).to_have_count(0)
+        load(page, page.url)
+        expect(stage).to_have_count(0)
+
+
+def test_a_trace_shows_the_place_and_the_headers_of_the_message(browser: Browser) -> None:
+    with serving("one") as (_, address), open_page(browser) as (page, _):
+        load(page, address + "/trace/1")
+        message = page.get_by_role("region", name="Message")
+        expect(message).to_contain_text("headers.traceparent")
+        expect(message).to_contain_text("partition")
+
+
+def test_a_setting_that_differs_elsewhere_says_where(browser: Browser) -> None:
+    with serving("one") as (_, address), open_page(browser) as (page, _):
+        load(page, address + "/settings?q=workers")
+        expect(page.get_by_role("cell", name="differs 8 in node-2:977")).to_be_visible()
