@@ -28,7 +28,7 @@ class _Series:
     consumed: deque[int | None] = field(default_factory=lambda: deque(maxlen=MINUTES))
     epoch: int | None = None
     total: int = 0
-    """What the stream had consumed at the last look, in this epoch."""
+    """The messages that the stream had consumed at the last look, in this epoch."""
 
     def add(self, live: StreamLive, minute: int) -> None:
         missed = min(minute - self.minute, MINUTES) if self.lag else 1

@@ -32,7 +32,7 @@ class SettingsOfProcess:
 async def save_settings(
     session: AsyncSession, process: str, settings: Sequence[dict[str, Any]]
 ) -> None:
-    """Save the settings of this process, and delete those of processes that are gone since yesterday.
+    """Save the settings of this process, and delete the settings of processes that ended over a day ago.
 
     Args:
         settings: Without secrets.

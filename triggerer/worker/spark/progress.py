@@ -158,7 +158,7 @@ class ProgressWatch:
             self._put(key, stage, own_task.get() or self._current)
 
     def _put(self, key: object, stage: StageProgress, task_id: str | None) -> None:
-        """Store what is known of a stage. The stage belongs to the task in which it was first seen."""
+        """Store what is known of a stage. A stage belongs to the task that ran when the watch first saw the stage."""
         with self._noting:
             is_new = self._all.get(key) is None
             self._all.put(key, stage)

@@ -8,7 +8,7 @@ from typing import Final
 from triggerer.domain.attempts import Progress, StageProgress, TaskProgress
 
 MOST_STAGES: Final = 20
-"""The stages of a task that are told one by one. More of them fit no screen, and the store keeps them with the run."""
+"""The most stages of a task that are reported one by one. The store keeps them with the run, and a screen is small."""
 
 
 class Stages:
