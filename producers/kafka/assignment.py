@@ -52,7 +52,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self.lanes: dict[TopicPartition, LaneInFlight] = {}
         self.topics: dict[str, TopicDescription] = {}
         self.topics_are_suspect = False
-        """A broker does not know the id of a topic: look the topics up now."""
+        """True if a broker does not know the id of a topic, so that the topics must be looked up now."""
         self.error: BrokerError | None = None
         self._consumer = consumer
         self._cluster = cluster
@@ -62,7 +62,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         )
         self._expired_offset = expired_offset
         self._finds_topics = finds_topics
-        """The stream reads a pattern: topics may appear and disappear."""
+        """True if the stream reads a pattern, so that topics may appear and disappear."""
         self._positions_timeout_s = positions_timeout_s
         self._revoke_timeout_s = revoke_timeout_s
         self._idle_wait_ms = idle_wait_ms
@@ -75,7 +75,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._progress: anyio.Event | None = None
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Wait a bounded time until messages in flight are advanced; other members receive the rest again."""
+        """Wait for a limited time until messages in flight are advanced. Other members receive the others again."""
         lanes = [self.lanes[partition] for partition in revoked if partition in self.lanes]
         membership = self._cluster.membership()
         for lane in lanes:
@@ -267,7 +267,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._consumer.pause(lane.partition)
 
     def end_probe(self, lane: LaneInFlight) -> None:
-        """Deliver the messages after the one that had failed; that one is advanced now."""
+        """Deliver the messages after the failed message, which is advanced now."""
         lane.probing = False
         if self._consumer_has(lane):
             self._consumer.seek(lane.partition, lane.committed.offset)
@@ -316,7 +316,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._progress.set()
 
     def abandon(self) -> None:
-        """Close all lanes at the end of the stream; a rebalance no longer waits for them."""
+        """Close all lanes at the end of the stream, so that a rebalance no longer waits for them."""
         self._abandoned = True
         for lane in self.lanes.values():
             lane.close()
@@ -353,7 +353,7 @@ def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[La
 
 
 def _first(group: ExceptionGroup) -> BrokerError | None:
-    """Return the first refusal, or else the first broker error; None if there is none."""
+    """Return the first refusal, or else the first broker error. None: the group has no broker error."""
     found = [error for error in group.exceptions if isinstance(error, BrokerError)]
     return next(
         (error for error in found if isinstance(error, BrokerRefused)), next(iter(found), None)

@@ -18,7 +18,7 @@ from producers.kafka.wire.cluster import Membership
 from producers.kafka.wire.fetch_request import Divergence
 
 _READ_BEFORE: Final = 100_000
-"""How many messages an earlier owner may have read beyond its commit: more than may be outstanding."""
+"""The most messages that an earlier owner may have read beyond its commit, which is more than may be outstanding."""
 _CUTS: Final = 8
 """The number of cuts to remember: a commit's metadata is bounded."""
 
@@ -72,21 +72,21 @@ class LaneInFlight:
         self.key_prefix = None if topic is None else f"{topic}/{partition.partition}/"
         self.epochs = LeaderEpochs(committed.offset, committed.epoch)
         self.parted: Divergence | None = None
-        """Where the broker's log differs from the messages read, because the log was cut. None once another lane has
-        taken over."""
+        """The offset from which the broker's log differs from the messages read, because the log was cut. None: it was
+        not cut, or another lane has taken over."""
         self.used = committed.used
-        """Offsets that the log uses again after a cut."""
+        """The offsets that the log uses again after a cut."""
         self.incarnation = CutTopic(topic, self.used) if topic and self.used else topic
         """The first part of each message's position."""
 
     @property
     def in_flight(self) -> bool:
-        """Whether an advance is still expected."""
+        """True if a delivered message is not advanced yet."""
         return not self.closed and self.timer is None and self.committed.offset < self.delivered
 
     @property
     def may_deliver(self) -> bool:
-        """Whether more may be delivered, unless the whole stream is paused."""
+        """True if further messages may be delivered. The whole stream may be paused nevertheless."""
         waits_for_probe = self.probing and self.in_flight
         return not self.paused and self.timer is None and not waits_for_probe
 
@@ -121,7 +121,7 @@ class LaneInFlight:
         that the messages that it delivered keep their keys.
 
         Args:
-            fetched_to: The offset at which the client fetched, which may be after what was delivered.
+            fetched_to: The offset up to which the client has fetched. It may be after the last delivered message.
             begin: The log's first offset.
         """
         epoch = self.epochs.before(fetched_to)

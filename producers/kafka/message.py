@@ -128,15 +128,15 @@ class KafkaMessage(BrokerMessage):
             "timestamp": self.timestamp,
             "headers": [name for name, _ in self.headers],
             "sizes": [None if content is None else len(content) for content in contents],
-            # A later commit forgets the cuts that it has passed. The dump keeps them, so that the message keeps its
-            # key.
+            # The message's key depends on the cuts of the log. A later commit no longer has these cuts, so the dump
+            # stores them.
             "lane": replace(self.lane.committed, used=self.lane.used).metadata,
         }
         return b"".join((orjson.dumps(head), b"\n", *(content or b"" for content in contents)))
 
     @classmethod
     def load(cls, data: bytes) -> KafkaMessage:
-        """Return the message that was dumped; it belongs to no assignment.
+        """Return the message that was dumped. It belongs to no assignment.
 
         Raises:
             ValueError: `dump` did not write these bytes, or a later version of it did.

@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 _ASKING_S: Final = 3.0
 _FOR_EVER: Final = timedelta(days=10_000)
-"""Without a time to live, the service states the longest possible one: 10,675,199 days."""
+"""A time to live above this counts as none. Without a time to live, the service answers 10,675,199 days."""
 
 
 async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None:
-    """Attach a receiver without credit: nothing is locked. Has no deadline of its own.
+    """Attach a receiver without credit, so that no message is locked. Has no deadline of its own.
 
     Raises:
         BrokerRefused: The credentials are refused, the entity does not exist or may not be read.
@@ -97,7 +97,7 @@ async def _look_up(
 
 
 def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | None:
-    """Return how long the entity stores a message; None: for ever, or until it is dead-lettered."""
+    """Return the time for which the entity stores a message. None: for ever, or until it is dead-lettered."""
     if found.dead_lettering_on_message_expiration:
         return None
     kept = _duration(found.default_message_time_to_live)

@@ -18,7 +18,7 @@ class EntityPath:
 
     @property
     def is_dead_letter_queue(self) -> bool:
-        """Whether the entity is another entity's dead-letter queue. It has no dead-letter queue itself."""
+        """True if the entity is the dead-letter queue of another entity. Then it has no dead-letter queue itself."""
         return str(self).lower().endswith("/$deadletterqueue")
 
     @property

@@ -14,9 +14,9 @@ _REMEMBERED: Final = 10_000
 class InFlight:
     """The messages of one stream that were handed over and not settled.
 
-    A lock may be lost while a watcher still works: the message comes again, and only the new lock can settle it. The
-    delivery stays the same and gets the new lock. If the message were handed over again, a watcher that always takes
-    longer than a lock would never finish.
+    A lock may be lost while a watcher still works on the message. Then the message comes again, and only the new lock
+    can settle it. The delivery stays, and gets the new lock. If the message were delivered again, a watcher that always
+    takes longer than a lock would never finish.
     """
 
     def __init__(self) -> None:
@@ -31,16 +31,16 @@ class InFlight:
         return self._by_key.get(key)
 
     def is_done(self, key: str) -> bool:
-        """Whether the message's events are stored, so that it only has to be completed."""
+        """True if the message's events are stored, so that it must only be completed."""
         return key in self._done
 
     def forget(self, delivery: Delivery) -> None:
-        """Remove a message; when it comes again, it is handed over again."""
+        """Remove a message. When it comes again, it is delivered again."""
         if self._by_key.get(delivery.key) is delivery:
             del self._by_key[delivery.key]
 
     def forget_locked_by(self, holder: Holder) -> None:
-        """Remove the messages of a holder, which gives them back: they come again in order after a failed one."""
+        """Remove the messages of a holder that gives them back. After a failed message they come again in order."""
         for delivery in [one for one in self._by_key.values() if one.link is holder]:
             self.forget(delivery)
 

@@ -1,7 +1,7 @@
 """One receiver of the SDK and its owner: the one task that receives, settles and renews with it.
 
-The SDK's receivers must not be shared by tasks (its TROUBLESHOOTING.md). Other tasks leave orders, which interrupt the
-owner's wait for messages.
+Two tasks must not share a receiver of the SDK (see its TROUBLESHOOTING.md). So other tasks give orders to the owner. An
+order interrupts the owner's wait for messages.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class LinkContext(Protocol):
 
     @property
     def room(self) -> int:
-        """The number of further messages that may come."""
+        """The number of further messages that may be received."""
 
     def hand_over(self, deliveries: Sequence[Delivery]) -> None:
-        """Hand received messages to the producer."""
+        """Pass received messages to the producer."""
 
     def count_redelivered(self, count: int) -> None:
-        """Count messages that came again and are not handed over."""
+        """Count messages that came again and are not passed to the producer."""
 
     def mark_settled(self, count: int) -> None:
         """Count messages that are no longer in flight."""
@@ -59,10 +59,10 @@ class LinkContext(Protocol):
 
 
 class Link:
-    """The owner of a receiver. With sessions it lives as long as one session's lock; otherwise it outlives receivers.
+    """The owner of a receiver. With sessions, a link ends with its session's lock. Otherwise it has several receivers.
 
     Attributes:
-        paused: Receive nothing for now.
+        paused: True: receive no messages.
     """
 
     def __init__(self, stream: LinkContext, *, session_id: str | None = None) -> None:
@@ -90,7 +90,7 @@ class Link:
     # Called by other tasks of the SDK's thread
 
     def leave(self, orders: Sequence[Order]) -> None:
-        """Order messages to be settled. An order counts as done if its lock is lost: the message comes again."""
+        """Order messages to be settled. If a lock is lost, its order counts as done: the message comes again."""
         for order in orders:
             if order.delivery.link is not self:
                 # The message came again on another link while this order was under way.
@@ -175,7 +175,7 @@ class Link:
         return max(0.001, min(ends) - now)
 
     def _take(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Track received messages, and hand over the ones that the watchers do not have."""
+        """Track received messages, and pass on those that the watchers do not have yet."""
         if not messages:
             return
         now = anyio.current_time()
@@ -190,7 +190,7 @@ class Link:
                 continue
             self.locks.add(delivery, now)
             if in_flight.is_done(delivery.key):
-                # Its events are stored; the message could not be completed in time.
+                # The message's events are stored, but it could not be completed in time.
                 self._settler.add([Order(delivery, Settlement.COMPLETE, _nothing)])
                 continue
             in_flight.add(delivery)
@@ -211,7 +211,7 @@ class Link:
     # The end
 
     def drop_all(self) -> None:
-        """Drop all locks, which have ended or belong to others, and answer all orders."""
+        """Drop all locks, because they have ended or belong to other receivers. Answer all orders."""
         self.locks.forget_all()
         self._settler.answer_all()
 
@@ -223,7 +223,7 @@ class Link:
     async def let_go(self, receiver: ServiceBusReceiver) -> None:
         """Give back all messages, so that others get them at once without a counted delivery.
 
-        A session's messages return with its lock.
+        The messages of a session are given back together with its lock.
         """
         if not self.is_session:
             late = await sdk.drain(receiver)

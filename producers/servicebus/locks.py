@@ -27,13 +27,13 @@ MAX_BATCH: Final = 100
 _SOONEST_S: Final = 0.05
 """The shortest time between two renewals of a lock."""
 _OVER_S: Final = 0.25
-"""The time until the next renewal if this machine's clock is ahead, so that a lock seems to have ended at once."""
+"""The time until the next renewal if a new lock seems to have ended already, because this machine's clock is ahead."""
 # A failed message keeps its lock until its redelivery is due. Beyond this number, failed messages come again at once.
 _MAX_DELAYED = 1_000
 
 
 class SessionOver(Exception):
-    """The session must be closed: it is empty, a message of it failed, or its lock is lost."""
+    """The session must be closed, because it is empty, one of its messages failed, or its lock is lost."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,9 +42,9 @@ class LockedMessage:
 
     delivery: Delivery
     locked_until: float
-    """By the loop's clock."""
+    """The end of the lock, by the loop's clock."""
     delayed: bool = False
-    """The message failed and waits for its redelivery; it no longer counts as in flight."""
+    """True if the message failed and waits for its redelivery. Then it no longer counts as in flight."""
 
 
 class MessageLocks:
@@ -52,7 +52,7 @@ class MessageLocks:
 
     Args:
         mark_settled: Called with the number of messages that are no longer in flight.
-        are_renewed: Whether each message has its own lock; in a session, the session's lock covers all.
+        are_renewed: True: each message has its own lock. False: the lock of the session applies to all messages.
     """
 
     def __init__(
@@ -75,19 +75,19 @@ class MessageLocks:
 
     @property
     def may_delay(self) -> bool:
-        """Whether another failed message may keep its lock until its redelivery."""
+        """True if a further failed message may keep its lock until its redelivery."""
         return self._are_renewed and self._delayed < _MAX_DELAYED
 
     @property
     def due_at(self) -> float | None:
-        """The time when `do_what_is_due` has something to do; None if nothing is planned."""
+        """The time when the next renewal or delayed call is due. None: none is planned."""
         return self._due[0][0] if self._due else None
 
     def find(self, sequence_number: int) -> LockedMessage | None:
         return self._locked.get(sequence_number)
 
     def of(self, delivery: Delivery) -> LockedMessage | None:
-        """Return the lock of this delivery, or None. A message that was handed over again has another delivery."""
+        """Return the lock of this delivery, or None. If the message was delivered again, it has another delivery."""
         locked = self._locked.get(delivery.sequence_number)
         return locked if locked is not None and locked.delivery is delivery else None
 
@@ -102,7 +102,7 @@ class MessageLocks:
             self._record_renewal(locked, now)
 
     def delay(self, locked: LockedMessage, delay_s: float, then: Callable[[], None]) -> None:
-        """Keep the lock of a failed message, and call `then` after the delay if the lock still exists."""
+        """Keep the lock of a failed message. After the delay, call `then` if the lock still exists."""
         self._push(anyio.current_time() + delay_s, locked, then)
         locked.delayed = True
         self._delayed += 1
@@ -211,5 +211,5 @@ def _half_of(locked_until: float, now: float) -> float:
 
 
 def remaining_s(until: datetime | None) -> float:
-    """Return how long a lock still lasts, by this machine's clock."""
+    """Return the remaining time of a lock, by this machine's clock."""
     return 0.0 if until is None else (until - datetime.now(UTC)).total_seconds()

@@ -23,7 +23,7 @@ class Holder(Protocol):
 
     @property
     def is_session(self) -> bool:
-        """Whether it has accepted a session."""
+        """True if the holder has accepted a session."""
 
     def leave(self, orders: Sequence[Any]) -> None:
         """Order messages to be settled; `orders` are `Order`s. Runs in the SDK's thread."""
@@ -34,12 +34,12 @@ class Holder(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """The broker payload: one message that was handed over.
+    """The broker payload: one message that was delivered to the stream.
 
     Attributes:
-        received: The message as it came last. Its lock may have been lost and replaced after the handing over.
-        link: The holder of the present lock, which settles the message. Both change in the SDK's thread.
-        deliveries: Service Bus's count, this one included.
+        received: The message with its present lock. A lost lock is replaced, in the SDK's thread.
+        link: The holder of the present lock, which settles the message. It changes together with `received`.
+        deliveries: Service Bus's count of deliveries, including this one.
     """
 
     message: BrokerMessage
@@ -58,8 +58,8 @@ class Delivery:
 def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: EntityPath) -> Delivery:
     """Make a delivery from a message of the SDK.
 
-    The key has the sequence number and the time at which Service Bus stored the message. A queue that was deleted and
-    created again counts from 1 again, but at a later time. Neither changes when a message is delivered again.
+    The key has the sequence number and the time at which Service Bus stored the message. Neither changes when the
+    message is delivered again. A queue that was deleted and created again counts from 1 again, but at a later time.
     """
     number = received.sequence_number
     assert number is not None

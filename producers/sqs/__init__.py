@@ -2,8 +2,8 @@
 
 `producer` has the shared stream's producer. In an open `stream`, `receiving` polls the queue, `in_flight` has the
 messages, and `visibility` keeps them invisible to others and gives them back. `settle` decides which messages
-`deletions` deletes and which `dead_letter` sends on; `batching` joins their requests. Nothing imports the SDK before a
-stream opens: the import takes longer than reading a DAG file.
+`deletions` deletes and which `dead_letter` sends on. `batching` joins their requests. The SDK is imported when a stream
+opens, because its import takes longer than reading a DAG file.
 """
 
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from producers.sqs.producer import SqsSharedStreamProducer
 
 if find_spec("aiobotocore") is None:
-    # As an import would: a missing SDK is found when the plugin is loaded.
+    # Raise the error of an import, so that a missing SDK is found when the plugin is loaded.
     raise ModuleNotFoundError("No module named 'aiobotocore'", name="aiobotocore")
 
 __all__ = ["SqsSharedStreamProducer"]

@@ -1,4 +1,4 @@
-"""Names polls of a FIFO queue, so that a poll whose answer was lost can be repeated for the same messages."""
+"""Gives polls of a FIFO queue ids, so that a poll whose answer was lost can be repeated for the same messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from producers.sqs.errors import code_of
 from triggerer.errors import BrokerUnavailable
 
 _REPEATABLE_FOR_S: Final = 240.0
-"""The service remembers an attempt for five minutes."""
+"""A poll can be repeated for this long. The service remembers its id for five minutes."""
 
 
 class Attempts:
@@ -24,7 +24,7 @@ class Attempts:
 
     @contextmanager
     def attempt(self) -> Iterator[str]:
-        """Give a poll its id: a new one, or the id of a poll whose answer was lost, as its error tells."""
+        """Give a poll its id: the id of a poll whose answer was lost, or else a new id."""
         now = anyio.current_time()
         self._lost = [one for one in self._lost if one[1] > now]
         identity, until = (
@@ -38,6 +38,6 @@ class Attempts:
                 self._lost.append((identity, until))
             raise
         except anyio.get_cancelled_exc_class():
-            # Nobody waits for the answer any longer.
+            # The poll was cancelled, so its answer is lost.
             self._lost.append((identity, until))
             raise

@@ -1,4 +1,4 @@
-"""Joins entries into requests: entries that are added at the same time share one, and each gets its own answer."""
+"""Joins entries into requests. Entries that are added at the same time share a request, and get separate answers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Failure:
     code: str
     text: str
     is_ours: bool
-    """Whether a repeat of the same entry would be refused as well."""
+    """True if a repeat of the same entry would be refused too."""
 
 
 Answer: TypeAlias = Failure | BrokerError | None
-"""The answer to one entry. None: it succeeded; a `BrokerError`: its whole request failed."""
+"""The answer to one entry. None: the entry succeeded. A `BrokerError`: its whole request failed."""
 NoteAnswers: TypeAlias = Callable[[Sequence[tuple[T, Answer]]], None]
 
 
@@ -71,12 +71,12 @@ def _waiter_of(pending: _Pending[T]) -> _Waiter[T]:
 class Batches(Generic[T]):
     """Sends entries in requests of up to ten.
 
-    A request that is not full is sent as soon as no other is under way; later entries wait for the next request. So a
-    lone entry is sent at once, and with more entries the requests are fuller. No clock is involved.
+    A request that is not full is sent when no other request is open. Later entries wait for the next request. So a
+    single entry is sent at once, and the more entries there are, the fuller are the requests. No clock is needed.
 
     Args:
-        send: Makes one request, whose entries have their indices as ids; returns the service's answer.
-        concurrency: The most requests at the same time; more than one only while there are ten entries for the next.
+        send: Makes one request, in which the entries have their indices as ids. Returns the service's answer.
+        concurrency: The most requests at the same time. A further request is sent only if it has ten entries.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Batches(Generic[T]):
         self._has_changed = anyio.Event()
 
     async def add(self, entry: T) -> Failure | None:
-        """Send an entry together with others; return None if it succeeded.
+        """Send an entry together with others. Return None if the entry succeeded.
 
         Raises:
             BrokerError: The whole request failed.
@@ -124,7 +124,7 @@ class Batches(Generic[T]):
         return [one.answer for one in pending]
 
     async def run(self) -> None:
-        """Send the added entries until cancelled; requests under way are then finished, within seconds."""
+        """Send the added entries until cancelled. Open requests are finished then, within seconds."""
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._has_changed.wait()
@@ -147,8 +147,8 @@ class Batches(Generic[T]):
     async def _request(self, batch: Sequence[_Pending[T]]) -> None:
         error: BrokerError = BrokerUnavailable("the request was given up at the end of the stream")
         try:
-            # A request that is cut off may have succeeded or not; with the shield its answer is known, and nothing is
-            # repeated.
+            # The outcome of a cancelled request would be unknown. With the shield its answer arrives, and no entry is
+            # sent again.
             with anyio.move_on_after(_REQUEST_TIMEOUT_S, shield=True) as scope:
                 try:
                     answer = await self._send([pending.entry for pending in batch])

@@ -19,7 +19,7 @@ async def check_queue(settings: SqsSettings, queue: str) -> None:
 
     Raises:
         BrokerRefused: The credentials are refused, or there is no such queue, or this identity may not look at it.
-        BrokerUnavailable: Nobody answers.
+        BrokerUnavailable: The service does not answer.
     """
     async with open_client(settings, queue) as client:
         found = await find_queue(client, queue, settings)
@@ -27,10 +27,10 @@ async def check_queue(settings: SqsSettings, queue: str) -> None:
 
 
 async def describe_delivery(settings: SqsSettings, queue: str, *, ask: bool) -> DeliveryFacts:
-    """Return how messages are delivered; the queue is asked for its attributes only if `ask`.
+    """Return how messages are delivered. With `ask`, the queue is asked for its attributes.
 
     Raises:
-        BrokerRefused, BrokerUnavailable: As `check_queue`, if `ask`.
+        BrokerRefused, BrokerUnavailable: The errors of `check_queue`, only with `ask`.
     """
     if not ask:
         return _facts(settings, None)

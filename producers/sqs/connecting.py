@@ -29,12 +29,12 @@ _REGION_OF_URL: Final = re.compile(
     r"https?://(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com"
 )
 _SPARE_CONNECTIONS: Final = 16
-"""The connections for concurrent deletions, renewals and dead letters; each receiver has one more."""
+"""The number of connections for concurrent deletions, renewals and dead letters. Each receiver has one more."""
 
 
 @asynccontextmanager
 async def open_client(settings: SqsSettings, queue: str) -> AsyncIterator[Any]:
-    """Open a client for the queue's service; it makes no request unless the credentials need one.
+    """Open a client for the queue's service. This makes no request, unless the credentials need one.
 
     Raises:
         BrokerRefused: There is no such profile, or the region is not known.
@@ -43,7 +43,7 @@ async def open_client(settings: SqsSettings, queue: str) -> AsyncIterator[Any]:
     try:
         session = AioSession(profile=settings.profile)
         session.register_component("data_loader", _loader())
-        # Reads the API's description from a file, a tenth of a second's work the first time.
+        # This reads the API's description from a file, which takes a tenth of a second the first time.
         await to_thread.run_sync(_loader().load_service_model, "sqs", "service-2")
         region = settings.region or _region_of(queue)
         if settings.role_arn is not None:
@@ -72,7 +72,7 @@ async def find_queue(client: Any, queue: str, settings: SqsSettings) -> Queue:
 
 
 async def find_url(client: Any, queue: str, *, account: str | None = None) -> str:
-    """Return the URL of a queue; `account` is the owner's, if that differs from the credentials' account.
+    """Return the URL of a queue. `account` is the queue's owner, if this is not the credentials' account.
 
     Raises:
         BrokerRefused, BrokerUnavailable: As `find_queue`.

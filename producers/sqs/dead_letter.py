@@ -36,17 +36,17 @@ class DeadLetters:
 
     @property
     def exist(self) -> bool:
-        """Whether there is a dead-letter queue."""
+        """True if there is a dead-letter queue."""
         return self._stated is not None or self._queue.redrive is not None
 
     @property
     def take(self) -> bool:
-        """Whether there is a dead-letter queue that has not refused a message recently."""
+        """True if there is a dead-letter queue that has not refused a message recently."""
         return self.exist and not self._refused.has("")
 
     @property
     def limit(self) -> int | None:
-        """The number of deliveries after which the service itself moves a message; None: it moves none."""
+        """The number of deliveries after which the service itself moves a message. None: it moves no message."""
         return None if self._queue.redrive is None else self._queue.redrive.max_receive_count
 
     async def write(
@@ -116,10 +116,10 @@ class DeadLetters:
                 raise refused from None
 
     async def check(self) -> None:
-        """Check that the dead-letter queue exists, if one is named.
+        """Check that the dead-letter queue exists, if the connection or the redrive policy names one.
 
         Raises:
-            BrokerRefused, BrokerUnavailable: It does not exist, or cannot be looked up.
+            BrokerRefused, BrokerUnavailable: The dead-letter queue does not exist, or cannot be looked up.
         """
         if self.exist:
             await self._find()

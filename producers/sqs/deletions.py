@@ -1,4 +1,4 @@
-"""Deletes finished messages in batches, and remembers the ones that could not be deleted."""
+"""Deletes finished messages in batches, and remembers the messages that could not be deleted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class _Left:
     """The messages that an attempt did not delete.
 
     Attributes:
-        error: Why some must be tried later: a refusal comes first, then throttling, then an unreachable service.
+        error: The reason why some messages must be tried later. A refusal replaces throttling, and throttling replaces
+            an unreachable service.
     """
 
     def __init__(self) -> None:
@@ -70,13 +71,13 @@ class Deletions:
         messages: Sequence[Delivery],
         mark_gone: Callable[[Sequence[Delivery]], None] = _nothing,
     ) -> None:
-        """Delete messages, which stay invisible meanwhile. Returns when each is deleted or cannot be.
+        """Delete messages, which stay invisible meanwhile. Returns when each message is deleted, or cannot be deleted.
 
-        A message with a void handle (it was not renewed in time) cannot be deleted now. When it comes again, it is
-        deleted and given to no watcher.
+        A message whose handle is void, because it was not renewed in time, cannot be deleted now. When this message
+        comes again, it is deleted and given to no watcher.
 
         Args:
-            mark_gone: Called after each answer with the messages that are deleted, or cannot be.
+            mark_gone: Called after each answer with the messages that are deleted, or cannot be deleted.
         Raises:
             BrokerUnavailable: A message could not be deleted in `unavailable_after_s`, for reasons that may pass.
             BrokerRefused: This identity may not delete messages.
@@ -110,7 +111,7 @@ class Deletions:
             await anyio.sleep(backoff.next_delay())
 
     def _take_answer(self, delivery: Delivery, answer: Answer, left: _Left) -> bool:
-        """Return whether the message is deleted or cannot be now; otherwise add it to `left`."""
+        """Return True if the message is deleted, or cannot be deleted now. Otherwise add it to `left`."""
         if isinstance(answer, BrokerError):
             left.add(delivery, answer)
         elif delivery.handle != delivery.asked_with:

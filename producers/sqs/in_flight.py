@@ -40,7 +40,7 @@ class InFlight:
     def take(
         self, raws: Iterable[Mapping[str, Any]], now: float
     ) -> tuple[list[Delivery], list[Delivery]]:
-        """Record received messages; return the new ones, in order, and the ones that only have to be deleted."""
+        """Record received messages. Return the new messages, in order, and those that must only be deleted."""
         new, done = [], []
         for raw in raws:
             delivery = self._by_id.get(raw["MessageId"])
@@ -48,7 +48,7 @@ class InFlight:
                 delivery = Delivery(raw, self._queue, now)
                 self._by_id[delivery.id] = delivery
                 if delivery.id in self._done:
-                    # Its events are stored; the message could not be deleted in time.
+                    # The message's events are stored, but it could not be deleted in time.
                     delivery.state = State.OUT
                     done.append(delivery)
                 else:
@@ -64,7 +64,7 @@ class InFlight:
     # Renewals
 
     def due(self, now: float) -> list[Delivery]:
-        """Return the messages to renew now, the most urgent first, with the ones that are due soon."""
+        """Return the messages to renew now, the most urgent first. Messages that are due soon are included."""
         soon = now + self._queue.visibility_s / 8
         if not any(delivery.renew_at <= now for delivery in self._by_id.values()):
             return []
@@ -72,11 +72,11 @@ class InFlight:
         return sorted(due, key=_by_expiry)
 
     def next_due(self) -> float:
-        """Return when the next renewal is due; infinity if none is."""
+        """Return the time of the next renewal. Infinity: no message is in flight."""
         return min((delivery.renew_at for delivery in self._by_id.values()), default=math.inf)
 
     def extension(self, delivery: Delivery, now: float) -> int:
-        """Return for how many seconds from now a message can stay invisible; 0: its time is over."""
+        """Return the number of seconds for which a message can stay invisible from now on. 0: its time is over."""
         left = delivery.received_at + LONGEST_VISIBILITY_S - now
         return max(0, min(self._queue.lease_s, int(left) - 1))
 
@@ -89,7 +89,7 @@ class InFlight:
         delivery.renew_at = now + self._queue.visibility_s / 8
 
     def mark_lost(self, delivery: Delivery) -> None:
-        """Record that the message is visible to others or deleted: it needs no renewal."""
+        """Record that the message is visible to others or deleted, so that it needs no renewal."""
         delivery.is_lost = True
         delivery.renew_at = math.inf
 
@@ -119,7 +119,7 @@ class InFlight:
         return group[group.index(delivery) + 1 :] if delivery in group else ()
 
     def repeat(self, delivery: Delivery) -> list[Delivery]:
-        """Replace the deliveries of a message and of the later ones of its group; return the new ones, in order.
+        """Replace the deliveries of a message and of later messages of its group. Return the new deliveries, in order.
 
         Outcomes of the old deliveries are ignored. All messages stay invisible to others, and the service counts no
         delivery.
@@ -133,7 +133,7 @@ class InFlight:
         return list(again.values())
 
     def mark_done(self, delivery: Delivery) -> None:
-        """Remember a finished message that could not be deleted: when it comes again, it only has to be deleted."""
+        """Remember a finished message that could not be deleted. When it comes again, it must only be deleted."""
         _remember(self._done, delivery.id, None)
         self.remove(delivery)
 
@@ -147,7 +147,7 @@ class InFlight:
         _remember(self._spared, delivery.id, self._spared.pop(delivery.id, 0) + 1)
 
     def failures(self, delivery: Delivery) -> int:
-        """Return how often the message has failed, this time included, by the service's count of deliveries."""
+        """Return the number of the message's failures, including this one, by the service's count of deliveries."""
         return max(1, delivery.deliveries - self._spared.get(delivery.id, 0))
 
 

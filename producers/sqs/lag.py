@@ -22,7 +22,7 @@ async def measure_lag(settings: SqsSettings, queue: str) -> SourceLag:
 
     Raises:
         BrokerRefused: There is no such queue, or this identity may not look at it.
-        BrokerUnavailable: Nobody answers.
+        BrokerUnavailable: The service does not answer.
     """
     async with open_client(settings, queue) as client:
         url = await find_url(client, queue, account=settings.account)

@@ -27,17 +27,17 @@ class State(Enum):
     """The stages of a delivery."""
 
     WAITING = "waiting"
-    """Received, and not yielded yet."""
+    """The message was received, and not yielded yet."""
     OUT = "out"
-    """Yielded to the runtime, and not advanced."""
+    """The message was yielded to the runtime, and not advanced yet."""
     GONE = "gone"
-    """Deleted or given back: later outcomes are ignored."""
+    """The message was deleted or given back. Later outcomes are ignored."""
 
 
 class Delivery:
-    """One message that the service keeps invisible for us; the broker payload.
+    """The broker payload: one message that the service keeps invisible for us.
 
-    Deliveries compare by identity: a message that was given back and came again has another one.
+    Deliveries compare by identity: a message that was given back and comes again has another delivery.
     """
 
     __slots__ = (
@@ -76,9 +76,9 @@ class Delivery:
         self.expires_at = 0.0
         self.renew_at = 0.0
         self.renewing: anyio.Event | None = None
-        """Set once the request that renews it is answered; None while there is none."""
+        """Set once the open request that renews the message is answered. None: no such request is open."""
         self.is_lost = False
-        """Whether its handle is known to be void: it is visible to others again."""
+        """True if the message's handle is known to be void, so that it is visible to others again."""
 
     def record_redelivery(self, raw: Mapping[str, Any]) -> None:
         """Record that the message came again while it is in flight: only the newest handle is valid."""

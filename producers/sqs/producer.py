@@ -141,7 +141,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         await self._open.dead_letters.write(event, {"reason": reason})
 
     async def pause(self) -> None:
-        """Begin no further poll, and yield nothing; messages in flight stay invisible to others."""
+        """Begin no further poll, and yield no message. Messages in flight stay invisible to others."""
         self._received.pause()
         if self._open is not None:
             self._open.receiving.pause()
@@ -152,7 +152,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
             self._open.receiving.resume()
 
     async def pause_lane(self, lane: Hashable) -> None:
-        """Stop yielding messages of a group. The service delivers none while some are in flight."""
+        """Stop yielding messages of a group. The service delivers no message of a group with messages in flight."""
         self._received.pause_lane(lane)
 
     async def resume_lane(self, lane: Hashable) -> None:

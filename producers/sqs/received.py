@@ -12,14 +12,14 @@ from producers.sqs.message import Delivery, State
 
 
 class ReceivedMessages:
-    """A queue that can be paused as a whole and by lane. The receivers bound it."""
+    """A queue that can be paused as a whole and by lane. The receivers limit its length."""
 
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
         self._stashed: dict[Hashable, list[Delivery]] = {}
         """The messages of each paused lane, in order."""
         self._later: deque[tuple[float, list[Delivery]]] = deque()
-        """Messages to yield at a later time (event loop's clock), in no order."""
+        """Messages to yield at a later time (by the event loop's clock), unordered."""
         self._is_paused = False
         self._has_changed = anyio.Event()
 
@@ -37,7 +37,7 @@ class ReceivedMessages:
         self._has_changed.set()
 
     async def get(self) -> Delivery:
-        """Return the next message as yielded; waits until there is one."""
+        """Wait for the next message, mark it as yielded, and return it."""
         while True:
             next_at = self._put_due() if self._later else math.inf
             if not self._is_paused and (delivery := self._next()) is not None:
@@ -48,7 +48,7 @@ class ReceivedMessages:
                 await self._has_changed.wait()
 
     def _put_due(self) -> float:
-        """Put the messages that are due into the queue; return when the next ones are."""
+        """Put the messages that are due into the queue. Return the time when the next messages are due."""
         now = anyio.current_time()
         later, self._later = self._later, deque()
         for at, messages in later:
@@ -62,7 +62,7 @@ class ReceivedMessages:
         while self._waiting:
             delivery = self._waiting.popleft()
             if delivery.state is not State.WAITING:
-                # It was given back meanwhile.
+                # The message was given back meanwhile.
                 continue
             if (stashed := self._stashed.get(delivery.lane)) is None:
                 return delivery

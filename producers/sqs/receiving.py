@@ -1,4 +1,4 @@
-"""Polls the queue: always with one poll, and with more while the queue has many messages."""
+"""Polls the queue. One poll is always open, and further polls while the queue has many messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Receiving:
     """Several receivers that fill one queue of received messages while there is room.
 
     Args:
-        on_received: Called with the new messages, in order, and the finished ones that only have to be deleted.
+        on_received: Called with the new messages, in order, and with finished messages that must only be deleted.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Receiving:
         self._on_received = on_received
         self._attempts = Attempts() if queue.is_fifo else None
         self._reserved = 0
-        """How many messages the open polls may bring."""
+        """The number of messages that the open polls may return."""
         self._helpers = 0
         self._is_paused = False
         self._has_changed = anyio.Event()
@@ -111,7 +111,7 @@ class Receiving:
                 if not await self._receive(_HELPERS_WAIT_S):
                     return
         except BrokerUnavailable as error:
-            # The permanent poll finds out whether the failure lasts.
+            # Ignore the error: if the failure lasts, the permanent poll raises it.
             logger.info("%s", error)
         finally:
             self._helpers -= 1

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BEHIND_S: Final = 1
-"""How much later than a failed message the later ones of its group become visible. On services that allow it, the
-failed message is delivered alone then, and the others lose no delivery."""
+"""The later messages of a group become visible this much later than the failed message. On services that allow it, the
+failed message is then delivered alone, and no delivery of the others is counted."""
 
 
 class _Progress:
@@ -55,7 +55,7 @@ class _Progress:
         done, self.done = self.done, []
         gone, self._gone = self._gone, []
         if self._places is None:
-            # Computed late: most calls end before anybody asks.
+            # Computed here, because most calls of `advance` end before this is needed.
             together = set(self.to_delete)
             self._places = {
                 delivery: place
@@ -183,7 +183,7 @@ class Settler:
         try:
             await self._dead_letters.write(delivery.message, evidence, delivery.attributes)
         except BrokerError as error:
-            # The message stays in its queue and is delivered again. The others continue.
+            # The message stays in its queue and is delivered again. The other lanes continue.
             logger.error("message cannot be set aside and stays where it is: %s", error)
             return False
         return True

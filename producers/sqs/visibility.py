@@ -48,7 +48,7 @@ class Visibility:
             while True:
                 now = anyio.current_time()
                 for delivery in self._in_flight.due(now):
-                    # It is not due again until the request is answered.
+                    # The message is not due again until the request is answered.
                     self._in_flight.mark_not_renewed(delivery, now)
                     if delivery.renewing is None:
                         delivery.renewing = anyio.Event()
@@ -85,7 +85,7 @@ class Visibility:
         except BrokerError as error:
             in_flight.mark_not_renewed(delivery, anyio.current_time())
             if in_flight.has(delivery) and anyio.current_time() > delivery.expires_at:
-                # Otherwise each attempt would log a line for each message.
+                # Count the failures, because otherwise each attempt would log a line for each message.
                 self._failures += 1
                 say = logger.warning if is_worth_a_line(self._failures) else logger.debug
                 say("%r could not be renewed, and may come again: %s", delivery, error)
@@ -95,7 +95,7 @@ class Visibility:
             delivery.renewing = None
 
     async def give_back(self, delivery: Delivery, delay_s: int) -> None:
-        """Make a message visible to all receivers after a delay. It stops being in flight when the call begins."""
+        """Make a message visible to all receivers after a delay. It is no longer in flight once the call has begun."""
         self._in_flight.remove(delivery)
         if delivery.renewing is not None:
             # Otherwise the renewal might reach the service after this request.
@@ -115,7 +115,7 @@ class Visibility:
     async def give_back_all(self) -> None:
         """Give all messages in flight back, without `run`; for the end of the stream, when no poll is open."""
         now = anyio.current_time()
-        # Other receivers may have the lost and expired ones by now.
+        # Other receivers may have the lost and expired messages now.
         left = [
             delivery
             for delivery in self._in_flight

@@ -1,4 +1,4 @@
-"""Timetables that remember their answers. A replay asks for each run several times, and evaluating cron is slow."""
+"""Timetables that cache their answers: a replay asks for each run several times, and evaluating cron is slow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from triggerer.domain.timetables.ticks import HasTicks
 
 
 def asked_once(schedule: Schedule | None) -> Schedule | None:
-    """Return the schedule with a timetable that remembers its answers, if instants alone decide about its runs.
+    """Return the schedule with a timetable that caches its answers, if the answers depend only on instants.
 
-    Other timetables may look at the clock, so they stay as they are.
+    Other timetables may look at the clock, so their answers are not cached.
     """
     if isinstance(schedule, OnTime | OnEither | OnBoth) and isinstance(
         schedule.timetable, HasTicks

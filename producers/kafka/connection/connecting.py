@@ -51,7 +51,7 @@ async def connect(consumer: AIOKafkaConsumer, settings: KafkaSettings, what: str
 
     Raises:
         BrokerUnavailable: No broker answers.
-        BrokerRefused: One answers, and refuses the credentials or the protocol.
+        BrokerRefused: A broker answers, and refuses the credentials or the protocol.
     """
     try:
         with anyio.fail_after(settings.request_timeout_ms / 1000):
@@ -90,12 +90,12 @@ def _end_when_replaced(consumer: Any, instance: str) -> None:
 
 
 def _leave_while_joining(consumer: Any) -> None:
-    """Have a consumer that is closed while it joins its group leave the group at once.
+    """If a consumer is closed while it joins its group, let it leave the group at once.
 
     The broker answers a join when all other members have joined too, or after `group.initial.rebalance.delay.ms` (3 s
-    by default), and reads nothing else from that connection until then. aiokafka waits for the answer. If the
-    connection just drops, the member still gets partitions, and nobody reads them until its session expires. So the
-    leave request is sent over another connection.
+    by default). Until then, the broker reads no other request from that connection, and aiokafka waits for the answer.
+    If the connection were just closed, the member would still get partitions, which no member reads until its session
+    expires. So the leave request is sent over another connection.
     """
     coordinator = coordinator_of(consumer)
     closing = closing_of(coordinator)

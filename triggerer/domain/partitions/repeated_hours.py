@@ -47,10 +47,10 @@ class _Overlap:
 
 
 def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
-    """Yield one warning for each problem with a DAG's partition keys; usually none.
+    """Yield a warning for each problem with a DAG's partition keys.
 
     Args:
-        now: The check covers the first clock change back after this instant.
+        now: The check looks at the next time after this instant that clocks are set back.
     Raises:
         Exception: A third-party timetable raised it.
     """

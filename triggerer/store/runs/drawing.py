@@ -1,4 +1,4 @@
-"""Reads the runs of a DAG as a drawing wants them: tasks by runs, and counts by day."""
+"""Reads the runs of a DAG for drawings: the states of tasks by run, and the number of runs by day."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Grid:
     """Newest first."""
     states: list[str | None]
     cells: list[int]
-    """For each run, for each task: the place of its state in `states`."""
+    """For each run and each of its tasks: the index of the task's state in `states`."""
     next_before: str | None
-    """The `before` of the runs that are older. None: there are none."""
+    """The argument `before` for older runs. None: there are no older runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Calendar:
     year: int
     days: list[Day]
     is_counted_short: bool
-    """True if the year has more runs than are counted. The newest are."""
+    """True if the year has more runs than were counted. Then only its newest runs are counted."""
 
 
 async def read_grid(

@@ -44,8 +44,8 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
 
     If the executor died before the attempt began, the attempt does not count, because it cannot have killed the
     executor. The next attempt then has the same number, and a higher epoch. The workers of a dead executor are gone,
-    see `triggerer.executor.lease.lease_guard`. What they had started elsewhere may still work, so their attempts become
-    `unknown` if they have launches, and else `lost`.
+    see `triggerer.executor.lease.lease_guard`. But their launches may still work. So an attempt with launches becomes
+    `unknown`, and an attempt without launches `lost`.
 
     Args:
         alone: True if no other executor can be alive (SQLite, which is locked for this process): the runs of all

@@ -21,18 +21,18 @@ from triggerer.store.database.wakeups.signals import Signal
 
 @dataclass(frozen=True, slots=True)
 class AttemptUpdate:
-    """News of an attempt: tasks that run or have ended, a wait, and possibly the end of the run."""
+    """A report about an attempt: tasks that run or have ended, a wait, launches, and possibly the end of the run."""
 
     order: RunOrder
     tasks: tuple[TaskResult, ...] = ()
     end: RunEnd | None = None
     wait: Wait | None = None
     is_unloaded: bool = False
-    """True if the run has not begun because its file does not load. It is held if possible; otherwise it ends."""
+    """True if the run has not begun because its file does not load. The run is held if possible; otherwise it ends."""
     launches: tuple[Launch, ...] = ()
-    """The news about launches, in order."""
+    """The new states of launches, in order."""
     is_blocked: bool = False
-    """True if the run has not begun because a former attempt may still work. It is held if possible."""
+    """True if the run has not begun because a former attempt may still work. The run is held if possible."""
 
     @property
     def is_unbegun(self) -> bool:
@@ -45,7 +45,7 @@ class AttemptUpdate:
         if self.end is None:
             return AttemptState.RUNNING
         if not all(launch.state.has_ended for launch in self.launches):
-            # The worker has died, and left something behind.
+            # The worker has died, and its launches may still work.
             return AttemptState.UNKNOWN
         return self.end.attempt_state
 

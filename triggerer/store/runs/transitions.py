@@ -96,10 +96,10 @@ WHERE run.id = {run_pk} AND run.executor = {executor} AND run.epoch = {epoch} AN
 async def requeue_runs(
     session: AsyncSession, *, executor: str, epochs: Mapping[int, int], have_begun: bool = True
 ) -> int:
-    """Queue runs of this executor again; return how many it still had.
+    """Queue runs of this executor again. Return the number of runs that it still had.
 
-    The attempt does not count, however far it had come. Attempts are counted to find a run that kills its executors,
-    and an executor that queues a run again is alive.
+    The attempt does not count. Attempts are counted to find a run that kills its executors, and an executor that queues
+    a run again is alive.
 
     Args:
         epochs: The epoch of each run, by primary key.

@@ -1,4 +1,4 @@
-"""Tells why a run does not proceed: it waits for its file, a worker, an executor, or what its task reports."""
+"""Finds the reason why a run does not proceed: its file, a missing worker or executor, or a reason from its attempt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from triggerer.store.streams.liveness import GONE, Liveness, known_instances
 
 @dataclass(frozen=True, slots=True)
 class RunWait:
-    """The reason why a run waits, and since when."""
+    """The reason why a run waits, and the begin of the wait."""
 
     reason: str
     since: datetime | None

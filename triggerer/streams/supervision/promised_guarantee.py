@@ -22,10 +22,10 @@ async def promise_of(
     ack_timeout: timedelta,
     deadline: timedelta = ASKING_TIMEOUT,
 ) -> Promise:
-    """Return the promise of a trigger's watchers.
+    """Return the guarantee that the trigger promises to its watchers, with the reason.
 
     Args:
-        ask: Whether its source may be asked.
+        ask: True: also ask the trigger's source.
     Raises:
         BrokerUnavailable: The source did not answer in time.
         TriggererError: The trigger's error about its settings or its source.

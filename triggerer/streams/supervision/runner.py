@@ -12,10 +12,10 @@ from triggerer.streams.delivery.pending_limit import PendingLimit
 
 
 class Runner:
-    """Runs one trigger without a stream, and submits its events to the sink. Each run needs a new trigger.
+    """Runs one trigger without a stream, and submits its events to the sink. A trigger can run only once.
 
     Args:
-        on_refused: Called with the error when an event will not be durable; synchronous, must not raise.
+        on_refused: Called with the error when the store refuses an event. Synchronous, and must not raise.
     """
 
     def __init__(
