@@ -42,13 +42,13 @@ __all__ = [
 
 
 class TriggerEvent:
-    """One occurrence that a trigger reports; it becomes one asset event for each watcher of the trigger.
+    """One occurrence that a trigger reports. It becomes one asset event for each watcher of the trigger.
 
     Args:
-        payload: JSON-like. A mapping becomes the asset event's `extra`, anything else `{"payload": ...}`.
-        partition_key: The partition that the asset event is about; None: no partition.
-        key: The idempotency key of the asset event, unique for the watcher. Only `run_from` may give one: in a shared
-            stream the producer knows the keys.
+        payload: JSON-like. A mapping becomes the asset event's `extra`, any other value `{"payload": ...}`.
+        partition_key: The partition that the asset event is about. None: no partition.
+        key: The idempotency key of the asset event, unique for the watcher. Only events of `run_from` may have a key
+            here, because in a shared stream the producer gives the keys.
     """
 
     __slots__ = ("key", "partition_key", "payload")
@@ -77,13 +77,13 @@ class TriggerEvent:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceOutcome:
-    """How the subscribers of an event resolved it; each subscriber counts once.
+    """The numbers of subscribers that acked, failed and rejected an event. Each subscriber counts once.
 
     Attributes:
-        unread: How many of the failed subscribers had not pulled the event: their filters raised or ended at another
-            event. If this holds for all of them, the failure does not count for the event; see `blames_event`.
-        is_set_aside: Whether the runtime has stored the event for the subscribers that rejected it, so that it needs no
-            dead letter.
+        unread: The number of failed subscribers that had not pulled the event: their filters raised or ended at another
+            event. If this is true for all failed subscribers, the failure does not count, see `blames_event`.
+        is_set_aside: True if the runtime has stored the event for the subscribers that rejected it, so that it need not
+            be dead-lettered.
     """
 
     acked: int
@@ -94,12 +94,12 @@ class AdvanceOutcome:
 
     @property
     def is_clean(self) -> bool:
-        """Whether somebody acked the event and nobody failed or rejected it; without subscribers it is not clean."""
+        """True if at least one subscriber acked the event, and no subscriber failed or rejected it."""
         return self.acked > 0 and not self.failed and not self.rejected
 
     @property
     def blames_event(self) -> bool:
-        """Whether the failure counts for the event: a failed subscriber had it open, or was absent."""
+        """True if the failure counts for the event, because a failed subscriber had it open, or was absent."""
         return self.failed > self.unread
 
 
@@ -112,11 +112,10 @@ class AdvanceItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedStreamSelector:
-    """The values in a raw event that a trigger's filter looks for; the filter needs no other event.
+    """The values in a raw event that a trigger's filter looks for. The filter needs no other event.
 
-    The runtime looks all triggers of a stream with an equal `by` up in one table. It reads an event once for all of
-    them, and wakes only the filters that look for the value. So an event wakes few of many watchers that differ in one
-    value.
+    The runtime has one table for all triggers of a stream with an equal `by`. It reads the value in an event once, and
+    wakes only the filters that look for this value. So if many watchers differ only in the value, an event wakes few.
 
     Args:
         by: The name of the value that `read` returns. Triggers of one stream with equal names must have equivalent
@@ -134,20 +133,20 @@ class SharedStreamSelector:
 class StreamState(ABC):
     """The position of a stream whose source stores none: one JSON value in the store.
 
-    It exists as long as the stream has a watcher, whichever instance owns the stream.
+    The state exists as long as the stream has a watcher, whichever instance owns the stream.
     """
 
     @property
     @abstractmethod
     def value(self) -> Any:
-        """The value that was saved last, also by a predecessor; None if none was saved. Do not change it."""
+        """The value that was saved last, perhaps by an earlier producer. None: none was saved. Do not change it."""
 
     @abstractmethod
     async def save(self, value: Any) -> None:
-        """Replace the value. Returns when the new value is durable; waits while the database is unreachable.
+        """Replace the value. Returns when the new value is durable. Waits while the database is unreachable.
 
-        `advance` calls this for its items, whose events are durable by then. The state must not pass items that are not
-        advanced: they come again, and their idempotency keys identify them.
+        `advance` calls this for its items, whose events are durable then. The state must not pass items that are not
+        advanced. Such items come again, and are recognised by their idempotency keys.
 
         Args:
             value: JSON, of at most 1 MiB.
@@ -175,30 +174,30 @@ def _tell_nobody(places: Iterable[int]) -> None:
 
 
 class SharedStreamProducer(ABC):
-    """Reads one upstream for all subscribers of a shared stream, and advances it as they resolve events."""
+    """Reads one upstream for all subscribers of a shared stream, and advances it when they have resolved events."""
 
     lanes_advance_side_by_side: ClassVar[bool] = False
-    """Whether `advance` may be awaited for several lanes at once; within a lane it never is."""
+    """True if `advance` may be awaited for several lanes at once. Within a lane, calls never overlap."""
 
     pauses_lanes: ClassVar[bool] = False
-    """Whether `pause_lane` pauses one lane while the others continue. Otherwise the whole stream pauses."""
+    """True if `pause_lane` pauses one lane while the others continue. False: the whole stream pauses."""
 
     @abstractmethod
     def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
         """Yield `(event, broker_payload)` pairs, in order within each lane, for as long as the group lives.
 
-        Called once. The iterator is closed before `aclose` is called. Returning or raising ends the group. It is
-        restarted with a new producer after a growing delay, and expects again all events that were not advanced.
+        Called once. The iterator is closed before `aclose` is called. Returning or raising ends the group. The group is
+        restarted with a new producer after a growing delay, which must yield all events again that were not advanced.
         """
 
     @abstractmethod
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Advance the broker past the next contiguous events of one lane, which all subscribers have resolved.
 
-        `batch` is never empty. The producer decides how the broker redelivers a failed item; it must never commit past
-        one. Raising ends the group.
+        `batch` is never empty. The producer decides how the broker redelivers a failed item, and must never commit past
+        a failed item. Raising ends the group.
 
-        Cancellation: At shutdown, and when the group ends; the broker then redelivers events that were not advanced.
+        Cancellation: At shutdown, and when the group ends. The broker then redelivers events that were not advanced.
         """
 
     async def advance_lanes(
@@ -206,13 +205,13 @@ class SharedStreamProducer(ABC):
     ) -> None:
         """Advance several lanes in one call: each batch has the next events of one lane. Off by default.
 
-        If this is overridden, and `lanes_advance_side_by_side` is set, the runtime calls this with the ready events of
-        all lanes, and never calls `advance`. It helps brokers with a lane for each message, where a call and a task per
-        lane would be expensive. Calls run concurrently.
+        If this method is overridden, and `lanes_advance_side_by_side` is set, the runtime calls it with the ready
+        events of all lanes, and never calls `advance`. This is for brokers with a lane for each message, where a call
+        and a task for each lane would be expensive. Calls run concurrently.
 
         Args:
-            report: Call it on the event loop with the indices of batches that are advanced before the others. Their
-                lanes continue at once. All other batches count as advanced when this returns.
+            report: Call this function on the event loop with the indices of batches that are advanced earlier than
+                others. Their lanes continue at once. All other batches count as advanced when this method returns.
         """
         raise NotImplementedError(f"{type(self).__qualname__} advances each lane separately")
 
@@ -220,7 +219,7 @@ class SharedStreamProducer(ABC):
         """Work concurrently with the poll while the stream is open: renew locks, receive. Off by default.
 
         Awaited once, in a separate task, as soon as `open_stream` is first iterated. Returning or raising ends the
-        group. It continues while the group drains.
+        group. The method continues while the group drains.
 
         Cancellation: When the group ends, before `aclose`.
         """
@@ -234,28 +233,28 @@ class SharedStreamProducer(ABC):
     def state_after(self, items: Sequence[AdvanceItem]) -> Any:
         """Return the state after these items, to be stored in the transaction of their events. Off by default.
 
-        Without it, `advance` saves the state after the events are stored. Called with the next items of the stream, in
-        order, which are all accepted and whose events are not durable yet. It must not settle the items. If the
-        transaction succeeds, `advance` is called with the same items next, and saving the same state then costs
-        nothing. If it fails, `advance` gets the outcomes and saves as usual.
+        Without this method, `advance` saves the state after the events are stored. The items are the next ones of the
+        stream, in order. All are accepted, and their events are not durable yet. The method must not settle the items.
+        If the transaction succeeds, `advance` is called with the same items next, and saving the same state then costs
+        nothing. If the transaction fails, `advance` gets the outcomes and saves as usual.
 
-        Between the two calls no older state may be saved: a state that the poll has to save waits for `advance`.
+        Between the two calls no older state may be saved. If the poll has to save a state, it must wait for `advance`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
 
     def use_standing(self, report: ReportStanding) -> None:  # noqa: B027  (an optional hook)
         """Receive the function that shows operators which lanes stand, and why. Off by default.
 
-        A lane stands at a message that has reached its limit of deliveries and that the source accepts as no dead
-        letter. The stream's watchers are shown as failing, with the reason, until `report` is called for the lane with
-        None. Called once, before `open_stream`.
+        A lane stands if its next message has reached the limit of deliveries, and the source does not accept it as a
+        dead letter. The stream's watchers are shown as failing, with the reason, until `report` is called for the lane
+        with None. Called once, before `open_stream`.
 
         Args:
-            report: Call it on the event loop, any number of times. It never raises.
+            report: Call this function on the event loop, any number of times. It never raises.
         """
 
     def get_advance_lane(self, broker_payload: Any) -> Hashable:
-        """Return the event's lane: a partition, an ordering key. By default there is one lane."""
+        """Return the event's lane, such as a partition or an ordering key. By default there is one lane."""
         return None
 
     def get_idempotency_key(self, broker_payload: Any) -> str | None:
@@ -266,10 +265,10 @@ class SharedStreamProducer(ABC):
         return None
 
     def get_size(self, broker_payload: Any) -> int:
-        """Return the bytes of the message in memory, for the bounds in bytes of streams and lanes.
+        """Return the bytes of the message in memory, for the limits in bytes of streams and lanes.
 
         Called once for each event, before it is broadcast. By default no size is known (0), and only the number of
-        events is bounded.
+        events is limited.
         """
         return 0
 
@@ -278,13 +277,13 @@ class SharedStreamProducer(ABC):
 
         Called on the event loop, before the `advance` of a rejected message. False (the default): if the producer
         overrides `dump_event`, the runtime sets the message aside for each watcher that rejected it, and `advance`
-        receives `is_set_aside`. If the source then refuses the dead letter, `advance` redelivers the message, and this
-        returns False next time.
+        receives `is_set_aside`. True: if the source then refuses the dead letter, `advance` must redeliver the message,
+        and this method must return False next time.
         """
         return False
 
-    # The next six are optional hooks, off by default. They are not abstract: the overridden ones tell the source's
-    # abilities. The runtime calls only overridden hooks; any other call would be a bug of the runtime.
+    # The next hooks are optional. They are not abstract, because the overridden hooks show the abilities of the source.
+    # The runtime calls only overridden hooks.
 
     # A log: messages remain after they were read, and can be read again from any position.
 
@@ -292,21 +291,21 @@ class SharedStreamProducer(ABC):
         """Return a message's position in its lane, if the source is a log. By default it is not.
 
         Returns:
-            `[incarnation, number]`, JSON. The incarnation tells a recreated lane from its predecessor. The number grows
-            within the lane, with or without gaps. Only positions of one incarnation are compared.
+            `[incarnation, number]`, as JSON. A recreated lane has another incarnation than its predecessor. The number
+            grows within the lane, with or without gaps. Only positions of one incarnation are compared.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
     def read_lane(self, lane: Hashable, position: list[Any]) -> AsyncIterator[tuple[Any, Any]]:
         """Yield a lane's `(event, broker_payload)` pairs from a position on, without an end, beside `open_stream`.
 
-        An async generator. It begins with the message at `position`, or the first one after it. If `position` belongs
-        to a predecessor of the lane, it begins with the lane's first message and logs that; it also logs how many
-        messages the log has deleted. The messages and their keys are the ones of `open_stream`, and nothing is
-        committed.
+        An async generator. It begins with the message at `position`, or with the first message after it. If `position`
+        belongs to a predecessor of the lane, the generator begins with the lane's first message, and logs this. It also
+        logs the number of messages that the log has deleted. Messages and keys must equal those of `open_stream`, and
+        no position may be committed.
 
-        Several readings may be open at once, also of one lane, and before `open_stream` is iterated. Raising ends only
-        this reading. `lane` may come from the store: JSON, with tuples in place of lists.
+        Several readings may be open at once, even of one lane, and before `open_stream` is iterated. Raising ends only
+        this reading. `lane` may come from the store, as JSON with tuples in place of lists.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
@@ -315,25 +314,29 @@ class SharedStreamProducer(ABC):
     ) -> AsyncIterator[tuple[Any, Any]]:
         """Read as `read_lane` does, and report positions without a message. By default this is `read_lane`.
 
-        Such positions are transaction markers or deleted messages. Without the report, the runtime cannot know that a
-        lane which ends with them was read to its end.
+        Such positions belong to transaction markers or deleted messages. If a lane ends with them, the runtime needs
+        the report to know that the lane was read to its end.
 
         Args:
-            report: Call it, while the next item is awaited, with the position before which all messages were yielded.
+            report: Call this function, while the next item is awaited, with the position before which all messages were
+                yielded.
         """
         return self.read_lane(lane, position)
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
-        """Return by lane the position of the first message that was published at `start` or later; None: the oldest.
+        """Return, by lane, the position of the first message that was published at `start` or later.
 
-        The result has every lane. In a lane without such a message, it is the position of the next message.
+        The result has every lane. For a lane without such a message, it has the position of the next message.
+
+        Args:
+            start: None: return the positions of the oldest messages.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
     # Setting aside: messages are stored as bytes, and given to a filter later.
 
     def dump_event(self, event: Any) -> bytes | None:
-        """Return all of an event that a filter may read; None: nothing to store, and the event counts as acked."""
+        """Return all parts of an event that a filter may read, as bytes. None: do not store it; it counts as acked."""
         raise NotImplementedError(f"{type(self).__qualname__} stores no events")
 
     def load_event(self, data: bytes) -> Any:
@@ -345,14 +348,14 @@ class SharedStreamProducer(ABC):
         raise NotImplementedError(f"{type(self).__qualname__} has no dead letters")
 
     def get_waiting(self) -> int | None:
-        """Return how many messages wait at the source, as far as its last answers tell. None (the default): unknown.
+        """Return the number of messages that wait at the source, from its last answers. None (the default): unknown.
 
-        For displays and metrics, so it must not ask the source. Another thread may call it.
+        This number is for displays and metrics, so do not ask the source for it. Another thread may call this method.
         """
         return None
 
     async def pause(self) -> None:  # noqa: B027  (an optional hook)
-        """Stop the broker's delivery, because the group pulls nothing for now; keep the membership. Off by default.
+        """Stop the broker's delivery, because the group pulls no events now, but stay a member. Off by default.
 
         Called while `open_stream` is suspended at a `yield`, and followed by `resume` unless the group ends first.
         Raising ends the group, here as in the other hooks.
@@ -362,11 +365,11 @@ class SharedStreamProducer(ABC):
         """The group is about to pull again."""
 
     async def pause_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
-        """Deliver nothing of this lane for now, because too many of its events are not advanced; continue with others.
+        """Deliver no event of this lane now, because too many of its events are not advanced. Other lanes continue.
 
         Only with `pauses_lanes`. Called while `open_stream` is suspended at a `yield`, and followed by `resume_lane`
-        unless the group ends first. If an event of the lane comes anyway, the whole group waits, and this is called
-        again. So a lane that moved to another member and back need not be remembered.
+        unless the group ends first. If an event of the lane comes nevertheless, the whole group waits, and this method
+        is called again. So you may forget the pause of a lane that has moved to another member and back.
         """
 
     async def resume_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
@@ -376,7 +379,7 @@ class SharedStreamProducer(ABC):
         """
 
     async def aclose(self) -> None:  # noqa: B027  (many have no resources)
-        """Release the producer's resources. Called exactly once, also when `open_stream` was never iterated."""
+        """Release the producer's resources. Called exactly once, even if `open_stream` was never iterated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,9 +387,9 @@ class SourceLag:
     """The messages that wait at a source; see `BaseEventTrigger.measure_lag`.
 
     Attributes:
-        messages: The number of messages that are not acknowledged; None: unknown.
+        messages: The number of messages that are not acknowledged. None: unknown.
         by_part: The numbers by partition, or by the state of a queue's messages.
-        note: A remark on the figure, or why it is unknown.
+        note: A remark on the number, or the reason why it is unknown.
     """
 
     messages: int | None
@@ -399,7 +402,7 @@ class BaseTrigger(ABC):
 
     @abstractmethod
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the keyword arguments (JSON) of an equal trigger, always the same ones."""
+        """Return the class path and the keyword arguments (JSON) of an equal trigger. The result must never change."""
 
     async def cleanup(self) -> None:  # noqa: B027  (many have no resources)
         """Release the resources of `run` or the filter. Called once when the trigger stops, for any reason."""
@@ -413,8 +416,8 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     `create_shared_stream_producer` (ack mode).
     """
 
-    # The methods that raise NotImplementedError are not abstract: no trigger implements all of them. The overridden
-    # ones, and the key, decide how a trigger runs; the message names a missing one.
+    # The methods that raise NotImplementedError are not abstract, because no trigger implements all of them. The
+    # overridden methods and the key decide how a trigger runs. The error names a missing method.
 
     def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield events without a shared stream. An async generator; only for triggers without a stream key."""
@@ -425,33 +428,36 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     def run_from(self, bookmark: Any) -> AsyncIterator[tuple[Sequence[TriggerEvent], Any]]:
         """Yield events together with the bookmark that is stored with them, in one transaction.
 
-        An async generator, in place of `run`, for a trigger without a stream key that reads a source by position. It is
-        resumed once the events and the bookmark are durable. If they cannot be stored, it is closed, and later started
-        again from the last durable bookmark. So each occurrence makes exactly one event.
+        An async generator instead of `run`, for a trigger without a stream key that reads a source by position. The
+        generator is resumed once the events and the bookmark are durable. If they cannot be stored, the generator is
+        closed, and later started again from the last durable bookmark. So each occurrence makes exactly one event.
 
-        Each watcher has a trigger and a bookmark of its own. The bookmark survives changed arguments, another owner,
-        and a watcher that is removed and declared again.
+        Each watcher has its own trigger and bookmark. The bookmark is kept if the arguments change, if another instance
+        owns the watcher, and if the watcher is removed and declared again.
 
         Args:
-            bookmark: The JSON value that this watcher stored last with a trigger of this class path; None: none yet.
+            bookmark: The JSON value that this watcher stored last with a trigger of this class path. None: no value.
         """
         raise NotImplementedError(f"{type(self).__qualname__} has no bookmark")
 
     def shared_stream_key(self) -> Hashable | None:
-        """Return the stream key, once at the start: equal keys share a poll. None (the default): no shared stream."""
+        """Return the stream key. Triggers with equal keys share a poll. None (the default): no shared stream.
+
+        Called once, at the start.
+        """
         return None
 
     def describe_stream(self) -> str | None:
         """Return the stream's name for people: `kafka orders (group billing)`. None (the default): the key's parts.
 
-        Tables, logs and errors show it in place of the key. It may depend only on the key, so that all triggers of a
-        stream return one name. Called together with `shared_stream_key`.
+        Tables, logs and errors show this name instead of the key. It must depend only on the key, so that all triggers
+        of a stream return the same name. Called together with `shared_stream_key`.
         """
         return None
 
     @classmethod
     def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
-        """Yield raw events for all subscribers; `kwargs` are those of the subscriber that opens the stream."""
+        """Yield raw events for all subscribers. `kwargs` are the arguments of the trigger that opens the stream."""
         raise NotImplementedError(
             f"{cls.__qualname__} has a stream key but no open_shared_stream()"
         )
@@ -466,8 +472,8 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     async def check_source(self) -> None:
         """Check that the trigger's source can be read, and change nothing there. By default nothing is checked.
 
-        `triggerer check` calls this for one trigger of each stream; the service never does. It is cancelled after a few
-        seconds, and the source then counts as unavailable.
+        `triggerer check` calls this method for one trigger of each stream. The service never calls it. The call is
+        cancelled after a few seconds, and then the source counts as unavailable.
 
         Raises:
             ConfigurationError: The settings are wrong, whatever the broker answers.
@@ -491,20 +497,20 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         return await _describe_delivery(self)
 
     async def measure_lag(self) -> SourceLag | None:
-        """Return how many messages wait at the source. None (the default): the source does not tell.
+        """Return the number of messages that wait at the source. None (the default): the number is not known.
 
-        `triggerer watchers list --lag` calls this for one trigger of each stream; the service never does. It must
-        change nothing at the source, and is cancelled after a few seconds. If it raises, the figure is unknown, and the
-        error is shown.
+        `triggerer watchers list --lag` calls this method for one trigger of each stream. The service never calls it. It
+        must change nothing at the source, and is cancelled after a few seconds. If it raises, the number is unknown,
+        and the error is shown.
         """
         return None
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Return which raw events `filter_shared_stream` needs; called once, when the filter starts. None: all of them.
+        """Return the values of raw events that `filter_shared_stream` needs. None: it needs all events.
 
-        An event that is not selected counts as acked for this trigger. A selector that leaves out an event which the
-        filter would accept loses it. If a subclass overrides the filter and not this method, its filter receives all
-        events.
+        Called once, when the filter starts. An event that is not selected counts as acked for this trigger. If the
+        filter would accept the event, it is lost. If a subclass overrides the filter and not this method, its filter
+        receives all events.
         """
         return None
 
@@ -513,8 +519,8 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     ) -> AsyncIterator[TriggerEvent]:
         """Make trigger events from raw events. An async generator.
 
-        Yield all events that derive from a raw event before pulling the next one: pulling it means that the one before
-        is done.
+        Yield all events that derive from a raw event before pulling the next raw event. Pulling resolves the raw event
+        before.
         """
         raise NotImplementedError(
             f"{type(self).__qualname__} has a stream key but no filter_shared_stream()"
@@ -534,7 +540,7 @@ def has_bookmark(cls: type[BaseEventTrigger]) -> bool:
 
 
 async def _describe_delivery(trigger: BaseEventTrigger) -> DeliveryFacts:
-    """Return the delivery that follows from the methods that a trigger and its producer override."""
+    """Return the facts that follow from the methods which a trigger and its producer override."""
     cls = type(trigger)
     if trigger.shared_stream_key() is None:
         if has_bookmark(cls):
@@ -568,7 +574,7 @@ class RejectsOpenEvent(Protocol):
     """The runtime's side of `reject_shared_stream_event`."""
 
     def reject_open_event(self, reason: str | None = None) -> bool:
-        """Reject the event that the filter has open; return False if none is open."""
+        """Reject the event that the filter has open. Return False if no event is open."""
 
 
 # Set by the runtime in the task that drives a filter; child tasks and `asyncio.to_thread` inherit it.
@@ -578,11 +584,11 @@ current_subscriber: ContextVar[RejectsOpenEvent | None] = ContextVar(
 
 
 def reject_shared_stream_event(reason: str | None = None) -> None:
-    """Reject the raw event that the calling filter has open: it counts as rejected and is resolved at once.
+    """Reject the raw event that the calling filter has open, because it can never be processed.
 
-    For messages that can never be processed. The message goes to the source's dead letters, or is set aside for the
-    watcher. May be called from the filter, from tasks that it started and from `asyncio.to_thread`. Outside an open
-    event it warns and does nothing.
+    The event counts as rejected, and is resolved at once. The message goes to the source's dead letters, or is set
+    aside for the watcher. The filter, tasks that it started and `asyncio.to_thread` may call this function. If no event
+    is open, it only logs a warning.
 
     Args:
         reason: Shown with a message that is set aside.
@@ -601,7 +607,7 @@ _resolve_connection: ConnectionResolver | None = None
 
 
 def install_connections(resolver: ConnectionResolver) -> None:
-    """Set the source of `get_connection`; the service does so once at start, from its configuration."""
+    """Set the source of `get_connection`. The service calls this once at its start, with its configuration."""
     global _resolve_connection  # noqa: PLW0603  (one process has one configuration)
     _resolve_connection = resolver
 
@@ -613,8 +619,8 @@ def get_connection(connection_id: str) -> Mapping[str, Any]:
         ConfigurationError: There is no such connection, or one of its secrets cannot be read.
     """
     if _resolve_connection is None:
-        # Outside the service (a plugin author's test, a notebook) no resolver is installed: read the configuration as
-        # the service would. Imported here, because the configuration is no part of this interface.
+        # Outside the service (in a plugin author's test, or a notebook) no resolver is installed. Then read the
+        # configuration as the service does. Imported here, because the configuration is no part of this interface.
         from triggerer.config import load_connections
 
         install_connections(load_connections().get)

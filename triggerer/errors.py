@@ -12,7 +12,7 @@ from triggerer.nearest import hint
 
 
 class TriggererError(Exception):
-    """The root of all errors. `hint` tells the reader what to do next; None if there is nothing."""
+    """The root of all errors. `hint` is advice for the user, or None."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)

@@ -15,7 +15,7 @@ class _Absence:
     def __init__(self, since: int) -> None:
         self.since = since
         self.until: int | None = None
-        """The first event after the absence; None while it lasts."""
+        """The first event after the absence. None: the watcher is still absent."""
 
 
 _since = attrgetter("since")
@@ -24,8 +24,8 @@ _since = attrgetter("since")
 class Absences:
     """By watcher, the ranges of events that count as failed for it.
 
-    The ledger's steps count the failures; this class names the watchers. There are as many ranges as triggers have
-    failed since the oldest outstanding event, and nobody looks while all is well.
+    The ledger's steps count the failures, and this class names the watchers. The number of ranges is the number of
+    failed triggers since the oldest outstanding event. Without a failure, the ranges are not read.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Absences:
             absences.append(_Absence(since))
 
     def end(self, watchers: Iterable[WatcherRef], seq: int) -> None:
-        """Stop counting at `seq`: these watchers answer for events again, or have left."""
+        """Stop counting at `seq`, because these watchers answer for events again, or have left."""
         for watcher in watchers:
             absences = self._by_watcher.get(watcher)
             if absences and absences[-1].until is None:

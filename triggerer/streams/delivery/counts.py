@@ -1,4 +1,4 @@
-"""Counts what becomes of a stream's messages, across its groups. An ordinary message costs nothing here."""
+"""Counts the outcomes of a stream's messages, across its groups. A message that is acked costs no time here."""
 
 from __future__ import annotations
 

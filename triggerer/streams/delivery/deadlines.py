@@ -14,10 +14,10 @@ from triggerer.streams.delivery.subscribers import Subscribers
 
 
 class Deadlines:
-    """Fails every subscriber that owes an answer for longer than the ack timeout. On the fast path nobody owes one.
+    """Fails every subscriber that owes an answer for longer than the ack timeout. The fast path needs no answers.
 
-    It sleeps until the oldest unresolved event falls due. No broadcast has to wake it, because later events fall due
-    later. Waking up costs O(subscribers), for any number of outstanding events.
+    The task sleeps until the oldest unresolved event is due. Broadcasts need not wake the task, because later events
+    are due later. Waking up costs O(subscribers), for any number of outstanding events.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers, pump: Pump) -> None:
@@ -29,9 +29,9 @@ class Deadlines:
     async def run(self) -> None:
         """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
 
-        An advance has the same time, from when it is first seen here. A later one ends the group; otherwise its lane
-        would stand still without a reason. If the event loop is blocked when something falls due, all get that time in
-        addition.
+        An advance has the same timeout, which begins when the advance is first seen here. An advance that takes longer
+        ends the group, because its lane would otherwise wait without a visible reason. The time for which the event
+        loop was blocked is added to all timeouts.
 
         Raises:
             BrokerUnavailable: An advance has not returned in time.
@@ -51,7 +51,7 @@ class Deadlines:
                 raise self._not_advanced()
 
     def _oldest(self, now: float) -> float:
-        """When the oldest event that somebody has not resolved was broadcast; `now` if there is none."""
+        """Return the time at which the oldest unresolved event was broadcast, or `now` if there is none."""
         ledger, subscribers = self._state.ledger, self._subscribers
         oldest = now
         for subscriber in subscribers:
@@ -64,9 +64,10 @@ class Deadlines:
         return oldest
 
     def _fail_overdue(self, at: float) -> None:
-        """Fail every subscriber that owes an answer for an event that had fallen due at `at`.
+        """Fail every subscriber that owes an answer for an event that was due at `at`.
 
-        The comparison adds the timeout, as `due` does: `at - timeout` may be rounded to less than the broadcast's time.
+        The comparison adds the timeout, as `due` does, because `at - timeout` may be rounded to less than the
+        broadcast's time.
         """
         ledger, subscribers = self._state.ledger, self._subscribers
         for subscriber in list(subscribers):
@@ -105,16 +106,16 @@ class Deadlines:
 
 
 class _Advances:
-    """When each awaited advance was first seen. Recording each start would cost time for every event."""
+    """The times at which awaited advances were first seen. Recording each start would cost time for every event."""
 
     def __init__(self, pump: Pump, timeout: float) -> None:
         self._pump = pump
         self._timeout = timeout
-        # By the identity of the batch. The batch is stored as well, so that no other one gets the same identity.
+        # By the identity of the batch. The batch is stored too, so that no other batch gets the same identity.
         self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
 
     def mark_awaited(self, now: float) -> float:
-        """Record the awaited advances; return when the oldest of them was first seen, or `now`."""
+        """Record the awaited advances. Return the time at which the oldest was first seen, or `now`."""
         awaited = self._pump.awaited
         self._first_seen = {
             id(batch): self._first_seen.get(id(batch), (batch, now)) for batch in awaited
@@ -122,7 +123,7 @@ class _Advances:
         return min((since for _, since in self._first_seen.values()), default=now)
 
     def has_overdue(self, at: float) -> bool:
-        """Whether one that had fallen due at `at` is still awaited."""
+        """Return whether an advance that was due at `at` is still awaited."""
         awaited = {id(batch) for batch in self._pump.awaited}
         return any(
             since + self._timeout <= at and batch in awaited

@@ -35,14 +35,14 @@ class Deriver(LedgerMember):
     """The first unanswered event that belongs to a message."""
     on_refused: Callable[[Exception], None] | None
     on_departed: Callable[[Any], None]
-    """Called once it is absent and the store has answered all of its events."""
+    """Called once the subscriber is absent and the store has answered all of its events."""
 
 
 class DerivedEvent:
     """A `TriggerEvent` on its way into the store, tied to the raw event that was open when the filter yielded it.
 
-    Implements `triggerer.domain.events.PendingEvent`. There may be very many while the store is slow, so each has only
-    56 bytes. The events of a subscriber form a linked list, in the order of derivation.
+    Implements `triggerer.domain.events.PendingEvent`. While the store is slow there may be very many of these objects,
+    so each has only 56 bytes. The events of a subscriber form a linked list, in the order of derivation.
     """
 
     __slots__ = ("entry", "next", "subscriber")
@@ -50,7 +50,7 @@ class DerivedEvent:
     subscriber: Deriver
     entry: Entry | _Completed | None
     next: DerivedEvent | None
-    """The subscriber's next event; None once this one and all before it are complete."""
+    """The subscriber's next event. None: this event and all before it are complete, or there is no next event."""
 
     def __init__(self, subscriber: Deriver, entry: Entry | None) -> None:
         self.subscriber = subscriber
@@ -59,7 +59,7 @@ class DerivedEvent:
 
     @property
     def overdue_since(self) -> float:
-        """When its message was broadcast; infinite if it belongs to no message."""
+        """The time at which the event's message was broadcast. Infinite: the event belongs to no message."""
         return self.entry.broadcast_at if isinstance(self.entry, Entry) else math.inf
 
     @property
@@ -71,7 +71,7 @@ class DerivedEvent:
         return published_at(ledger.events[entry.seq - ledger.base])
 
     def complete(self, error: Exception | None) -> None:
-        """See `PendingEvent`; after `abandon` the store's answer may still come."""
+        """See `PendingEvent`. The store may answer even after `abandon`."""
         subscriber = self.subscriber
         pending = subscriber.pending
         pending.count -= 1
@@ -86,7 +86,7 @@ class DerivedEvent:
         if entry is None:
             return
         if subscriber.oldest_pending is self:
-            # It leaves the list, with the following events that were completed earlier.
+            # Remove this event from the list, with the following events that were completed earlier.
             following, self.next = self.next, None
             while following is not None and following.entry is _COMPLETED:
                 following = following.next
@@ -106,6 +106,6 @@ class DerivedEvent:
             subscriber.on_departed(subscriber)
 
     def abandon(self, error: Exception) -> None:
-        """Refuse it without waiting for the store's answer. Until the answer comes, the event counts as pending."""
+        """Refuse the event before the store has answered. Until the answer comes, the event still counts as pending."""
         self.subscriber.pending.count += 1
         self.complete(error)

@@ -1,4 +1,4 @@
-"""Flow control: pauses the poll at a bound, and calls the producer's hooks."""
+"""Flow control: pauses the poll when a limit is reached, and calls the producer's hooks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from triggerer.synchronization import AutoResetEvent
 
 
 class Flow:
-    """The bounds of one group.
+    """The limits of one group for outstanding events.
 
-    The poll calls `check` before a broadcast once `check_at` or the group's bound in bytes is reached, and
-    `handle_full_lane` after a broadcast that filled a lane; `run` is a task of the group. While the poll is paused,
-    nothing is broadcast. A lane at its own bound pauses the poll only if the producer cannot pause that lane alone. If
-    a hook of the producer raises, the group ends.
+    The poll calls `check` before a broadcast, once `check_at` or the group's limit in bytes is reached. It calls
+    `handle_full_lane` after a broadcast that has filled a lane. `run` is a task of the group. While the poll is paused,
+    no event is broadcast. A full lane pauses the poll only if the producer cannot pause that lane alone. If a hook of
+    the producer raises, the group ends.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Flow:
     async def check(self, payload: Any = None) -> None:
         """Let other tasks run, and wait until an event may be broadcast.
 
-        Nothing is pulled meanwhile: the broker keeps the messages. A subscriber with a full queue that reads nothing
-        within the grace is failed, and the others continue. While the group stops, a pulled event is broadcast only on
-        the fast path; in ack mode the broker redelivers it.
+        No event is pulled meanwhile: the messages stay with the broker. A subscriber with a full queue that reads no
+        event within the grace is failed, and the others continue. While the group stops, a pulled event is broadcast
+        only on the fast path. In ack mode the broker redelivers it.
 
         Args:
-            payload: Tells the lane of the event.
+            payload: The payload of the event, which gives its lane.
         """
         self._state.is_poll_waiting = True
         try:
@@ -87,7 +87,7 @@ class Flow:
             self._free_until = self._first_not_free()
             while not self._is_free(lane):
                 await self._pause_until_free(lane)
-                # Other tasks ran while `resume()` was awaited, and may have reached a bound.
+                # Other tasks ran while `resume()` was awaited, and may have reached a limit.
                 self._free_until = self._first_not_free()
         # The event may be broadcast, so a member has joined.
         self._awaits_members = False
@@ -95,7 +95,7 @@ class Flow:
         self.check_at = 0 if must_check else min(self._free_until, self._yield_at)
 
     def _burst(self) -> int:
-        """Return how many events may be broadcast before other tasks have to run."""
+        """Return the number of events that may be broadcast before other tasks must run."""
         readers = len(self._subscribers) - len(self._state.selection)
         return min(self._settings.burst, self._settings.burst_readings // max(readers, 1)) or 1
 
@@ -118,14 +118,14 @@ class Flow:
 
     @property
     def _is_deserted(self) -> bool:
-        """Whether the next event would fail for all, again and again, until its deliveries are used up."""
+        """Return whether no subscriber is present, so that each event would fail until its deliveries are used up."""
         return self._awaits_members and self._state.is_acknowledged and not len(self._subscribers)
 
     def _is_free(self, lane: Hashable) -> bool:
         return self._ledger.head < self._free_until and not self._must_wait(lane)
 
     def _must_wait(self, key: Hashable) -> bool:
-        """Return whether an event of this lane must wait until others of the lane are advanced."""
+        """Return whether an event of this lane must wait until other events of the lane are advanced."""
         lane = self._lanes.full.get(key)
         if lane is None:
             return False
@@ -137,7 +137,7 @@ class Flow:
         if self._state.is_closed:
             # The poll was woken before it was cancelled.
             await anyio.sleep_forever()
-        # Record it before the hooks, which may take long.
+        # Record the pause before calling the hooks, which may take long.
         self._slow_subscribers.mark_poll_paused(
             self._lanes.full.get(key) if self._must_wait(key) else None
         )
@@ -149,7 +149,7 @@ class Flow:
             await producer.pause()
         while True:
             self._free_until = self._first_not_free()
-            # Resume at half of the bound: pausing the broker for every event would leave no time for anything else.
+            # Resume at half of the limit, because pausing the broker for every event would be too expensive.
             if self._is_free(key) and not (was_full and self._is_above_half):
                 break
             await self._wait_for_room()
@@ -159,7 +159,7 @@ class Flow:
 
     @property
     def _is_full(self) -> bool:
-        """Whether the group has reached its bound in events or in bytes."""
+        """Return whether the group has reached its limit in events or in bytes."""
         lanes, settings = self._lanes, self._settings
         return (
             lanes.outstanding >= settings.max_outstanding
@@ -196,18 +196,18 @@ class Flow:
 
     async def _cancel_at(self, deadline: float, scope: anyio.CancelScope) -> None:
         if self._settings.overflow_grace <= 0:
-            # "At once" still means after some loop ticks: a reader that only waits for its turn is not stuck.
+            # Without a grace, still wait for some loop ticks, because a reader that waits for its turn is not stuck.
             for _ in range(TURNS_BEFORE_OVERFLOW):
                 await checkpoint()
         clock = self._state.clock
         await clock.sleep_until(deadline)
-        # If this is late, the event loop was blocked and nobody could read: readers get that time in addition.
+        # If this is late, the event loop was blocked, and no reader could read. Add that time to the grace.
         woken = clock.monotonic()
         await clock.sleep_until(woken + (woken - deadline))
         scope.cancel()
 
     async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until every full subscriber has read something or is gone: each of them pauses the poll."""
+        """Wait until every full subscriber has read an event or is gone, because each of them pauses the poll."""
         while any(
             subscriber.is_present and subscriber.pulled == pulled
             for subscriber, pulled in zip(full, before, strict=True)
@@ -217,7 +217,7 @@ class Flow:
     # Lanes
 
     async def handle_full_lane(self) -> None:
-        """Handle a lane at its bound: let the producer pause the lane, or check every event from now on."""
+        """Handle a full lane: let the producer pause the lane, or check every event from now on."""
         lane, self._lanes.newly_full = self._lanes.newly_full, None
         self.check_at = 0
         producer = self._state.producer
@@ -238,7 +238,7 @@ class Flow:
             self._resume_needed.set()
 
     async def run(self) -> None:
-        """Resume lanes. A task of its own, because the poll, which pauses them, may be waiting for the broker."""
+        """Resume lanes. This is a separate task: the poll, which pauses lanes, may be waiting for the broker."""
         try:
             with plugin_code(f"resume_lane() of the shared stream {self._state.name}"):
                 await self._resume_lanes()
@@ -260,7 +260,7 @@ class Flow:
     # Stopping
 
     def await_members(self) -> None:
-        """Broadcast nothing more (ack mode) until a member is present: all members wait for their restart."""
+        """In ack mode, broadcast no event until a member is present, because all members wait for their restart."""
         self._awaits_members = True
         self.check_at = 0
 
@@ -276,7 +276,7 @@ class Flow:
         self._state.is_stopping = False
 
     async def wait_while_stopping(self) -> None:
-        """Wait until `start_pulling`, unless nothing is being stopped."""
+        """While the group is being stopped, wait until `start_pulling`."""
         while self._state.is_stopping:
             await self._progress.wait_for_room()
 

@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 
 def tells_sizes(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether the class overrides `get_size`: otherwise no event needs to be asked."""
+    """Return whether the class overrides `get_size`. Otherwise the method need not be called."""
     return producer.get_size is not SharedStreamProducer.get_size
 
 
@@ -69,8 +69,8 @@ def _ignore_blocked() -> None:
 class Group:
     """One poll and its subscribers.
 
-    `run` opens the stream, and lives until that fails or `run` is cancelled. Subscribers join before or while it runs;
-    none can join once it `is_ending`. Call every method on the event loop's thread.
+    `run` opens the stream, and returns when the stream has failed or `run` is cancelled. Subscribers may join before
+    `run` and during it, but not once the group `is_ending`. Call every method on the event loop's thread.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Group:
 
     @property
     def is_ending(self) -> bool:
-        """Whether nobody can join."""
+        """True if no subscriber can join any longer."""
         return self.state.is_ending
 
     @property
@@ -162,7 +162,8 @@ class Group:
         """
         key, state = self.key, self.state
         try:
-            # Before the tasks start: a producer that cannot be created ends the group like one that fails later.
+            # Open before the tasks start, so that a producer that cannot be created ends the group like a later
+            # failure.
             events = await self._open()
             _log.info(f"Shared stream group started key={key}", stream=state.name)
             async with anyio.create_task_group() as tasks:
@@ -189,7 +190,7 @@ class Group:
             self._tasks = None
             if state.staging is not None:
                 state.staging.end()
-            # Wake the callers that wait for the group to drain: nothing more is going to be advanced.
+            # Wake the callers that wait for the group to drain, because no further event will be advanced.
             state.progress.signal_room()
             await self._close_producer()
 
@@ -222,7 +223,7 @@ class Group:
         return events
 
     def _decide_for_queue(self) -> None:
-        """Decide as for a queue, if the upstream is one: the messages that a watcher misses are stored."""
+        """If the upstream is a queue, decide as for a queue: the messages that a watcher misses are stored."""
         state = self.state
         if state.stores_messages and state.backlogs.is_enabled:
             self._queue_decisions = decisions = FallingBehindInQueues(
@@ -274,7 +275,7 @@ class Group:
         subscriber.cancel()
 
     def close(self) -> None:
-        """Broadcast and advance nothing more from now on; the caller cancels `run`."""
+        """Broadcast and advance no event from now on. The caller must cancel `run`."""
         self.state.is_closed = True
         self.state.is_ending = True
         self._flow.stop_pulling()
@@ -295,7 +296,7 @@ class Group:
                 with plugin_code(f"aclose() of the shared stream {self.state.name}"):
                     await producer.aclose()
             except Exception:
-                # The group is over anyway; the log says what could not be given back.
+                # The group has ended anyway. The log says that the producer could not be closed.
                 _log.exception("closing a producer failed", stream=self.state.name)
         if scope.cancelled_caught:
             _log.error("closing a producer timed out", stream=self.state.name, seconds=timeout)
@@ -392,7 +393,7 @@ class Group:
                 await flow.handle_full_lane()
 
     async def _wait_to_be_closed(self) -> None:
-        """Never return: the owner of the lease closes the group, if it is not closed already."""
+        """Wait for ever, because the owner of the lease closes the group."""
         await anyio.sleep_forever()
 
     def _wake_readers(self) -> None:
@@ -405,17 +406,17 @@ class Group:
         state = self.state
         state.selection.offer(event, state.ledger.head - 1)
         if not state.progress.is_signalled:
-            # If no selector names the event, nobody else signals progress.
+            # If no selector names the event, no subscriber signals progress.
             state.progress.signal()
 
     # Stopping
 
     def stop_pulling(self) -> None:
-        """Begin a shutdown: pull nothing more, and let outstanding events resolve."""
+        """Begin a shutdown: pull no further event, and let outstanding events resolve."""
         self._flow.stop_pulling()
 
     def await_members(self) -> None:
-        """Pull nothing more until a member has joined, if none is present; see `mark_joined`."""
+        """If no member is present, pull no event until a member has joined. See `mark_joined`."""
         if not len(self.subscribers):
             self._flow.await_members()
 
@@ -424,20 +425,20 @@ class Group:
         self.state.progress.signal()
 
     def start_pulling(self) -> None:
-        """Pull again: a member has joined after all."""
+        """Pull again, because a member has joined."""
         self._flow.start_pulling()
         self.state.progress.signal()
 
     async def wait_until_drained(self) -> None:
-        """Wait until nothing is outstanding, `start_pulling` is called, or the group has ended.
+        """Wait until no event is outstanding, `start_pulling` is called, or the group has ended.
 
-        In ack mode the ack timeout bounds that.
+        In ack mode this takes at most the ack timeout.
         """
         await self._flow.wait_until_drained()
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """The first error of a task group; its other tasks were only cancelled because of it."""
+    """Return the first error of a task group. The other tasks were cancelled because of this error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

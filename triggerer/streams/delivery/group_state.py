@@ -29,7 +29,7 @@ from triggerer.streams.settings import RuntimeSettings
 
 _MOST_NEWEST: Final = 20
 _MOST_BYTES_OF_NEWEST: Final = 256 * 1024
-"""The size above which a message is not remembered in `newest`."""
+"""A larger message is not stored in `newest`."""
 
 
 class Stages(EventSink, Protocol):
@@ -61,7 +61,7 @@ class Newest(NamedTuple):
 class GroupState:
     """One group's ledger, lanes, producer and state of life. Each part of the group receives this object.
 
-    `Group` makes the parts, and hands each part the others that it needs.
+    `Group` makes the parts, and passes the other parts that it needs to each.
     """
 
     key: Hashable
@@ -75,36 +75,35 @@ class GroupState:
     backlogs: Backlogs
     """The backlogs of the stream. They outlive the group."""
     source_of: Callable[[WatcherRef], EventSource | None]
-    """Returns the source of the trigger that serves a watcher, even a trigger that could not be made; None: no member.
-"""
+    """Returns the source of the trigger that serves a watcher, even if it could not be made. None: no such member."""
     now: Callable[[], datetime]
     """The wall clock, for times that are shown or stored."""
     parked: ParkedStore | None = None
     """The store for parked messages and for a queue's backlogs. It outlives the group."""
     hands_over_at_bound: bool = False
-    """Whether the producer dead-letters a message that the store refuses at a bound; otherwise the stream waits."""
+    """What happens when the store has reached a limit. True: the producer dead-letters. False: the stream waits."""
     blocked_by: dict[WatcherRef, Exception] = field(default_factory=dict)
-    """The watchers whose messages the store refuses at a bound. The stream waits for room."""
+    """The watchers whose messages the store refuses because of a limit. The stream waits meanwhile."""
     standing: dict[Hashable, str] = field(default_factory=dict)
     """The standing lanes, each with the producer's reason."""
     failing: dict[Hashable, Position] = field(default_factory=dict)
-    """By lane the first position that has failed, while the broker is learning of the failure.
+    """By lane, the first position that has failed, while the broker is learning of the failure.
 
-    The broker redelivers all later messages of the lane, and all that are broadcast until then.
+    The broker redelivers all later messages of the lane, also messages that are broadcast meanwhile.
     """
     redelivered_before: dict[Hashable, int] = field(default_factory=dict)
-    """By lane an event number: outstanding events before it are redelivered, after a message that failed."""
+    """By lane, an event number. Outstanding events before this number are redelivered, because a message failed."""
     failed_in: dict[Hashable, Position] = field(default_factory=dict)
-    """By lane the position of the last failure that the broker has heard of."""
+    """By lane, the position of the last failure that the broker has learned of."""
     is_poll_waiting: bool = False
-    """Whether the poll has pulled a message that it may not broadcast yet."""
+    """True if the poll has pulled a message that it may not broadcast yet."""
     on_blocked: Callable[[], None] = lambda: None
     """Called when `blocked_by` has changed."""
     selectors: dict[int, SharedStreamSelector | None] = field(default_factory=dict)
-    """By watcher id the selector of the trigger that was made last."""
+    """By watcher id, the selector of the trigger that was made last."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """By lane its backlogs, and the tail since the first of them exists."""
+    """By lane, its backlogs, and the tail since its first backlog exists."""
     newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
     """The last broadcasts of a queue that has backlogs, as probes (`probes.py`)."""
     lane_ends: LaneEnds = field(default_factory=LaneEnds)
@@ -119,27 +118,27 @@ class GroupState:
     rejected: int = 0
     """Messages that a watcher rejected and none failed."""
     failed: int = 0
-    """Messages that the broker was told to deliver again."""
+    """The number of messages that the broker must deliver again."""
     is_stopping: bool = False
-    """Whether no message is pulled any longer: the service stops, or the group was closed."""
+    """True if no further message is pulled, because the service stops, or the group was closed."""
     is_ending: bool = False
-    """Whether nobody can join. Set where a failure is first seen, before any await."""
+    """True if no subscriber can join. Set where a failure is first seen, before any await."""
     is_closed: bool = False
-    """Whether nothing may be broadcast or advanced now.
+    """True if no event may be broadcast or advanced.
 
-    Cancelling the tasks is not enough: a task that was woken before runs one more step.
+    Cancelling the tasks is not enough, because a task that was woken before still executes one step.
     """
 
     @property
     def may_act(self) -> bool:
-        """Whether the group may broadcast and advance: it is not closed, and its lease holds.
+        """Return whether the group may broadcast and advance: it is not closed, and its lease is valid.
 
-        Check this after each wait: the process may have been stopped, or the machine suspended.
+        Check this after each wait, because the process may have been stopped, or the machine suspended.
         """
         return not (self.is_closed or self.lease.is_over)
 
     def submit_parked(self, change: ParkedChange) -> None:
-        """Store a change of parked messages; a closed group is refused, because its lease may be released already."""
+        """Store a change of parked messages. A closed group is refused, because its lease may be released already."""
         assert self.parked is not None
         if self.is_closed:
             change.on_done(LeaseLost("the stream was closed"))

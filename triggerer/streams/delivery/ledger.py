@@ -1,13 +1,13 @@
 """Tracks which subscriber has resolved which event. Synchronous, no I/O.
 
-Events are numbered consecutively in broadcast order. A subscriber resolves them in order, so its answers are one
-cursor, `done`: every earlier event is resolved, except for unconfirmed `TriggerEvent`s, which are counted with their
-event. All subscribers have passed an event once it lies before the lowest cursor. A heap finds that cursor; its items
-are corrected only when they reach the top. The cursor of an idle member lies after all numbers.
+Events are numbered consecutively in broadcast order. A subscriber resolves events in order, so one cursor, `done`, is
+enough: every earlier event is resolved, except for unconfirmed `TriggerEvent`s, which are counted with their event. An
+event before the lowest cursor was passed by all subscribers. A heap finds the lowest cursor. Its items are corrected
+only when they reach the top. The cursor of an idle member is after all numbers.
 
-Three counts are step functions of the event's number: how many members ack it (frozen at the broadcast), how many fail
-it, and how many of the latter had not pulled it. Joining, failing and leaving add one or two steps each, for any number
-of outstanding events.
+Three counts are step functions of the event's number: the members that ack the event (fixed at the broadcast), the
+members that fail it, and those of the failing members that had not pulled it. When a member joins, fails or leaves,
+one or two steps are added, for any number of outstanding events.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ class LedgerMember:
 
     def __init__(self) -> None:
         self.done = 0
-        """Every event before this number is resolved. May be moved forward at any time, unless it is `IDLE`."""
+        """Every event before this number is resolved. The member may move it forward, unless it is `IDLE`."""
         self.is_present = False
         self.failed_from: int | None = None
         self.order = 0
 
 
 class Ledger:
-    """The events that a member has not passed yet. Events that all have passed are released to the lanes.
+    """The events that a member has not passed yet. Events that all members have passed are released to the lanes.
 
-    `events` and `entries` are parallel lists; their first item has the number `base`. `entries` stays empty on the fast
-    path, where nothing is acknowledged. Readers index by `number - base`, and read `base` again after every wait.
+    `events` and `entries` are parallel lists, and their first item has the number `base`. On the fast path, which needs
+    no acknowledgements, `entries` stays empty. Readers index by `number - base`, and read `base` again after every
+    wait.
     """
 
     def __init__(self, lanes: Lanes | None) -> None:
@@ -68,14 +69,14 @@ class Ledger:
     # Broadcasting
 
     def broadcast(self, event: Any) -> None:
-        """Append an event of the fast path, which nobody acknowledges."""
+        """Append an event of the fast path, which is not acknowledged."""
         self.events.append(event)
         self.head += 1
 
     def broadcast_in_lane(
         self, event: Any, payload: Any, lane: Hashable, now: float, size_bytes: int = 0
     ) -> None:
-        """Append an event. Present members have to answer for it; for absent ones it has failed."""
+        """Append an event. Present members must answer for it. For absent members it has failed."""
         assert self.lanes is not None
         seq = self.head
         self.entries.append(self.lanes.append(lane, seq, payload, now, size_bytes))
@@ -87,7 +88,7 @@ class Ledger:
         return self.entries[seq - self.base]
 
     def clear(self) -> None:
-        """Drop all events: nobody reads or answers now."""
+        """Drop all events. No member may read or answer afterwards."""
         self.events.clear()
         self.entries.clear()
         self.base = self.head
@@ -121,10 +122,10 @@ class Ledger:
         self._step(self.head, 0, -1)
 
     def fail(self, member: LedgerMember, opened: Entry | None) -> None:
-        """Fail every event that `member` has not resolved; from now on it is absent.
+        """Fail every event that `member` has not resolved. From now on the member is absent.
 
         Args:
-            opened: The event that its filter has open. It fails even if the filter has rejected it.
+            opened: The event that the member's filter has open. It fails even if the filter has rejected it.
         """
         member.done = min(member.done, self.head)
         if opened is not None and not opened.is_in_flight:
@@ -142,7 +143,7 @@ class Ledger:
         self._remove(member)
 
     def leave(self, member: LedgerMember, opened: Entry | None) -> None:
-        """Accept (once persisted) the events that `member` received, and fail the others."""
+        """Accept the events that `member` received, once their own events are durable, and fail the others."""
         member.done = min(member.done, self.head)
         if opened is not None and opened.seq >= member.done:
             member.done = opened.seq + 1
@@ -188,7 +189,7 @@ class Ledger:
     def reject(
         self, member: LedgerMember, opened: Entry, rejection: Rejection | None = None
     ) -> None:
-        """Count the open event as rejected by `member`. That resolves it."""
+        """Count the open event as rejected by `member`, and so as resolved."""
         if member.done <= opened.seq:
             member.done = opened.seq + 1
             nacks = opened.make_nacks()
@@ -196,11 +197,11 @@ class Ledger:
                 # Both rejected and failed: failed (contract, rule 5).
                 return
             nacks.rejected += 1
-            # Even if nothing is on its way into the store: the filter may still derive an event from it.
+            # Remember this even if no event is being stored, because the filter may still derive an event.
             nacks.remember_rejection(member, rejection)
 
     def refuse(self, member: LedgerMember, entry: Entry) -> None:
-        """Count `entry` as failed by `member`, once: an event derived from it will never be durable."""
+        """Count `entry` as failed by `member`, once, because an event derived from it will never be durable."""
         if member.failed_from is not None and entry.seq >= member.failed_from:
             return
         entry.make_nacks().mark_refused(member)
@@ -214,7 +215,7 @@ class Ledger:
     # Progress
 
     def lowest(self) -> int:
-        """The lowest cursor of all present members that are not idle; `head` if there are none."""
+        """Return the lowest cursor of all present members that are not idle, or `head` if there are none."""
         heap = self._heap
         while heap:
             done, order, member = heap[0]
@@ -232,9 +233,9 @@ class Ledger:
         return member.is_present and order == member.order
 
     def release_passed(self, limit: int = sys.maxsize) -> bool:
-        """Release to the lanes the events that all have passed; return whether more than `limit` were due.
+        """Release the events that all members have passed to the lanes. Return whether more than `limit` were due.
 
-        Amortised O(number of events released).
+        The amortised cost is O(number of released events).
         """
         lowest = self.lowest()
         if lowest == self.passed:
@@ -249,7 +250,7 @@ class Ledger:
             or 2 * behind >= len(self.events)
             or self._passed_bytes >= _TRIM_AT_BYTES
         ):
-            # Trim often enough to hold few old events, and seldom enough to move fewer items than are removed.
+            # Trim often, so that few old events stay, but only if more items are removed than moved.
             del self.events[:behind]
             del self.entries[:behind]
             self.base = until
