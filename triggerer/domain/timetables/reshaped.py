@@ -106,7 +106,7 @@ class RollingWindow(DerivedTimetable):
 class Consecutive(HasTicks):
     """A run at each instant of a timetable, for the time since the previous instant.
 
-    It does for all timetables with fixed instants what `CronDataIntervalTimetable` does for cron.
+    For cron, `CronDataIntervalTimetable` does this. This class takes any timetable with fixed instants.
     """
 
     timetable: HasTicks

@@ -66,7 +66,7 @@ class PresentDag:
 async def present_dags(
     database: Database, new: Mapping[str, ParsedDag], *, dag: str | None
 ) -> dict[str, PresentDag]:
-    """Return the present DAGs by id, including stale ones that are among the new ones.
+    """Return the present DAGs by id. A stale DAG is included if the other folder defines it.
 
     Args:
         new: The DAGs of the other folder.

@@ -1,4 +1,4 @@
-"""Reads from the database what metrics show of it. Each query reads an index or a small table."""
+"""Reads the values of metrics that come from the database. Each query reads an index or a small table."""
 
 from __future__ import annotations
 

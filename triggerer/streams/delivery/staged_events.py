@@ -1,4 +1,4 @@
-"""Stores a producer's state with the events that it covers: the events wait for the pump's next turn."""
+"""Stores a producer's state in the transaction of the events before it, so events wait for the pump's next turn."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from triggerer.streams.delivery.lanes import Entry
 from triggerer.streams.supervision.stream_state import StoredState, tells_state_ahead
 
 _MOST: Final = 512
-"""The most items that one state covers: the pump's own bound."""
+"""The most items before one state, which is also the pump's limit."""
 
 
 def stage(
     state: GroupState, sink: EventSink, with_state: EventsWithState | None, stored: StreamState
 ) -> Staging | None:
-    """Return the group's staging if its producer tells its state ahead; None: the state is stored after the events."""
+    """Return the group's staging, if its producer has `state_after`. None: the state is stored after the events."""
     producer = state.producer
     assert producer is not None
     if (
@@ -36,12 +36,12 @@ def stage(
 
 
 class Staging:
-    """The `EventSink` of such a group's subscribers.
+    """The `EventSink` of the subscribers of a group whose producer has `state_after`.
 
-    Derived events are submitted in the pump's next turn. By then the subscribers have usually moved past the message,
-    and the state that covers it joins the transaction of its events. If a subscriber has not, the events go first, and
-    the last ones take the state with them; nobody waits. Nothing is advanced while a state is on its way, and no other
-    state is sent.
+    Derived events are submitted in the pump's next turn. Usually the subscribers have moved past the message by then,
+    and the state after it is stored in the same transaction. If a subscriber has not, the events are submitted without
+    the state, and the state joins the message's last events. While a state is being stored, no event is advanced, and
+    no other state is submitted.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Staging:
         self._stored = stored
         self._staged: list[Submission] = []
         self.is_ahead = False
-        """Whether a state is on its way that covers messages which are not advanced."""
+        """True while a state is being stored whose messages are not advanced yet."""
         self._is_advance_due = False
         self._is_ended = False
         stored.on_saved = state.progress.signal
