@@ -249,7 +249,7 @@ def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_an
     assert scene.instance.stop() == 0
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_settings_of_a_source_that_cost_no_promise_are_warned_of_and_refuse_no_start(
     scene: Scene,
 ) -> None:

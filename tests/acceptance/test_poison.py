@@ -57,7 +57,7 @@ def _body(number: int, group: int, *, is_poison: bool) -> str:
     return orjson.dumps({"n": number, "group": group, "is_poison": is_poison}).decode()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.rule("as many poison messages as slots, nacked at once: nothing else gets through")
 def test_a_poison_message_takes_none_of_those_beside_it_to_the_dead_letter_queue(

@@ -55,6 +55,21 @@ with DAG("bench", schedule=assets[0]):
     first_row()
 """
 
+_START: Final = """
+import json
+import time
+
+with DAG("bench", schedule=assets[0], max_active_runs=4):
+
+    @task
+    def begins(run_id):
+        began = time.monotonic_ns()
+        with open("{stamps}", "a") as file:
+            print(json.dumps([run_id, began]), file=file)
+
+    begins()
+"""
+
 
 def that_does_nothing(
     topic: str, group: str, *, watchers: int = 1, matching: Matching = "everything"
@@ -74,6 +89,11 @@ def _watched(topic: str, group: str, watchers: int, matching: Matching) -> str:
     if watchers == 1 and matching == "everything":
         match = "None"
     return _WATCHED.format(topic=topic, group=group, watchers=watchers, match=match)
+
+
+def that_notes_its_start(topic: str, group: str, stamps: Path) -> str:
+    """A DAG whose task notes when it began."""
+    return _watched(topic, group, 1, "everything") + _START.format(stamps=stamps)
 
 
 def that_shows_a_row(topic: str, group: str, stamps: Path) -> str:

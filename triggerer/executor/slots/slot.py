@@ -33,7 +33,7 @@ from triggerer.processes.ipc import ChannelClosed, MalformedFrame
 from triggerer.store.database.transactions import Database
 from triggerer.store.runs.results import AttemptUpdate
 from triggerer.synchronization import AutoResetEvent, Notifier
-from triggerer.worker.protocol import message
+from triggerer.worker.protocol import RunReport, message
 
 _log = structlog.get_logger(__name__)
 
@@ -101,6 +101,8 @@ class Slot:
     """The end of the present job. Between two jobs: the end of the last job."""
     _process: RunHandle | None = None
     """The process of the present run."""
+    _has_begun: bool = False
+    """Whether the process of the present run has reported something."""
     _is_open: bool = False
     _warmed: WarmedFrame | None = None
     _beginning: anyio.CancelScope | None = None
@@ -314,70 +316,84 @@ class Slot:
         return self._warmed
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> _AfterJob:
-        has_begun = False
+        self._has_begun = False
         try:
             process = self._process = await self._begin(worker, order)
             if process is None:
                 await self._ending.mark_unstarted()
                 return _AfterJob.NEXT_JOB
-            worker.tasks.start_soon(process.close_in_time)
-            if self._release_first:
-                self._release_first = False
-                await process.send(message("release"))
-            given = order if self.tokens is None else await self.tokens.add_to(order)
-            await process.send(message("run", run=given))
-            while True:
-                frame = await process.receive()
-                if frame["run"] != order.run_pk:
-                    # Our own code never sends such a frame.
-                    continue
-                has_begun = True
-                match frame["type"]:
-                    case "results":
-                        report = frame["report"]
-                        ended = [] if report.end else [task.task_id for task in report.tasks]
-                        self._timers.stop(*ended)
-                        self.result_writer.submit_nowait(
-                            AttemptUpdate(
-                                order,
-                                report.tasks,
-                                report.end,
-                                is_unloaded=report.is_unloaded,
-                                is_blocked=report.is_blocked,
-                            )
-                        )
-                        if report.end is not None:
-                            return _AfterJob.NEXT_JOB
-                    case "started":
-                        self._timers.follow(order, frame["start"], self.settings.timeout_grace)
-                    case "waiting":
-                        self._record_wait(order, frame["wait"])
-                    case "launch":
-                        self.result_writer.submit_nowait(
-                            AttemptUpdate(order, launches=(frame["launch"],))
-                        )
-                    case "progress":
-                        worker.tasks.start_soon(self._progress.write, order, frame["progress"])
-                    case "query":
-                        worker.tasks.start_soon(self._answer, process, order, frame)
-        except ChannelClosed as closed:
-            self._timers.stop()
-            code = await self._reap(worker, closed)
-            if isinstance(closed, MalformedFrame):
-                await self._ending.record_death(
-                    code, output=worker.output, has_begun=True, malformed=closed.reason
-                )
-                return _AfterJob.NEXT_JOB
-            has_begun |= self._process is not None and not closed.unread
-            # If a worker dies before it is ready, the next worker would probably die too. So the run fails.
-            if not has_begun and worker.is_ready and not self._ending.is_called_off:
-                if code != 0:
-                    _log.warning("a worker died before it took a run", run=order.run_id, code=code)
-                return _AfterJob.SAME_JOB
-            await self._ending.record_death(code, output=worker.output, has_begun=has_begun)
+            await self._send_order(worker, process, order)
+            await self._follow(worker, process, order)
             return _AfterJob.NEXT_JOB
+        except ChannelClosed as closed:
+            return await self._end_after_death(worker, closed)
         finally:
             self._process = None
+
+    async def _send_order(self, worker: WorkerProcess, process: RunHandle, order: RunOrder) -> None:
+        worker.tasks.start_soon(process.close_in_time)
+        if self._release_first:
+            self._release_first = False
+            await process.send(message("release"))
+        given = order if self.tokens is None else await self.tokens.add_to(order)
+        await process.send(message("run", run=given))
+
+    async def _follow(self, worker: WorkerProcess, process: RunHandle, order: RunOrder) -> None:
+        """Store what the run's process reports, and answer its queries, until it reports the run's end."""
+        while True:
+            frame = await process.receive()
+            if frame["run"] != order.run_pk:
+                # Our own code never sends such a frame.
+                continue
+            self._has_begun = True
+            match frame["type"]:
+                case "results":
+                    self._store(order, frame["report"])
+                    if frame["report"].end is not None:
+                        return
+                case "started":
+                    self._timers.follow(order, frame["start"], self.settings.timeout_grace)
+                case "waiting":
+                    self._record_wait(order, frame["wait"])
+                case "launch":
+                    update = AttemptUpdate(order, launches=(frame["launch"],))
+                    self.result_writer.submit_nowait(update)
+                case "progress":
+                    worker.tasks.start_soon(self._progress.write, order, frame["progress"])
+                case "query":
+                    worker.tasks.start_soon(self._answer, process, order, frame)
+
+    def _store(self, order: RunOrder, report: RunReport) -> None:
+        ended = [] if report.end else [task.task_id for task in report.tasks]
+        self._timers.stop(*ended)
+        self.result_writer.submit_nowait(
+            AttemptUpdate(
+                order,
+                report.tasks,
+                report.end,
+                is_unloaded=report.is_unloaded,
+                is_blocked=report.is_blocked,
+            )
+        )
+
+    async def _end_after_death(self, worker: WorkerProcess, closed: ChannelClosed) -> _AfterJob:
+        """Decide what follows after the run's process died, and store the run's end if it does not begin again."""
+        self._timers.stop()
+        code = await self._reap(worker, closed)
+        if isinstance(closed, MalformedFrame):
+            await self._ending.record_death(
+                code, output=worker.output, has_begun=True, malformed=closed.reason
+            )
+            return _AfterJob.NEXT_JOB
+        has_begun = self._has_begun or (self._process is not None and not closed.unread)
+        # If a worker dies before it is ready, the next worker would probably die too. So the run fails.
+        if not has_begun and worker.is_ready and not self._ending.is_called_off:
+            if code != 0:
+                run_id = self.run and self.run.run_id
+                _log.warning("a worker died before it took a run", run=run_id, code=code)
+            return _AfterJob.SAME_JOB
+        await self._ending.record_death(code, output=worker.output, has_begun=has_begun)
+        return _AfterJob.NEXT_JOB
 
     async def _begin(self, worker: WorkerProcess, order: RunOrder) -> RunHandle | None:
         """Return a process for this attempt, and store that a repeated attempt begins. None: do not execute the run.
