@@ -34,6 +34,7 @@ async def _ended(house: House, pk: int) -> tuple[DagRun, list[str]]:
     return run, line.split()[1:]
 
 
+@pytest.mark.soak
 async def test_a_dag_with_settings_of_its_own_gets_a_jvm_and_others_keep_theirs(
     house: House, trained_home: TrainedHome
 ) -> None:
