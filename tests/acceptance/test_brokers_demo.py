@@ -44,6 +44,7 @@ def demo(
     )
 
 
+@pytest.mark.soak
 def test_the_trial_on_sqs_runs_on_the_server_that_is_named(tmp_path: Path) -> None:
     with service(open_elasticmq()) as server:
         done = demo(tmp_path, "--broker", "sqs", "--endpoint", server.endpoint)
@@ -58,6 +59,7 @@ def test_the_trial_on_sqs_serves_itself_where_no_server_is_named(tmp_path: Path)
     assert "All 6 counts agree." in done.stdout
 
 
+@pytest.mark.soak
 def test_the_trial_on_pubsub_runs_on_the_emulator_that_is_named(tmp_path: Path) -> None:
     with service(open_pubsub()) as server:
         done = demo(tmp_path, "--broker", "pubsub", "--endpoint", server.host)

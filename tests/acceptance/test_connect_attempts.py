@@ -106,6 +106,7 @@ def scene(server: ConnectServer, tmp_path: Path) -> Iterator[Scene]:
         yield Scene(service, marks)
 
 
+@pytest.mark.soak
 def test_the_next_attempt_begins_only_after_the_last_mark_of_one_whose_service_was_killed(
     scene: Scene,
 ) -> None:

@@ -160,7 +160,7 @@ def on_pstest(pubsub_server: PubSubServer, tmp_path: Path, seed: int) -> Iterato
             pubsub_server.delete(name)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_subscription_of_pstest_that_is_deleted_is_said_and_goes_on_once_it_is_made_again(
     on_pstest: Scene,
 ) -> None:
@@ -209,7 +209,7 @@ def test_a_stream_that_is_cut_in_the_middle_of_acks_loses_and_repeats_nothing(
     scene.end()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_acks_that_are_refused_for_good_are_said_and_repeat_no_event(scene: Scene) -> None:
     """All of an exactly-once subscription. The messages come again and again, and nothing is made of them again."""
     scene.instance.start()

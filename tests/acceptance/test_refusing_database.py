@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -278,8 +278,16 @@ def _replaced(scene: SqliteScene) -> Iterator[None]:
     aside.rename(scene.path)
 
 
+def _empty_the_log(scene: SqliteScene) -> None:
+    """Make the next write need room: SQLite writes over a log that was transferred into the database."""
+    with closing(sqlite3.connect(scene.path, isolation_level=None, timeout=30)) as connection:
+        while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            time.sleep(0.01)  # a reader is still in the log
+
+
 @contextmanager
 def _full(scene: SqliteScene) -> Iterator[None]:
+    _empty_the_log(scene)
     ballast = scene.disk / "ballast"
     with ballast.open("wb", buffering=0) as file, suppress(OSError):
         for size in (65536, 512, 1):

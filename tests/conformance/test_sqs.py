@@ -128,6 +128,7 @@ class TestFifoQueue(_OnAQueue):
                 await anyio.sleep(0.01)
 
 
+@pytest.mark.soak
 class TestStandardQueueOnMoto(TestStandardQueue):
     """The standard queue on moto, a second implementation of the API.
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -84,6 +85,15 @@ async def _waiting_process(executor: Executor) -> psutil.Process:
             await anyio.sleep(0.01)
 
 
+async def _stop_waiting_process(executor: Executor) -> psutil.Process:
+    """Send SIGSTOP to the process that waits for an order; the one of a run that has ended may still be there."""
+    while True:
+        waiting = await _waiting_process(executor)
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            await _stop(waiting.pid)
+            return waiting
+
+
 async def _all_gone(processes: list[psutil.Process]) -> None:
     with anyio.fail_after(10):
         while True:
@@ -126,8 +136,7 @@ async def test_a_worker_that_dies_between_two_runs_fails_neither(
     async with house.executor(workers=1) as executor:
         (first,) = await house.ended(*await house.queue("sleeps", params={"long": False}))
         pids = executor.worker_pids
-        waiting = await _waiting_process(executor)
-        await _stop(waiting.pid)
+        waiting = await _stop_waiting_process(executor)
         (pk,) = await house.queue("sleeps", params={"long": False}, attempt=attempt)
         await house.until(pk, lambda run: run.started_at is not None)
         await anyio.wait_all_tasks_blocked()

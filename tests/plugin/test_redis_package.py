@@ -151,6 +151,7 @@ def scene(installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             scene.service.kill()
 
 
+@pytest.mark.soak
 def test_nothing_is_lost_or_made_twice_while_service_server_and_connections_die(
     scene: Scene,
 ) -> None:

@@ -127,6 +127,7 @@ def test_the_error_names_the_setting_that_spark_refuses(
     wait_until_gone(home, timeout_s=20)
 
 
+@pytest.mark.soak
 def test_a_damaged_archive_is_not_used_and_one_that_kills_java_is_dropped(
     home: Path, tmp_path: Path
 ) -> None:
