@@ -519,3 +519,28 @@ async def test_a_worker_lets_the_service_go_first(house: House) -> None:
     # If the kernel divides processors among sessions, a process's niceness affects only its own session.
     assert ("session:" in log) == Path("/proc/self/autogroup").exists()
     assert all(line.endswith(" nice 5") for line in log.splitlines() if "session:" in line)
+
+
+async def test_the_client_of_a_broker_is_imported_once_for_all_runs_of_a_worker(
+    house: House,
+) -> None:
+    """The import takes longer than the rest of a short run."""
+    await house.add_dag(
+        "watches",
+        """
+        has_client = "aiokafka" in sys.modules
+        from watchers.kafka import KafkaEventTrigger
+
+        with DAG("watches"):
+            @task
+            def says():
+                print(f"had the client: {has_client}")
+
+            says()
+        """,
+    )
+    async with house.executor(workers=1):
+        runs = [(await house.ended(*await house.queue("watches")))[0] for _ in range(3)]
+    assert "had the client: False" in house.log(runs[0])
+    # The process of the second run may have been forked before the first run had ended.
+    assert "had the client: True" in house.log(runs[2])

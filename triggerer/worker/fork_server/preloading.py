@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import os
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
+
+import triggerer
 
 logger = logging.getLogger(__name__)
 
@@ -22,13 +26,27 @@ FOR_SPARK: Final = (
 _ON_CONNECT: Final = ("grpc", "pyspark.sql.connect.session")
 _NUMBERS: Final = ("numpy", "pandas", "pyarrow")
 _OFFERED: Final = frozenset({"pyspark.sql", *_NUMBERS})
-"""The modules that the fork server imports once a run has imported them. Users' own modules are never among them,
-because a user's module may change, and may begin threads."""
+_PLUGINS: Final = ("watchers.", "producers.")
+"""The packages of this distribution that DAG files import. They bring the clients of brokers: 110 modules for Kafka."""
+_INSTALLED_IN: Final = tuple(
+    str(Path(triggerer.__file__).parents[1] / package) + os.sep
+    for package in ("watchers", "producers")
+)
 
 
 def imported_by_run() -> list[str]:
-    """Return the names of the offered modules that this process has."""
-    return sorted(_OFFERED & sys.modules.keys())
+    """Return the names of the modules that this process has, and that the fork server may import for later runs.
+
+    Users' own modules are never among them, because a user's module may change, and may begin threads.
+    """
+    return sorted(_OFFERED.intersection(sys.modules)) + sorted(
+        name for name in list(sys.modules) if name.startswith(_PLUGINS) and _is_installed(name)
+    )
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a plugin's module is ours. The DAGs folder may have a package of the same name."""
+    return str(getattr(sys.modules[name], "__file__", "")).startswith(_INSTALLED_IN)
 
 
 class Preloaded:
@@ -45,7 +63,7 @@ class Preloaded:
 
     def note(self, names: Iterable[str]) -> None:
         """Remember the modules that a run has imported."""
-        self._noted |= _OFFERED.intersection(names)
+        self._noted |= {name for name in names if name in _OFFERED or name.startswith(_PLUGINS)}
 
     def load_noted(self) -> bool:
         """Import the remembered modules. Return True if at least one was new."""
