@@ -1,7 +1,7 @@
 """The process of an isolated trigger: `python -m triggerer.isolation.child`, started by `TriggerProcess`.
 
-The main thread runs the plugin's code on its event loop. Two other threads read and write the channel, so that
-reports leave at once, however long the plugin blocks.
+The main thread runs an event loop with the plugin's code. Two other threads read and write the channel, so that
+reports are sent at once, however long the plugin blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_AT_ONCE: Final = 256
 
 
 class _Ended:
-    """The end mark after the last report: the writer ends here."""
+    """Follows the last report and ends the writer."""
 
 
 def main() -> NoReturn:
@@ -49,7 +49,7 @@ def main() -> NoReturn:
         reports.put(Terminated(error))
     reports.put(_Ended())
     writer.join()
-    # Not sys.exit(): threads that the plugin left running may be blocked for ever.
+    # sys.exit() would wait for threads that the plugin left running, and those may be blocked for ever.
     os._exit(0)
 
 
@@ -71,8 +71,8 @@ async def _serve(
         target=_read, args=(channel, server), name="triggerer-reader", daemon=True
     ).start()
     interrupted = anyio.Event()
-    # A handler of the loop. With another handler, a signal just before the loop waits would stay unseen until something
-    # else wakes the loop.
+    # The loop's own handler wakes the loop. With `signal.signal`, a signal that comes just before the loop waits would
+    # stay unseen until something else wakes the loop.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
     async with anyio.create_task_group() as tasks:
 
@@ -92,7 +92,7 @@ def _read(channel: ChildChannel, server: TriggerServer) -> None:
         try:
             commands = from_frame(channel.receive_bytes())
         except (EOFError, OSError):
-            # The service has closed the channel, so no result of the plugin is awaited.
+            # The service has closed the channel and awaits no result of the plugin.
             kill_own_group()
             return
         for command in commands:
@@ -109,7 +109,7 @@ def _write(channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]) -
             for frame in in_frames(told):
                 channel.send_bytes(to_frame(frame))
         except OSError:
-            return  # the reader notices it too
+            return  # the reader notices a closed channel too
         if len(told) < len(chunk):
             return
 

@@ -10,7 +10,7 @@ from triggerer.config import CoreSettings
 
 
 class Setup(NamedTuple):
-    """The first message to a process: the trigger that it makes, and how."""
+    """The first message to a process: the trigger to make, and the settings for making it."""
 
     name: str
     classpath: str
@@ -21,7 +21,7 @@ class Setup(NamedTuple):
 
 
 class GeneratorMethod(Enum):
-    """The trigger's generator that runs."""
+    """The method of a trigger that returns the generator to run."""
 
     FILTER = "filter_shared_stream()"
     RUN = "run()"
@@ -43,19 +43,19 @@ class RawEvents(NamedTuple):
 
 
 class EndStream(NamedTuple):
-    """The end of the stream: the filter's next request raises this error, or ends the stream (None)."""
+    """The end of the stream. The filter's next request raises this error. None: the request ends the stream."""
 
     error: BaseException | None
 
 
 class Credit(NamedTuple):
-    """The service has received this number of derived events; the trigger may send as many again."""
+    """The service has received this number of derived events. The trigger may send as many again."""
 
     number: int
 
 
 class Cancel(NamedTuple):
-    """Cancel the filter, or `run()`; `Finished` reports its end."""
+    """Cancel the filter, or `run()`. `Finished` reports the end."""
 
 
 class CleanUp(NamedTuple):
@@ -73,11 +73,11 @@ Command = Start | RawEvents | EndStream | Credit | Cancel | CleanUp | Close
 
 
 class Ready(NamedTuple):
-    """The trigger is made; commands are executed."""
+    """The trigger is made, and from now on its commands are executed."""
 
 
 class Requested(NamedTuple):
-    """The filter requests the next raw event, and so is done with the last one."""
+    """The filter requests the next raw event. It is done with the event before."""
 
 
 class Opened(NamedTuple):
@@ -89,7 +89,7 @@ class Derived(NamedTuple):
 
     payload: Any
     size_bytes: int
-    """The size of the packed payload; 0 if nothing is copied and the size is unknown."""
+    """The size of the packed payload; 0 if the size is unknown."""
     partition_key: str | None = None
 
 
@@ -112,7 +112,7 @@ class CleanedUp(NamedTuple):
 
 
 class Terminated(NamedTuple):
-    """The thread or process has ended; no further report comes."""
+    """The last report: the thread or process has ended."""
 
     error: BaseException
 

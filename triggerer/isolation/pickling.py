@@ -15,18 +15,18 @@ M = TypeVar("M", bound=Command | Report)
 
 
 MOST_PACKED_BYTES: Final = 128 * 1024 * 1024
-"""The bound of one raw event or payload: with its frame of `FRAME_BYTES` it stays below the channel's limit."""
+"""The bound of one raw event or payload. Such an event and a frame of `FRAME_BYTES` are below the channel's limit."""
 FRAME_BYTES: Final = 16 * 1024 * 1024
-"""A frame ends with the message that brings it to this size."""
+"""A frame ends with the message that brings the frame to this size."""
 _MOST_TEXT: Final = 1024 * 1024
-"""Characters of an error's text and of its traceback, and bytes of its pickled form."""
+"""The bound of an error's text and traceback in characters, and of the pickled error in bytes."""
 
 
 def pack(value: Any, *, name: str, what: str) -> bytes:
     """Pickle `value`.
 
     Raises:
-        PluginError: It cannot be pickled, or is too large; the message names the trigger and the value's class.
+        PluginError: The value cannot be pickled, or is too large. The message names the trigger and the value's class.
     """
     try:
         packed = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
@@ -48,11 +48,11 @@ def unpack(packed: bytes, *, name: str, what: str) -> Any:
     """Undo `pack`.
 
     Raises:
-        PluginError: Its class cannot be imported here, or cannot be made from what was pickled.
+        PluginError: The value's class cannot be imported here, or refuses the pickled state.
     """
     try:
         return pickle.loads(packed)
-    except Exception as error:  # whatever importing or making it raises
+    except Exception as error:  # importing or making the value may raise anything
         raise PluginError(
             f"{what} of {name} cannot be read on the other side: {type(error).__name__}: {error}",
             hint='isolate the trigger as "thread" instead of "process"',
@@ -62,7 +62,7 @@ def unpack(packed: bytes, *, name: str, what: str) -> Any:
 class PackedError(NamedTuple):
     """An exception in a form that can be sent.
 
-    It is only a text if the exception cannot be pickled, would end the process that unpickles it, or repeats a secret.
+    Only the text is sent if the exception cannot be pickled and unpickled, is too large, or repeats a secret.
     """
 
     pickled: bytes | None
@@ -71,7 +71,7 @@ class PackedError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> PackedError:
-        # Hide secrets here, because the other side does not know the secrets that this side has read.
+        # The other process does not know the secrets that this process has read, so they are hidden before sending.
         told = f"{type(error).__name__}: {error}"
         text = hide_known(told)
         trace = hide_known("".join(traceback.format_exception(error)))
@@ -87,7 +87,7 @@ class PackedError(NamedTuple):
         return cls(pickled, text[:_MOST_TEXT], trace[-_MOST_TEXT:])
 
     def unpack(self) -> Exception:
-        """Return the error, or a `PluginError` with its text. A note on it has the traceback from the other process."""
+        """Return the error, or a `PluginError` with its text, with the other process's traceback as a note."""
         error = self._unpickled() or PluginError(self.text)
         error.add_note(f"In the other process:\n{self.trace}")
         return error
@@ -110,7 +110,7 @@ class _WithError(NamedTuple):
 
 
 def in_frames(messages: Sequence[M]) -> Iterator[list[M]]:
-    """Divide messages among frames, in order; see `FRAME_BYTES`."""
+    """Divide messages among frames of about `FRAME_BYTES`, in order."""
     frame: list[M] = []
     size_bytes = 0
     for message in messages:
@@ -124,14 +124,14 @@ def in_frames(messages: Sequence[M]) -> Iterator[list[M]]:
 
 
 def _size_of(message: Command | Report) -> int:
-    """Return the size of the plugin's part of a message. The rest is small."""
+    """Return the size of the events or the payload in a message. The rest of a message is small."""
     if isinstance(message, RawEvents):
         return sum(map(len, message.events))
     return message.size_bytes if isinstance(message, Derived) else 0
 
 
 def to_frame(messages: Sequence[Command | Report]) -> bytes:
-    """Pickle these messages. The plugin's parts are packed already, except for its exceptions."""
+    """Pickle these messages. Events and payloads are packed already; exceptions are packed here."""
     sent: list[Any] = []
     for message in messages:
         error = getattr(message, "error", None)
@@ -143,8 +143,8 @@ def from_frame(frame: bytes) -> list[Any]:
     """Undo `to_frame`.
 
     Raises:
-        TypeError: The frame holds no messages.
-        Exception: The error of unpickling.
+        TypeError: The frame has something else than messages.
+        Exception: Unpickling raised this.
     """
     messages = [
         message.kind(message.error.unpack()) if isinstance(message, _WithError) else message

@@ -26,13 +26,13 @@ _REAP_S: Final = 5.0
 
 
 class TriggerProcess(RemoteTrigger):
-    """For code that computes, holds the interpreter's lock, leaks or crashes."""
+    """Runs a trigger in a process, for code that computes, keeps the interpreter's lock, leaks or crashes."""
 
     def __init__(self, setup: Setup, tasks: TaskGroup) -> None:
-        """Make a remote end that is not started yet.
+        """Make the object; `open` starts the process.
 
         Args:
-            tasks: Runs the communication with the process, and outlives it.
+            tasks: Runs the communication with the process, and outlives the process.
         """
         super().__init__(setup.name)
         self._setup = setup
@@ -48,12 +48,12 @@ class TriggerProcess(RemoteTrigger):
         return None if self._process is None else self._process.pid
 
     async def open(self) -> None:
-        # Shielded: `aclose` relies on `_talk` to run for every process that was started.
+        # Shielded, because `aclose` waits for `_talk`, which must therefore run for every process that was started.
         with anyio.move_on_after(_START_S, shield=True) as starting:
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
         if starting.cancelled_caught:
-            # The arguments were cut off, and the process would read later bytes as the rest of them.
+            # The arguments were cut off. The process would read later commands as the rest of the arguments.
             raise PluginError(
                 f"The process of {self.name} did not take its arguments within {_START_S:g} s"
             )
@@ -66,7 +66,7 @@ class TriggerProcess(RemoteTrigger):
         except OSError as error:
             raise PluginError(f"No process can be started for {self.name}: {error}") from error
         with suppress(ChannelClosed):
-            # If it is dead already, `_listen` notices.
+            # `_listen` notices a process that is dead already.
             await self._process.channel.send_bytes(pickle.dumps(self._setup))
 
     def send(self, command: Command) -> None:
@@ -105,10 +105,10 @@ class TriggerProcess(RemoteTrigger):
                 for frame in in_frames(commands):
                     await process.channel.send_bytes(to_frame(frame))
             except ChannelClosed:
-                return  # `_listen` notices it too
+                return  # `_listen` notices a closed channel too
 
     async def _listen(self, process: ChildProcess) -> PluginError:
-        """Read reports until none can come; return the reason."""
+        """Read reports until the channel ends; return the reason."""
         while True:
             try:
                 told = from_frame(await process.channel.receive_bytes())

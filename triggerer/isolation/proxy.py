@@ -35,25 +35,25 @@ Placement = Literal["thread", "process"]
 
 @dataclass(frozen=True, slots=True)
 class IsolationSettings:
-    """Where triggers run, and the settings that a process needs to make one."""
+    """Where triggers run, and the settings with which a process makes a trigger."""
 
     placements: Mapping[str, Placement] = field(default_factory=dict)
-    """The placement by class path or by `<asset>/<watcher>`; the latter wins.
+    """The placement by class path or by `<asset>/<watcher>`; the watcher's entry wins.
 
-    Other triggers run on the service's loop.
+    Triggers without an entry run on the service's event loop.
     """
     dags_folder: Path | None = None
     allowed_modules: tuple[str, ...] = ()
     log: CoreSettings | None = None
-    """How a process logs; None: Python's default."""
+    """How a process logs. None: Python's default."""
     grace: float = 5.0
-    """Seconds that a cancelled filter has to end; then its process is killed, or its thread is left behind."""
+    """Seconds that a cancelled filter has to end. Then its process is killed, or its thread is left behind."""
 
 
 class Isolation:
     """Makes the proxies of isolated triggers, and owns their threads and processes.
 
-    It has to outlive the triggers: they are hosted inside its `async with` block.
+    The triggers have to end inside its `async with` block.
     """
 
     def __init__(self, settings: IsolationSettings) -> None:
@@ -74,7 +74,7 @@ class Isolation:
         trace: TracebackType | None,
     ) -> bool | None:
         for remote in list(self._remotes):
-            # Its cleanup() was not called, or was cancelled.
+            # The trigger's cleanup() was not called, or was cancelled.
             await self.close(remote)
         self.tasks.cancel_scope.cancel()
         return await self._stack.__aexit__(kind, error, trace)
@@ -85,7 +85,7 @@ class Isolation:
         return self._tasks
 
     def placement_of(self, classpath: str, watchers: Iterable[str]) -> Placement | None:
-        """Return where the trigger of these watchers (`<asset>/<watcher>`) runs; None: on the service's loop."""
+        """Return where the trigger of these watchers (`<asset>/<watcher>`) runs. None: on the service's event loop."""
         placements = self.settings.placements
         for name in (*watchers, classpath):
             if name in placements:
@@ -95,7 +95,7 @@ class Isolation:
     def proxy_class(
         self, cls: type[BaseEventTrigger], placement: Placement, *, classpath: str, name: str
     ) -> type[BaseEventTrigger]:
-        """Return a class that stands in for `cls`: made with the same arguments, it runs its code in `placement`.
+        """Return a class that takes the arguments of `cls`, and runs the code of `cls` in `placement`.
 
         Args:
             classpath: The path by which a process loads the class.
@@ -120,10 +120,10 @@ class Isolation:
         return type(cls.__name__, (base,), parts)
 
     def new_thread(self, name: str, trigger: BaseEventTrigger) -> TriggerThread:
-        """Return a trigger's remote end, not open yet.
+        """Return a thread for a trigger, not open yet.
 
         Raises:
-            PluginError: The trigger's last thread is still blocked.
+            PluginError: The trigger's previous thread is still blocked.
         """
         left = self._left_behind.get(name)
         if left is not None and left.is_alive:
@@ -137,7 +137,7 @@ class Isolation:
         return remote
 
     def new_process(self, name: str, classpath: str, kwargs: dict[str, Any]) -> TriggerProcess:
-        """Return a trigger's remote end, not open yet."""
+        """Return a process for a trigger, not open yet."""
         settings = self.settings
         setup = Setup(
             name, classpath, kwargs, settings.dags_folder, settings.allowed_modules, settings.log
@@ -149,7 +149,7 @@ class Isolation:
     async def close(self, remote: RemoteTrigger) -> None:
         """End an isolated trigger, and remember a thread that does not end."""
         self._remotes.discard(remote)
-        # A thread that still runs was cancelled, and has had its grace.
+        # A trigger that still runs was cancelled before, and has had its seconds of grace.
         await remote.aclose(0.0 if remote.is_running else self.settings.grace)
         if isinstance(remote, TriggerThread) and remote.is_alive:
             self._left_behind[remote.name] = remote
@@ -158,8 +158,8 @@ class Isolation:
 class _Proxy(BaseEventTrigger):
     """Stands in for a trigger whose filter, `run()` and `cleanup()` run elsewhere.
 
-    The trigger is made here too, for its key. A thread runs this object; a process makes another one from the same
-    arguments.
+    The service makes the trigger too, because it needs the trigger's key. A thread runs this trigger. A process makes
+    a second trigger from the same arguments.
     """
 
     isolation: ClassVar[Isolation]
@@ -220,7 +220,7 @@ class _Proxy(BaseEventTrigger):
         return self._remote
 
     async def cleanup(self) -> None:
-        """Clean up where the trigger ran; a process that was never started holds nothing."""
+        """Clean up where the trigger ran. A process that was never started has nothing to clean up."""
         remote, self._remote = self._remote, None
         if remote is None:
             if self.placement == "process":

@@ -1,4 +1,4 @@
-"""The service's side of an isolated filter: repeats to the runtime the filter's steps."""
+"""The service's side of an isolated filter: repeats the filter's steps to the runtime."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.synchronization import AutoResetEvent
 
 PREFETCH_LIMIT: Final = 64
-"""Raw events that are sent ahead of the runtime's open one.
+"""How many raw events are sent ahead of the event that the runtime has open.
 
-Events that the filter does not reach are redelivered, so there should not be many; but enough that the filter need not
-wait for each.
+Fewer would make the filter wait for each event. More would be redelivered if the filter did not reach them.
 """
 
 PREFETCH_BYTES: Final = 4 * 1024 * 1024
-"""The bound of the events sent ahead in bytes, if they are copied. The event that reaches it may exceed it."""
+"""The bound in bytes of the events sent ahead, if events are copied. The last event may exceed the bound."""
 
 _CREDIT_EVERY: Final = MOST_IN_TRANSIT // 4
 _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
@@ -42,22 +41,22 @@ _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
 class RemoteGenerator:
     """One run of an isolated filter. The runtime drives `events` instead of the filter.
 
-    `pump` runs beside it, because the filter may yield an event while it waits for the stream. The pump pulls a raw
-    event when the isolated filter has requested one, and never before.
+    `pump` runs beside `events`, because the filter may yield an event while it waits for the stream. The pump pulls a
+    raw event when the isolated filter has requested the event, and never before.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
-        """`stream`: None for `run()`, which reads none."""
+        """`stream`: None for `run()`, which reads no stream."""
         self._remote = remote
         self._stream = stream
         subscriber = current_subscriber.get()
-        # Outside the runtime (a plugin's own test of its filter) nothing is known ahead.
+        # A plugin's own test of its filter has no runtime, and so no events that are known ahead.
         self._subscriber = subscriber if isinstance(subscriber, Subscriber) else None
         self._requested = 0
         self._pulled = 0
         self._sent = 0
         self._ahead: deque[int] = deque()
-        """The sizes of the raw events that were sent and are not pulled yet, in order."""
+        """The sizes of the raw events that were sent but not pulled yet, in order."""
         self._bytes_ahead = 0
         self._opened = 0
         self._has_request = AutoResetEvent()
@@ -101,13 +100,13 @@ class RemoteGenerator:
                     return
 
     async def _until_pulled(self) -> None:
-        # An event that was sent ahead will be pulled, unless the stream ends before. The runtime then ignores the
-        # filter.
+        # The pump will pull an event that was sent ahead, unless the stream ends before. At the end of the stream the
+        # runtime ignores the filter.
         while self._pulled < self._opened and not self._pump_is_over:
             await self._has_pulled.wait()
 
     async def pump(self) -> None:
-        """Pull a raw event at each request and send it to the filter; ends with the stream, or by `stop`."""
+        """Pull a raw event at each request and send it to the filter, until the stream ends or `stop` is called."""
         assert self._stream is not None
         end: EndStream | None = None
         try:
@@ -133,7 +132,8 @@ class RemoteGenerator:
 
     @property
     def _has_left(self) -> bool:
-        # The filter is about to be cancelled, and must not mistake this for the end of its stream.
+        # The stream ends early for a subscriber that left. The runtime is about to cancel the filter, which must not
+        # take this for the end of the stream.
         return self._subscriber is not None and not self._subscriber.is_present
 
     async def _until_requested(self) -> None:
@@ -146,7 +146,7 @@ class RemoteGenerator:
             try:
                 packed.append(self._remote.pack(raw))
             except PluginError as error:
-                # Raised by `events` too, even if the filter ignores what its stream raises: it never saw this event.
+                # `events` raises this too. The filter may ignore what its stream raises, but it never saw this event.
                 self._not_packed = error
                 raise
         if len(self._ahead) <= PREFETCH_LIMIT // 2 and self._bytes_ahead <= PREFETCH_BYTES // 2:
@@ -154,7 +154,7 @@ class RemoteGenerator:
                 try:
                     packed.append(self._remote.pack(event))
                 except PluginError:
-                    # It fails the filter when it is pulled.
+                    # This event fails the filter when the pump pulls it.
                     break
                 size_bytes = self._remote.size_of(packed[-1])
                 self._ahead.append(size_bytes)
@@ -166,11 +166,11 @@ class RemoteGenerator:
             self._remote.send(RawEvents(packed))
 
     def _prefetchable(self) -> list[Any]:
-        """Return the events after the one that was pulled last, as far as they are broadcast already."""
+        """Return the events after the last pulled event that are broadcast already."""
         return [] if self._subscriber is None else self._subscriber.known_ahead(PREFETCH_LIMIT)
 
     async def stop(self) -> None:
-        """End the pump, and wait until it has left the stream."""
+        """End the pump, and wait until the pump no longer reads the stream."""
         self._scope.cancel()
         with anyio.CancelScope(shield=True):
             await self._pump_ended.wait()

@@ -24,7 +24,7 @@ from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
 
 
 class RemoteTrigger(ABC):
-    """One isolated trigger, from `open` to `aclose`. One task talks to it at a time."""
+    """One isolated trigger with its thread or process, from `open` to `aclose`. Use by one task at a time."""
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
@@ -37,40 +37,40 @@ class RemoteTrigger(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Start it, and return once its trigger is made.
+        """Start the thread or process, and return once the trigger is made there.
 
         Raises:
-            PluginError: It cannot be started, or the trigger cannot be made there.
+            PluginError: The thread or process does not start, or the trigger cannot be made there.
         Cancellation: Call `aclose` afterwards.
         """
 
     @abstractmethod
     def send(self, command: Command) -> None:
-        """Send a command; never blocks, and does nothing once it is gone."""
+        """Send a command without blocking. Does nothing once the thread or process has ended."""
 
     @abstractmethod
     def pack(self, value: Any) -> Any:
-        """Return a raw event as it is sent to the trigger.
+        """Return the form of a raw event that is sent to the trigger.
 
         Raises:
-            PluginError: It cannot be sent.
+            PluginError: The event cannot be sent.
         """
 
     @abstractmethod
     def size_of(self, packed: Any) -> int:
-        """Return the bytes of a raw event that was packed; 0 where nothing is copied."""
+        """Return the bytes of a packed raw event; 0 in a thread, where nothing is copied."""
 
     @abstractmethod
     def unpack(self, packed: Any) -> Any:
         """Return the payload that the trigger packed.
 
         Raises:
-            PluginError: It cannot be read here.
+            PluginError: The payload cannot be read here.
         """
 
     @abstractmethod
     async def aclose(self, grace: float) -> None:
-        """End it. After `grace` seconds a process that is still busy is killed, and a thread is left behind."""
+        """End the thread or process. After `grace` seconds, kill a busy process and leave a busy thread behind."""
 
     # The steps that both share
 
@@ -97,16 +97,16 @@ class RemoteTrigger(ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether its filter or `run()` was started and has not been reported as finished."""
+        """Whether the filter or `run()` was started and has not been reported as finished."""
         return self._is_running
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is ready and runs nothing."""
+        """Whether the trigger is ready and runs nothing."""
         return self._is_ready and self._terminated is None and not self._is_running
 
     async def stop(self, grace: float) -> None:
-        """Cancel its filter or `run()`, and wait at most `grace` seconds until that has ended."""
+        """Cancel the filter or `run()`, and wait at most `grace` seconds for its end."""
         if not self._is_running:
             return
         self.send(Cancel())

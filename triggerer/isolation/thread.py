@@ -24,7 +24,10 @@ _log = structlog.get_logger(__name__)
 
 
 class TriggerThread(RemoteTrigger):
-    """Runs code that waits: nothing is copied. Code that computes still competes for the interpreter's lock."""
+    """Runs a trigger in a thread, for code that waits. No event is copied.
+
+    Code that computes would compete with the service for the interpreter's lock.
+    """
 
     def __init__(self, name: str, trigger: BaseEventTrigger) -> None:
         super().__init__(name)
@@ -33,7 +36,7 @@ class TriggerThread(RemoteTrigger):
         self._loop = asyncio.get_running_loop()
         self._ended = anyio.Event()
         self._is_closing = False
-        # A daemon: it cannot be killed, may be blocked for ever, and must not keep the process alive.
+        # A daemon: a thread cannot be killed, and one that is blocked for ever must not keep the process alive.
         self._thread = threading.Thread(target=self._live, name=f"watcher[{name}]", daemon=True)
 
     @property
@@ -90,7 +93,7 @@ class TriggerThread(RemoteTrigger):
             error = PluginError(f"The thread of {self.name} failed: {raised!r}")
             error.__cause__ = raised
         self._put(Terminated(error))
-        # The loop is closed if the thread was left behind.
+        # The service's loop is closed already if this thread was left behind.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._ended.set)
 
@@ -118,7 +121,7 @@ def _same(value: Any) -> Any:
 
 
 def _size_of_payload(payload: Any) -> int:
-    """Return the size of the payload as JSON; 0 if it is no JSON, which the store reports."""
+    """Return the size of the payload as JSON; 0 if the payload has no JSON form, which the store reports."""
     try:
         return len(orjson.dumps(payload, default=str))
     except TypeError:

@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class ThreadsafeQueue(Generic[T]):
-    """A queue for items from any thread; one task of the loop that made the queue gets them, in order.
+    """A queue for items from any thread. One task of the loop that made the queue gets the items in order.
 
-    The loop is woken once for all items that arrive until it reads them. The queue has no bound: the callers of `put`
-    have bounds of their own.
+    The loop is woken once for all items that arrive before it reads. The queue has no bound, because the callers of
+    `put` have bounds of their own.
     """
 
     def __init__(self) -> None:
@@ -26,9 +26,10 @@ class ThreadsafeQueue(Generic[T]):
         self._arrived = AutoResetEvent()
 
     def put(self, item: T) -> None:
-        """Add an item; never blocks. If the loop is closed already, nobody reads it."""
+        """Add an item without blocking. If the loop is closed already, nobody reads the item."""
         self._items.append(item)
-        # If it is set, the reader will look anyway. It is reset before the reader looks, so that no item is missed.
+        # If the loop is signalled already, the reader will look anyway. The flag is reset before the reader looks, so
+        # no item is missed.
         if not self._is_signalled:
             self._is_signalled = True
             with suppress(RuntimeError):
@@ -39,16 +40,16 @@ class ThreadsafeQueue(Generic[T]):
         self._arrived.set()
 
     async def get(self) -> T:
-        """Wait for the next item; for one task at a time.
+        """Wait for the next item. Only one task may wait at a time.
 
-        Cancellation: nothing is lost.
+        Cancellation: No item is lost.
         """
         while not self._items:
             await self._arrived.wait()
         return self._items.popleft()
 
     def take_all(self) -> list[T]:
-        """Return the items that are there now, without waiting."""
+        """Return the items that the queue has now, without waiting."""
         in_flight: list[T] = []
         while self._items:
             in_flight.append(self._items.popleft())

@@ -1,4 +1,4 @@
-"""The plugin's side of an isolated trigger: runs its code on an event loop of its own."""
+"""The plugin's side of an isolated trigger: runs the trigger's code on an event loop of its own."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from triggerer.streams.cancellation import plugin_code
 from triggerer.synchronization import AutoResetEvent
 
 MOST_IN_TRANSIT: Final = 1024
-"""Derived events without credit from the service; a filter that yields more has to wait."""
+"""How many derived events may be without credit from the service. A filter that yields more has to wait."""
 MOST_BYTES_IN_TRANSIT: Final = 8 * 1024 * 1024
-"""The bound of these events in bytes. The event that reaches it may exceed it."""
+"""The bound of these events in bytes. The last event may exceed the bound."""
 
 Codec = Callable[[Any], Any]
-"""Packs or unpacks a value between service and trigger; raises `PluginError` if that is impossible."""
+"""Packs or unpacks a value between service and trigger, or raises `PluginError`."""
 
 
 class TriggerServer:
-    """Executes commands for one trigger, and reports each step of its code in order.
+    """Executes commands for one trigger, and reports each step of the trigger's code in order.
 
-    Implements `RejectsOpenEvent` for the filter.
+    The filter rejects its open event through this class, which implements `RejectsOpenEvent`.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class TriggerServer:
         pack: Codec,
         size_of: Callable[[Any], int],
     ) -> None:
-        """Make a server that has no trigger yet.
+        """Make the server; `serve` runs it.
 
         Args:
-            report: Receives the reports; may be called from any thread.
+            report: Receives the reports. Any thread may call it.
             size_of: Returns the bytes of a packed value.
         """
         self._trigger = trigger
@@ -103,7 +103,7 @@ class TriggerServer:
                 self._raw.extend(events)
                 self._arrived.set()
             case EndStream():
-                # Events that were sent ahead are not yielded now: a stream that fails, fails at once.
+                # A stream that fails, fails at once: the filter does not get the events that were sent ahead.
                 self._end = command
                 self._raw.clear()
                 self._arrived.set()
@@ -165,7 +165,7 @@ class TriggerServer:
         return events
 
     async def _stream(self) -> AsyncGenerator[Any, None]:
-        """Yield the raw events. A request for the next one reports that the filter is done with the one before."""
+        """Yield the raw events. Each request reports that the filter is done with the event before."""
         while True:
             self._report(Requested())
             while not self._raw and self._end is None:
@@ -197,7 +197,7 @@ class TriggerServer:
             await self._room.wait()
 
     def reject_open_event(self, reason: str | None = None) -> bool:
-        """See `triggerer.abc.reject_shared_stream_event`; may be called from another thread."""
+        """Do the work of `triggerer.abc.reject_shared_stream_event`. Any thread may call this."""
         if self._is_open:
             self._report(Rejected(reason))
         return self._is_open

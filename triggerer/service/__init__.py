@@ -12,7 +12,7 @@ Stopping, at the first SIGTERM or SIGINT
        the streams wait for it.
     2. The work that is left is cancelled. Then the recorder and the wake-ups stop. Nothing is lost: the broker
        redelivers messages that it was not told about, and cancelled runs are queued again.
-    A second signal ends the process at once, like SIGKILL, which is safe. The child processes notice and end.
+    A second signal ends the process at once, like SIGKILL. That is safe: the child processes notice and end.
     `triggerer.processes.signals` says what a signal does before the service has started.
 """
 

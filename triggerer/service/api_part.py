@@ -31,14 +31,14 @@ _log = structlog.get_logger(__name__)
 
 _MODULE: Final = "triggerer.api.child"
 _GRACE_S: Final = 8.0
-"""How long the child may take to stop: it lets requests at work finish for five seconds."""
+"""How long the child may take to stop. The child gives unfinished requests five seconds."""
 _COALESCE: Final = timedelta(seconds=1)
 TOKEN_FILE: Final = "api-token"
 _FIRST_START: Final = Actor("first start", Role.ADMIN, SERVICE)
 
 
 class ApiChild:
-    """Starts the API's process at the first connection, and again whenever it has died."""
+    """Starts the API's process at the first connection, and again whenever the process has died."""
 
     def __init__(self, settings: Settings, database: Database, listener: socket.socket) -> None:
         self._settings = settings
@@ -52,7 +52,7 @@ class ApiChild:
         backoff = Backoff(first=0.2, longest=3.0, healthy_after=10.0)
         while True:
             if not self._is_eager:
-                # The child accepts the connection. Until one comes there is no child, and nothing to pay for.
+                # The child accepts the connection. Before the first connection there is no child, which costs nothing.
                 await anyio.wait_readable(self._listener)
             started = anyio.current_time()
             try:
@@ -77,7 +77,7 @@ class ApiChild:
         return child.returncode or 0
 
     async def _pass_on_announcements(self, child: ChildProcess) -> None:
-        """Tell the child what changed, at most once a second, for the streams of hints."""
+        """Tell the child at most once a second what changed, so that it can send hints to its clients."""
         with self._database.wakeups.subscribe(*Signal) as subscription, suppress(ChannelClosed):
             while True:
                 announced = await subscription.wait()

@@ -1,4 +1,4 @@
-"""Reads the metrics of this process at a scrape: of its streams, of the database, and of the service itself."""
+"""Reads the metrics of this process at a scrape: of its streams, of the database, and of the service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 MOST_STREAMS: Final = 50
-"""Streams with series of their own. The others are added up as the stream `other`."""
+"""How many streams have series of their own. The other streams are added up as the stream `other`."""
 MOST_LANES: Final = 20
 _LOOK_EVERY: Final = timedelta(seconds=15)
 
@@ -56,7 +56,7 @@ class StreamMetrics:
     def __init__(self, read: Callable[[], Sequence[StreamLive]]) -> None:
         self._read = read
         self._acked: dict[str, tuple[int, int]] = {}
-        """By stream what was consumed and acked at the last scrape."""
+        """By stream, the numbers of consumed and acked messages at the last scrape."""
 
     def read(self) -> Iterable[Sample]:
         """Yield the present values."""
@@ -75,7 +75,10 @@ class StreamMetrics:
             yield Sample(table.LANE_OUTSTANDING, outstanding, labels)
 
     def _count_acked(self, live: StreamLive) -> int:
-        """Count the acked messages. A failed message counts before its advance returns; a counter must not shrink."""
+        """Return the number of acked messages, never less than before in the same run of the stream.
+
+        A failed message counts as failed before its advance returns, so a plain difference could shrink.
+        """
         acked = max(live.advanced - live.rejected - live.failed, 0)
         consumed, before = self._acked.get(live.stream, (0, 0))
         if live.consumed >= consumed:
@@ -85,8 +88,8 @@ class StreamMetrics:
 
 
 def _bounded(streams: Sequence[StreamLive]) -> list[StreamLive]:
-    """Return the streams with series of their own, and one that adds up the others."""
-    # By name, because a stream must not change between its own series and the sum from scrape to scrape.
+    """Return the streams with series of their own, and one more that adds up the others."""
+    # The streams are sorted by name. So no stream changes between its own series and the sum from scrape to scrape.
     named: dict[str, StreamLive] = {}
     for live in streams:
         # Two streams may have one readable name.
@@ -150,7 +153,7 @@ def _samples_of(live: StreamLive, acked: int) -> Iterable[Sample]:
 class DatabaseGauges:
     """Reads the gauges of the database again at most every 15 s, and only while somebody scrapes.
 
-    A scrape itself never asks the database: it shows what was read last.
+    A scrape itself shows the last values and never asks the database.
     """
 
     def __init__(self, database: Database, bounds: ParkedBounds) -> None:
@@ -159,7 +162,7 @@ class DatabaseGauges:
         self._samples: list[Sample] = []
 
     def read(self) -> Iterable[Sample]:
-        """Return the gauges as they were read last."""
+        """Return the last gauges that were read."""
         return self._samples
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -173,7 +176,7 @@ class DatabaseGauges:
             while True:
                 await anyio.sleep(_LOOK_EVERY.total_seconds())
                 if seen == GATHERING.scrapes:
-                    # Nobody scrapes, or no longer.
+                    # Nobody has scraped since the last look.
                     self._samples = []
                     continue
                 seen = GATHERING.scrapes
@@ -181,7 +184,7 @@ class DatabaseGauges:
                     async with self._database.reading() as session:
                         self._samples = await read_gauges(session, self._bounds)
                 except StoreError as error:
-                    # Values of before would look fresh.
+                    # The last values would look fresh.
                     self._samples = []
                     _log.debug("the gauges of the database were not read", error=str(error))
         finally:

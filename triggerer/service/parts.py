@@ -41,7 +41,7 @@ class Part(StrEnum):
 
 ALL_PARTS: Final = frozenset(Part)
 _OWN_NOTHING: Final = frozenset({Part.SCHEDULER, Part.DAG_PROCESSOR, Part.API})
-"""The parts whose heartbeat is only shown. The others register on their own, under a lease."""
+"""The parts that own nothing: their heartbeat is only shown. The other parts register themselves, under a lease."""
 
 
 async def start_parts(

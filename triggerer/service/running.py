@@ -104,11 +104,11 @@ def run(
             backend_options={"use_uvloop": _has_uvloop()},
         )
     except Interrupted:
-        # The signal came before `_serve` listened for signals, or afterwards.
+        # The signal came before `_serve` listened for signals, or after it had ended.
         raise
     except (SystemExit, KeyboardInterrupt) as error:
-        # `_serve` handles signals, so this comes from a task or a callback that a plugin started. Its exit code must
-        # not become ours: a service manager could take it for an orderly stop.
+        # `_serve` handles signals, so a task or a callback that a plugin started has raised this. The plugin's exit
+        # code must not become the service's: a service manager could take it for an orderly stop.
         _log.error("code of a plugin ended the event loop", error=repr(error), exc_info=error)
         raise PluginError(
             f"a task or a callback of a plugin raised {error!r}, which ends the service",
@@ -164,7 +164,7 @@ def _show_outages(database: Database, notifier: SystemdNotifier, status: str) ->
 
 
 def _is_served(settings: Settings) -> bool:
-    """Return whether the database is a server, which may be starting, or being set up, at the same time as we are."""
+    """Return whether the database is a server, which may start, or be set up, at the same time as this process."""
     url = parse_database_url(settings.database.url, home=settings.core.home)
     return url.get_backend_name() != "sqlite"
 
@@ -183,7 +183,7 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         database = await start(lambda: _open_database(settings, stack))
         readiness = Readiness()
         with lock_exclusively(database), status_served(settings, database, readiness):
-            # After the lock: a second service on the database learns of the first one, not of its port.
+            # Only after the database's lock. So a second service learns of the first service, not of a taken port.
             listener = _listener(settings, parts, stack)
             await start(lambda: _prepare(database, settings))
             # The outer group ends last: the parts in the inner group need it to finish their work.
@@ -193,7 +193,7 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
                     await start_parts(settings, parts, database, background, workers, readiness)
                     if listener is not None:
                         await start_api(settings, parts, database, workers, listener)
-                    # Imported modules are never garbage. Exempt them from collections.
+                    # Imported modules are never garbage, so collections need not look at them.
                     gc.freeze()
                     _log.info(
                         "started",
@@ -234,7 +234,7 @@ async def _prepare(database: Database, settings: Settings) -> None:
     await check_announcements(database)
     await migrate(database, Actor("service", Role.ADMIN, SERVICE))
     if database.dialect == "sqlite":
-        # Our exclusive lock proves that every registered instance is dead, so no lease has to expire first.
+        # The exclusive lock of this process proves that every registered instance is dead. So no lease has to expire.
         async with database.transaction() as session:
             await forget_instances(session)
     async with database.transaction() as session:

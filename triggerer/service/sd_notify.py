@@ -111,7 +111,7 @@ class SystemdNotifier:
 
 def _read_watchdog(usec: str | None, pid: str | None) -> timedelta | None:
     if usec is None or (pid is not None and pid != str(os.getpid())):
-        # The variables name another process: we inherited them.
+        # The variables name another process, from which this process inherited them.
         return None
     if not usec.isascii() or not usec.isdecimal() or int(usec) == 0:
         _log.warning("WATCHDOG_USEC is no number of microseconds and is ignored", value=usec)

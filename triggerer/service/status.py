@@ -28,26 +28,26 @@ _log = structlog.get_logger(__name__)
 
 _JSON: Final = "application/json"
 _PATIENCE_S: Final = 0.5
-"""How long the event loop may take to turn. A message waits for as long, so more is worth a look."""
+"""How long the event loop may take to turn. Every message waits for as long."""
 
 
 class Readiness:
-    """Whether this process has started, and holds the leases that it needs."""
+    """Knows whether this process has started and has the leases that it needs."""
 
     def __init__(self) -> None:
         self._checks: dict[str, Callable[[], bool]] = {}
         self.is_started = False
 
     def add(self, name: str, check: Callable[[], bool]) -> None:
-        """Add a condition. It is asked from another thread, and neither waits nor asks the database.
+        """Add a condition. `check` is called from another thread, and must neither wait nor ask the database.
 
         Args:
-            name: The name of the thing that is missing while the condition does not hold.
+            name: Names what is missing while `check` returns false.
         """
         self._checks[name] = check
 
     def missing(self) -> list[str]:
-        """Return what this process still needs; empty if it is ready."""
+        """Return the names of the conditions that this process does not meet; empty if it is ready."""
         if not self.is_started:
             return ["the start"]
         return [name for name, check in list(self._checks.items()) if not check()]
@@ -67,7 +67,7 @@ class Liveness:
         try:
             self._loop.call_soon_threadsafe(answered.set)
         except RuntimeError:
-            return None  # the loop is closed: the process ends
+            return None  # the loop is closed, because the process ends
         if answered.wait(_PATIENCE_S):
             return None
         stall = look_at_loop(self._loop, self._thread, seconds=time.monotonic() - began)

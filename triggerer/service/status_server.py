@@ -1,7 +1,7 @@
-"""Answers `/metrics`, `/livez` and `/readyz` from threads, so that it answers while the event loop is blocked.
+"""Answers `/metrics`, `/livez` and `/readyz` from threads, also while the event loop is blocked.
 
-It serves a Unix socket in `home`, and the address in `[metrics]` if there is one. Only a few connections are served
-at a time, and each has a deadline. So a client that reads slowly costs one thread, and one too many is refused.
+The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one. It serves only a few
+connections at a time and refuses more. Each connection has a deadline, because a slow client takes a thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Routes = Mapping[str, Callable[[], Answer]]
 
 @contextmanager
 def serving(routes: Routes, listeners: list[socket.socket]) -> Iterator[None]:
-    """Serve these paths on these sockets until the end of the block. The sockets are closed then."""
+    """Serve these paths on these sockets until the end of the block, which closes the sockets."""
     places = threading.BoundedSemaphore(_MOST_AT_ONCE)
     threads = [
         threading.Thread(
@@ -66,9 +66,9 @@ def serving(routes: Routes, listeners: list[socket.socket]) -> Iterator[None]:
 def unix_listener(path: Path) -> Iterator[socket.socket]:
     """Yield a socket that listens at a path, for this user only. The file is deleted at the end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        # With PostgreSQL, nothing else may have made the service's home yet.
+        # With PostgreSQL, possibly nothing else has made the service's home yet.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Left behind by a process that was killed. A living one would have been refused before, by its lock.
+        # A process that was killed has left the file. A living process would have its lock, which stops a second one.
         path.unlink(missing_ok=True)
         with short_path(path) as address:
             # Nobody may connect between the creation of the file and a change of its mode.
@@ -121,7 +121,7 @@ def _serve(connection: socket.socket, routes: Routes, places: threading.BoundedS
         at_end.callback(places.release)
         at_end.callback(connection.close)
         with suppress(OSError):
-            # It reads the request, answers and returns. Its class has no place for the routes.
+            # The handler's constructor reads the request and answers. It takes no routes, so a class has the routes.
             type("_Handler", (_Handler,), {"routes": routes})(connection, ("", 0), None)
 
 
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 (the boundary of the thread)
-            # A bug must show in the log, and must not look like a healthy answer.
+            # A bug must appear in the log, and must not look like a healthy answer.
             _log.exception("a request for the status failed", path=self.path)
             self._send(Answer(500, "text/plain; charset=utf-8", f"{error!r}\n".encode()))
 
@@ -161,4 +161,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing: a probe comes every few seconds."""
+        """Log nothing, because a probe comes every few seconds."""

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Runs(Protocol):
-    """The body of a part: it runs until it is cancelled."""
+    """The body of a part, which runs until it is cancelled."""
 
     async def __call__(self, *, task_status: TaskStatus[None]) -> None: ...
 
@@ -31,10 +31,10 @@ async def once_it_answers(
     """Repeat a query until the database answers, because a service and its database may start together.
 
     Args:
-        waits_for_mending: Whether to wait after a refusal as well. A deployment may be about to create the login, for
-            example.
+        waits_for_mending: Whether to wait after a refusal as well. For example, a deployment may be about to create
+            the login.
     Raises:
-        StoreUnavailable: The database did not answer within `patience`. This is the last error.
+        StoreUnavailable: The database did not answer within `patience`. The last error is raised.
     """
     deadline = anyio.current_time() + patience.total_seconds()
     failures = 0
@@ -63,7 +63,7 @@ async def unless_it_returns(
 
 
 def without_status(run: Callable[[], Awaitable[None]]) -> Runs:
-    """Turn a function without a start report into a part that counts as started once it is called."""
+    """Turn a function without `task_status` into a part that counts as started once the function is called."""
 
     async def running(*, task_status: TaskStatus[None]) -> None:
         task_status.started()
