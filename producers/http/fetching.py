@@ -33,7 +33,7 @@ Source: RFC 9110, section 8.8.2.2; RFC 2616, section 13.3.3, for the minute.
 
 @dataclass(frozen=True, slots=True)
 class Validators:
-    """The values by which a server recognises unchanged content; valid for one URL."""
+    """The values by which a server recognises unchanged content. They are valid for one URL."""
 
     url: str
     etag: str | None = None
@@ -118,7 +118,8 @@ class Fetcher:
                     location = response.headers.get("location")
                     if response.status_code in (301, 302, 303, 307, 308) and location:
                         following = _follow(url, location, what)
-                        # Secrets stay off after a foreign origin, also on the way back: that origin chose the URL.
+                        # After a foreign origin no secrets are sent, not even to the first origin, because the foreign
+                        # origin chose the URL.
                         may_send_secrets = may_send_secrets and origin_of(following) == origin_of(
                             url
                         )
@@ -160,7 +161,7 @@ def _last_modified(headers: Mapping[str, str]) -> str | None:
     modified = _instant(value)
     if modified is None:
         return None
-    # If the server has no clock, ours counts (RFC 9110, section 6.6.1).
+    # If the server has no clock, the clock of this machine counts (RFC 9110, section 6.6.1).
     answered = _instant(headers.get("date")) or datetime.now(UTC)
     return value if answered - modified >= _SETTLED_AFTER else None
 

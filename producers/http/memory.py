@@ -19,7 +19,7 @@ MOST_KNOWN: Final = 2 * MOST_ITEMS
 
 @dataclass(slots=True)
 class Round:
-    """One answer. Once its items and all earlier ones are settled, a later stream may begin after it."""
+    """One answer. Once its items and all earlier items are settled, a later stream may begin after this answer."""
 
     validators: Validators | None
     cursor: Any
@@ -32,7 +32,7 @@ class Delivery:
 
     Attributes:
         number: Grows with each item of a producer.
-        version: If the URL is one item: the number of its content, counted since the watching began.
+        version: For a URL that is one item, the number of its content, counted from the start of watching.
     """
 
     found: Found
@@ -50,13 +50,13 @@ class Delivery:
 class Memory:
     """Remembers the items of one URL.
 
-    Settled items are remembered by their digests, the latest `MOST_KNOWN` of them; items that have left the answers are
-    forgotten first. A forgotten item that comes again has the same idempotency key, and makes no event.
+    The digests of the latest `MOST_KNOWN` settled items are remembered. Items that have left the answers are forgotten
+    first. A forgotten item that comes again has the same idempotency key, and makes no event.
 
-    A URL that is one item (`is_document`) fires whenever its content changes, also back to an earlier content. Its
-    versions are numbered, and `incarnation` distinguishes them from the versions of an earlier stream. Each number has
-    one content. A successor has to know versions that were delivered and not settled, because their events may be
-    stored. So the state is stored before a version is delivered.
+    A URL that is one item (`is_document`) fires whenever its content changes, also back to an earlier content. The
+    versions are numbered, and each number has one content. `incarnation` distinguishes them from the versions of an
+    earlier stream. The events of a version may be stored although the version is not settled. A successor has to know
+    such versions, so the state is stored before a version is delivered.
     """
 
     source: str
@@ -64,7 +64,7 @@ class Memory:
     is_document: bool
     has_begun: bool = False
     validators: Validators | None = None
-    """The validators of the last answer that is settled together with all earlier ones; `cursor` belongs to it too."""
+    """The validators of the last answer that is settled together with all earlier answers. Its cursor is `cursor`."""
     cursor: Any = None
     incarnation: str = ""
     version: int = 0
@@ -75,7 +75,7 @@ class Memory:
     _rounds: deque[Round] = field(default_factory=deque)
     _present: frozenset[str] = frozenset()
     _latest: str | None = None
-    """The digest that was delivered last; `_latest_version` is its number."""
+    """The digest of the version that was delivered last. The version's number is `_latest_version`."""
     _latest_version: int = 0
     _is_unsure: bool = False
     """Whether a predecessor delivered the latest version, with an unknown outcome."""
@@ -132,7 +132,7 @@ class Memory:
     def take(
         self, found: Iterable[Found], validators: Validators, cursor: Any, seen_at: datetime
     ) -> list[Delivery]:
-        """Return deliveries of an answer's new items, in order; they are in flight from now on."""
+        """Return deliveries of an answer's new items, in order. The deliveries are in flight from now on."""
         found = tuple(found)
         answered = Round(validators, cursor)
         new = [self._deliver(one, answered, seen_at) for one in found if self._is_new(one)]
@@ -169,7 +169,7 @@ class Memory:
         version = None
         key = f"{self.source}/{one.digest}"
         if self.is_document:
-            # Events of this version may be stored already, so it is delivered with the same number.
+            # Events of this version may be stored already, so the version is delivered with the same number.
             if not (self._is_unsure and one.digest == self._latest):
                 self._latest_version += 1
             self._latest, self._is_unsure = one.digest, False

@@ -52,7 +52,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
 
     An HTTP server keeps no position, so the stream has a state in the store: the settled items, the cursor and the
     validators. A failed item is delivered again from memory, after growing delays and without a limit. After a restart
-    it comes again if the server still shows it.
+    the item comes again if the server still shows the item.
     """
 
     def __init__(self, polled: Polled, *, settings: HttpSettings, connection: str) -> None:
@@ -68,11 +68,11 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         self._cursor: Any = None
         self._failed: dict[Delivery, None] = {}
         self._due = 0.0
-        """When the failed items are delivered again."""
+        """The time at which the failed items are delivered again."""
         self._has_failed = anyio.Event()
         self._saved: Any = None
         self._is_ahead = False
-        """Whether a state is being stored that includes items which are not advanced yet."""
+        """Whether the state that is being stored includes items which are not advanced yet."""
         self._has_advanced = anyio.Event()
 
     def use_state(self, state: StreamState) -> None:
@@ -279,6 +279,6 @@ async def check_url(polled: Polled, *, settings: HttpSettings) -> None:
 
 
 def _source(connection: str, polled: Polled) -> str:
-    """Return the beginning of idempotency keys, which differs for each URL and way of reading, not by the interval."""
+    """Return the beginning of idempotency keys. It depends on the URL and the way of reading, not on the interval."""
     parts = [connection, polled.url, polled.items, polled.item_key]
     return "http/" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -14,7 +14,7 @@ from triggerer.errors import BrokerRefused
 from triggerer.pluginkit.matching import MISSING, Getter, compile_path
 
 MOST_ITEMS: Final = 10_000
-"""The most items in one answer: all their keys have to be remembered."""
+"""The most items in one answer, because the keys of all items have to be remembered."""
 _LONG: Final = 2.0**63
 """A JSON number of this size or more may have lost digits."""
 
@@ -35,7 +35,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The items of an answer, each once, and the cursor; None if there is none."""
+    """The items of an answer, each once, and the cursor, which may be None."""
 
     found: tuple[Found, ...]
     cursor: str | int | float | None = None
@@ -45,8 +45,9 @@ class Reader:
     """Reads the answers of one URL.
 
     Args:
-        items: The path to the list; None: the answer as a whole is the only item.
-        item_key: The path in an item to its key. If it is None or the item lacks it, the whole item is the key.
+        items: The path to the list. None: the answer as a whole is the only item.
+        item_key: The path in an item to its key. Without a path, or without a key at the path, the whole item is the
+            key.
         cursor: The path to the cursor.
     """
 
@@ -106,7 +107,8 @@ class Reader:
             return [MISSING] * len(items)
         keys = [self._get_key(None, item) for item in items]
         if any(isinstance(key, float) and abs(key) >= _LONG for key in keys):
-            # Two large keys might look equal: read them again with all digits, as text, which every store accepts.
+            # Two large keys might look equal. So they are read again with all digits, as text, which every store
+            # accepts.
             assert self._get_items is not None
             exact = [self._get_key(None, item) for item in self._get_items(None, json.loads(body))]
             keys = [

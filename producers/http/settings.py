@@ -38,8 +38,8 @@ class HttpSettings(ConnectionSettings):
     examples: ClassVar[Mapping[str, str]] = {"base_url": "https://api.example.com/v1/"}
 
     base_url: OptionalText = None
-    """The URL to which URLs without a scheme are joined. With it, `headers`, `params` and `token` go to its origin
-    only."""
+    """The URL to which URLs without a scheme are joined. If it is set, `headers`, `params` and `token` go to its
+    origin only."""
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     """Sent with each request."""
     params: dict[str, str] = field(default_factory=dict, repr=False)
@@ -47,7 +47,7 @@ class HttpSettings(ConnectionSettings):
     token: OptionalText = field(default=None, repr=False)
     """Sent as `Authorization: Bearer …`."""
     verify: Annotated[bool | str, BeforeValidator(_switch)] = True
-    """Whether the server's certificate is verified; a text is the path of a file with the authorities to trust."""
+    """Whether the server's certificate is verified. A text is the path of a file with the authorities to trust."""
     timeout_s: PositiveSeconds = 30.0
     """For one request, from connecting to the last byte of the answer, redirects included."""
     max_bytes: Positive = 16 << 20

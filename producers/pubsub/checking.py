@@ -122,7 +122,7 @@ async def _look_up(settings: PubSubSettings, subscription: str) -> tuple[Access,
 
 
 async def _try_to_consume(connection: Connection, path: str, what: str) -> None:
-    """Extend a lease that does not exist: an account that may not read is refused, and otherwise nothing happens."""
+    """Extend a lease that does not exist. This changes nothing, and an account that may not read is refused."""
     try:
         await guarded(
             connection.subscriber.modify_ack_deadline(

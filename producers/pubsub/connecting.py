@@ -128,7 +128,7 @@ class Connection:
         return self._publisher
 
     def open_blocking_modify(self) -> Any:
-        """Return the call that extends leases, for a thread, on a separate connection that `aclose` closes too."""
+        """Return the call that extends leases, for use in a thread. Its connection is separate; `aclose` closes it."""
         if self._settings.emulator_host:
             channel = grpc.insecure_channel(self._settings.emulator_host, options=self._options)
         else:
@@ -141,7 +141,7 @@ class Connection:
         return SubscriberGrpcTransport(channel=channel).modify_ack_deadline
 
     def close_blocking(self) -> None:
-        """End the thread's calls; can be called from any thread."""
+        """End the calls of the thread that extends leases. Any thread may call this."""
         if self._blocking is not None:
             self._blocking.close()
 

@@ -29,8 +29,8 @@ class DeadLetters:
     """Writes to the dead-letter topic.
 
     Args:
-        topic: The topic's full path; None: there is no dead-letter topic.
-        open_publisher: Called for the first dead letter: most streams never have one.
+        topic: The topic's full path. None: there is no dead-letter topic.
+        open_publisher: Called for the first dead letter, because most streams never have any.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class DeadLetters:
 
     @property
     def take(self) -> bool:
-        """Whether there is a dead-letter topic that has not refused a message recently."""
+        """Return whether there is a dead-letter topic that has not refused a message recently."""
         return self.topic is not None and not self._refused.has(self.topic)
 
     async def write(self, message: BrokerMessage, evidence: Mapping[str, object]) -> None:
@@ -83,7 +83,7 @@ class DeadLetters:
 
 
 def _attributes(message: BrokerMessage, evidence: Mapping[str, object]) -> dict[str, str]:
-    """Return the message's attributes, and ours as far as there is room, the most important first."""
+    """Return the message's attributes, and the project's own as far as there is room, the most important first."""
     attributes = {
         name: value if isinstance(value, str) else value.decode("utf-8", "replace")
         for name, value in message.attributes.items()

@@ -1,4 +1,4 @@
-"""Translates the SDK's errors into the project's; every call into the SDK is awaited through `guarded`."""
+"""Translates the SDK's errors into the project's errors. Every call into the SDK is awaited through `guarded`."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def translate(error: BaseException, what: str) -> BrokerError:
 
 
 async def guarded(call: Awaitable[T], what: str) -> T:
-    """Await a call into the SDK and translate its errors; see `triggerer.pluginkit.guarding`."""
+    """Await a call into the SDK and translate its errors, as `triggerer.pluginkit.guarding` describes."""
     return await guarding.guarded(call, what, translate=translate, catch=_SDK_ERRORS)
 
 
 def failed_ids(error: BaseException) -> Mapping[str, str]:
-    """Return by ack id why an exactly-once subscription refused it: `TRANSIENT_…` or `PERMANENT_…`.
+    """Return, by ack id, why an exactly-once subscription refused the id: `TRANSIENT_…` or `PERMANENT_…`.
 
-    Empty if the error names no ids: then it applies to the whole request.
+    The result is empty if the error applies to the whole request.
     """
     response: Any = error.response if isinstance(error, GoogleAPICallError) else error
     read = getattr(response, "trailing_metadata", None)

@@ -1,8 +1,9 @@
 """The messages in flight: received, and neither acknowledged nor given back. Synchronous, no I/O, no clock.
 
 Messages of an ordering key form a lane. A failed message is given back after a delay, and the service delivers the key
-again from there. The later messages of its lane wait here until the failed one has come again. If they were given back
-too, each would count as a failed delivery, and a dead-letter policy would remove good messages with the bad one.
+again from that message on. The later messages of the lane wait here until the failed message has come again. If the
+later messages were given back too, each would count as a failed delivery, and a dead-letter policy would remove good
+messages with the bad one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Final
 from producers.pubsub.message import GONE, OPEN, READY, Delivery, State
 
 COMES_AGAIN_WITHIN_S: Final = 5.0
-"""How long a lane waits for its failed message, which never comes if the service has dead-lettered it."""
+"""How long a lane waits for its failed message. A message that the service has dead-lettered never comes."""
 SHORTEST_DELAY_S: Final = 1.0
-"""The shortest delay, also if more messages fail than may be delayed."""
+"""The shortest delay, even if more messages fail than may be delayed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +42,7 @@ class _Lane:
     """The id of the failed message, which has to come again before the lane continues."""
     awaited_until: float = 0.0
     early: dict[Delivery, None] = field(default_factory=dict)
-    """The messages that wait for it, in order."""
+    """The messages that wait for the awaited message, in order."""
 
     @property
     def is_empty(self) -> bool:
@@ -51,8 +52,9 @@ class _Lane:
 class InFlight:
     """The messages of one stream.
 
-    The service counts delayed messages against the stream's bounds too. Enough of them would keep all others out. So if
-    delayed messages use half of a bound, the stream must be opened again with larger bounds; see `wants_room`.
+    The service counts delayed messages against the stream's bounds too, and enough delayed messages would keep all
+    others out. So once delayed messages use half of a bound, `wants_room` is true, and the stream must be opened again
+    with larger bounds.
 
     Args:
         max_messages: The most messages in flight that are not delayed.
@@ -65,7 +67,7 @@ class InFlight:
         self._max_bytes = max_bytes
         self._max_delayed = max_delayed
         self._extra = 0
-        """The open stream's extra room for delayed messages."""
+        """How many more messages the open stream may have in flight, because some are delayed."""
         self._extra_bytes = 0
         self._by_message: dict[str, Delivery] = {}
         self._lanes: dict[str, _Lane] = {}
@@ -89,7 +91,7 @@ class InFlight:
 
     @property
     def is_full(self) -> bool:
-        """Whether a bound is reached: receive nothing more."""
+        """Whether a bound is reached, so that nothing more may be received."""
         return (
             len(self._by_message) >= self._max_messages + self._extra
             or self._bytes - self._delayed_bytes >= self._max_bytes
@@ -157,7 +159,7 @@ class InFlight:
         self._count_delayed(delivery, 1)
 
     def _go_on(self, lane: _Lane, deliveries: list[Delivery]) -> None:
-        """Continue a lane with `deliveries` and then the early ones: the awaited message came, or will not come."""
+        """Continue a lane, whose awaited message came or will not come, with `deliveries` and then the early ones."""
         del self._waiting[lane.key]
         lane.awaited = None
         for delivery in lane.early:
@@ -254,7 +256,7 @@ class InFlight:
     def repeat(self, delivery: Delivery) -> bool:
         """Yield a message again, with the later messages of its lane, without telling the service.
 
-        Returns: False if the lane waits for another message: then nothing is repeated.
+        Returns: False if the lane waits for another message, so that nothing is repeated.
         """
         if not delivery.key:
             self._make_ready(self._renew(delivery))
@@ -273,7 +275,7 @@ class InFlight:
         return True
 
     def _renew(self, delivery: Delivery) -> Delivery:
-        """Replace a delivery by a new one; outcomes of the old one are ignored."""
+        """Replace a delivery by a new delivery. Outcomes of the old delivery are ignored."""
         again = replace(delivery)
         delivery.state = State.GONE
         self._by_message[again.message_id] = again

@@ -13,11 +13,11 @@ from threading import Lock
 from typing import Final
 
 LONGEST_DEADLINE_S: Final = 600
-"""The longest that the service grants at once."""
+"""The longest lease that the service grants at once."""
 _RENEW_AT: Final = 0.5
-"""The part of a lease after which it is extended: early enough for several attempts."""
+"""The part of a lease after which the lease is extended, early enough for several attempts."""
 _JITTER: Final = 0.1
-"""Leases that began together are extended at slightly different times, up to this part of the deadline apart."""
+"""Leases that began together are extended at different times, up to this part of the deadline apart."""
 _TOGETHER: Final = 0.05
 """Leases that fall due within this part of the deadline are extended in one request."""
 _SAMPLES: Final = 10_000
@@ -59,7 +59,7 @@ class Due:
 
 
 class LeaseTimes:
-    """Counts how long messages were leased, in whole seconds; older ones count less."""
+    """Counts how long messages were leased, in whole seconds. Older messages count less."""
 
     def __init__(self) -> None:
         self._counts = [0] * (LONGEST_DEADLINE_S + 1)
@@ -86,11 +86,11 @@ class LeaseTimes:
 class Leases:
     """The leases of one stream.
 
-    A lease ends when it is released, when it was extended up to `max_extension_s`, or when the service refuses to
-    extend it. Instants are seconds of any monotonic clock, always the same one.
+    A lease ends when it is released, when it was extended up to `max_extension_s`, or when the service refuses an
+    extension. Instants are seconds of any monotonic clock, always of the same clock.
 
     Args:
-        fixed_deadline_s: How long a lease lasts; None: `deadline_s` follows the recorded lease times.
+        fixed_deadline_s: How long a lease lasts. None: `deadline_s` follows the recorded lease times.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ _FILE: Final = TypeAdapter(ParsedFile)
 
 
 def read_answer(document: object) -> Accepted | Begun | Answer:
-    """Return an answer, whose file is not checked yet.
+    """Return an answer. Its file is not checked yet; see `file_in`.
 
     Raises:
         MalformedFrame: The parser never sends such an answer.
@@ -51,7 +51,7 @@ def read_answer(document: object) -> Accepted | Begun | Answer:
 
 
 def file_in(answer: Answer) -> ParsedFile:
-    """Return the file's definitions, or a broken file if they are malformed."""
+    """Return the file's definitions, or a broken file if the definitions are malformed."""
     path = answer["path"]
     try:
         parsed = _FILE.validate_python(answer["file"])

@@ -64,7 +64,7 @@ async def parse_once(
 ) -> ParsedFolder:
     """Read every file with a parser of its own.
 
-    Nothing that a file does raises an error here. `errors` has first the unreadable files, then the errors by file.
+    Nothing that a file does raises an error here. `errors` has the unreadable files first, then the errors by file.
 
     Args:
         pools: The names in `[pools]`. A task that uses another pool is an error. None: a task may use any pool.

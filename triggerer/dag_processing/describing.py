@@ -291,8 +291,8 @@ def _watcher(
     digest = trigger_digest(classpath, kwargs, watcher.guarantee)
     identity = None
     if key is None and has_bookmark(kind):
-        # Each watcher has a bookmark of its own, so two watchers never share a trigger. The stream's identity is the
-        # watcher's, not the arguments': after a change of arguments, the same instance still owns the stream.
+        # Each watcher has a bookmark of its own, so two watchers never share a trigger. The watcher identifies the
+        # stream, not the arguments. So the same instance still owns the stream after a change of arguments.
         name = again.describe_stream() or classpath
         identity = stream_digest(("watcher", asset.name, asset.uri, watcher.name))
         digest = trigger_digest(classpath, kwargs, watcher.guarantee, watcher=identity)

@@ -56,7 +56,7 @@ class _Fork:
     result_fd: int
     output_fd: int
     lifeline: int
-    """The writing end of its pipe for `die_with_writer`."""
+    """The writing end of the fork's pipe for `die_with_writer`."""
     started: float
     timeout_s: float
     deadline: float
@@ -170,7 +170,7 @@ class ForkPool:
 def _start(
     path: str, function: Callable[[str], Any], timeout_s: float, not_its: Sequence[int]
 ) -> _Fork:
-    """Start a fork. `not_its` are descriptors that it must not have, such as the lifelines of other forks."""
+    """Start a fork. `not_its` are descriptors that the fork must not have, such as the lifelines of other forks."""
     result_fd, result_in = os.pipe()
     output_fd, output_in = os.pipe()
     lifeline_out, lifeline = os.pipe()
@@ -292,7 +292,7 @@ def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
 
 
 def _kill(fork: _Fork) -> None:
-    # The fork makes its group itself, perhaps not yet.
+    # The fork makes its group itself, and may not have made it yet.
     with suppress(ProcessLookupError):
         os.killpg(fork.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):

@@ -2,7 +2,7 @@
 
 A process that leaves its group (`setsid`) is not killed with the group. A process whose parent has ended (a double
 fork) becomes a child of process 1, unless an ancestor has asked the kernel for such children. The parser and its forks
-ask. So such a process belongs to the fork while the fork runs, and to the parser afterwards.
+ask the kernel. So such a process is a child of the fork while the fork runs, and of the parser afterwards.
 """
 
 from __future__ import annotations

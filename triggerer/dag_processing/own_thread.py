@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 class OwnThread:
-    """Makes one call at a time, in a thread of its own: a file system that hangs must not use up shared threads."""
+    """Makes one call at a time in a thread of its own, because a hanging file system must not use up shared threads."""
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)
 
     async def call(self, function: Callable[..., T], *arguments: object) -> T:
-        """Return the function's result, as soon as a thread is available. The function must not raise RuntimeError.
+        """Call the function once a thread is available, and return its result. It must not raise RuntimeError.
 
         Cancellation: The call continues, and nobody waits for it.
         """

@@ -27,9 +27,9 @@ _log = structlog.get_logger(__name__)
 
 _CLOSE_TIMEOUT_S: Final = 2.0
 _SILENCE_S: Final = 10.0
-"""How much longer than the file timeout a busy parser may be silent."""
+"""A busy parser may be silent for the file timeout and this time."""
 _LOOKS: Final = 8
-"""The number of checks that must find it silent. A clock alone cannot tell: the service may have been stopped."""
+"""The number of checks that must find the parser silent. A clock alone would count time of a stopped service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class ParserProcess:
             await process.aclose(grace_s=_CLOSE_TIMEOUT_S)
 
     def _bury(self, process: ChildProcess) -> None:
-        """Give the files that this parser had not begun to read to the next one."""
+        """Give the next parser the files that this parser had not begun to read."""
         # The parser runs no users' code itself. The kernel, an operator, or the code of a file has killed it.
         reading, self._begun, self._offered = list(self._begun), {}, frozenset()
         code = process.returncode
@@ -212,7 +212,7 @@ class ParserProcess:
             try:
                 await channel.send({"parse": paths})
             except ChannelClosed:
-                return  # `_listen` notices it too, and `run` sends all files again
+                return  # `_listen` notices a closed channel too, and `run` sends all files again
 
     async def _listen(self, channel: Channel, accepted: anyio.Semaphore) -> None:
         while self._unanswered or not self._is_on_demand:

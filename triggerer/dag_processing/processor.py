@@ -43,11 +43,11 @@ _RETRY_S: Final = 5.0
 
 
 class DagProcessor:
-    """Reads DAG files when they change, and stores their definitions. One per database.
+    """Reads DAG files when they change, and stores their definitions. A database has one DAG processor.
 
-    Stored definitions stay, with an error, while their file is broken, or while its folder is gone or unreadable. They
-    also stay for a while when the file is missing. A file that defines less than before may be half-written, so its
-    definitions stay until it has been unchanged for two seconds. Nothing is written if nothing changed.
+    Stored definitions stay, with an error, while their file is broken, or while its folder is gone or unreadable. The
+    definitions of a missing file stay for `removal_grace`. A file that defines less than before may be half-written,
+    so its definitions stay until the file has been unchanged for two seconds. Nothing is written if nothing changed.
 
     Args:
         wakeups: Unused, because the transaction that writes a change announces it.
@@ -56,7 +56,8 @@ class DagProcessor:
         pools: The names in `[pools]`. A file whose task uses another pool is broken. None: a task may use any pool.
         file_timeout: A file that takes longer to import is stopped and shown as broken. A new stream stays closed until
             all files have been read, but at most for this time.
-        removal_grace: A file that is missing for this time counts as deleted. Before, somebody may be replacing it.
+        removal_grace: A file that is missing for this time counts as deleted. A deployment may need it to replace a
+            file.
     """
 
     def __init__(
@@ -83,20 +84,20 @@ class DagProcessor:
         self._parser = Parsers(settings, self._take)
         self._watch = FolderWatch(self._folder, self._look_soon, interval_s=self._interval_s)
         self._seen = Scanned({})
-        """The files of the folder. A part that is out of sight keeps the files that it had before."""
+        """The files of the folder. For a part that is out of sight, these are the files of the scan before."""
         self._parsed: dict[str, ParsedFile] = {}
         self._reread: set[str] = set()
         """The files that were read after the last write."""
         self._patience_s = self._interval_s
         """The time until the next scan while a part of the folder is out of sight."""
         self._is_dirty = False
-        """True if the store lacks some result."""
+        """True if some result is not stored yet."""
         self._vanished: dict[str, float] = {}
         """Files that vanished before they were read and stored, and the time until which they may come back."""
         self._gone_at: dict[str, float] = {}
-        """When each missing file was first missed, until the file counts as deleted."""
+        """By missing file that does not count as deleted yet: when the file was first missed."""
         self._changing: dict[str, float] = {}
-        """Files that have just changed, or that import one, and the time until which they may be half-written."""
+        """Files that have just changed or import such a file, and the time until which they may be half-written."""
         self._withheld: set[str] = set()
         """The changing files that define less than before. The store keeps their definitions."""
         self._writing: frozenset[str] = frozenset()
@@ -147,7 +148,7 @@ class DagProcessor:
             self._reread.add(parsed.path)
             self._has_news()
             if parsed.is_broken:
-                # The file may have vanished before it was read. A scan finds out.
+                # The file may have vanished before it was read. The next scan tells.
                 self._look_soon()
         self._open_streams()
 
@@ -171,7 +172,7 @@ class DagProcessor:
         )
 
     def _open_streams(self) -> None:
-        """Write if the work that has just ended was all that new streams waited for."""
+        """Write the definitions once no file is being read. New streams wait for that write."""
         if self._has_closed and not self._is_reading:
             self._has_news()
 
@@ -210,7 +211,7 @@ class DagProcessor:
         self._open_streams()
 
     def _record_changes(self, changed: set[str], scan_started: float) -> None:
-        """Record which files have just changed, and which ones have been unchanged for long enough."""
+        """Record the files that have just changed, and forget the files that have been unchanged for long enough."""
         stable = {path for path, until in self._changing.items() if until <= scan_started}
         for path in stable:
             del self._changing[path]
@@ -266,7 +267,7 @@ class DagProcessor:
         self._is_dirty = False
         async with self._database.transaction() as session:
             incumbents = await read_incumbents(session)
-            # No await here: the files and the question whether files are being read must agree.
+            # No await until both are known: the files, and whether files are being read. The two must agree.
             files = self._files(incumbents)
             reading = Reading(self._is_reading, not self._has_stored, self._file_timeout)
             self._writing = frozenset(

@@ -20,7 +20,7 @@ from triggerer.streams.supervision.promised_guarantee import promise_of, too_wea
 
 @dataclass(frozen=True, slots=True)
 class CheckedPromise:
-    """A watcher and its guarantee; None: it is unknown, and `errors` or `check_sources` says why."""
+    """A watcher and its guarantee. None: the guarantee is unknown, and `errors` or `check_sources` says why."""
 
     watcher: ParsedWatcher
     promise: Promise | None
