@@ -26,7 +26,7 @@ from airflow_client.client.models import (
     TriggerDAGRunPostBody,
 )
 
-from tests.services.sample_service import SampleService, open_sample_service
+from tests.services.sample_service import TICKS, SampleService, open_sample_service
 from tests.services.tcp_proxy import open_tcp_proxy
 
 pytestmark = pytest.mark.full
@@ -206,6 +206,49 @@ def test_connections_that_send_nothing_and_readers_that_are_slow_keep_nobody_wai
     finally:
         for one in (*silent, slow):
             one.close()
+
+
+@pytest.mark.soak
+def test_ten_thousand_silent_connections_are_gone_after_fifteen_seconds(tmp_path: Path) -> None:
+    dags = {"ticks.py": TICKS}
+    settings = "rate_limit = 10000\n[metrics]\nport = 19120\n"
+    with open_sample_service(tmp_path, dags=dags, settings=settings) as service:
+        silent: list[socket.socket] = []
+        port = int(service.address.rpartition(":")[2])
+        try:
+            with service.client() as client:
+                before = newest_tick(client)
+                silent += [
+                    socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(10_000)
+                ]
+                assert api_process(service).num_fds() < 1_200
+                assert httpx.get("http://127.0.0.1:19120/livez").status_code == 200
+                began = time.monotonic()
+                while answers_late(service):
+                    assert time.monotonic() - began < 30
+                # The stream ticks each second, whatever the API does.
+                after = newest_tick(client)
+        finally:
+            for one in silent:
+                one.close()
+    assert after["n"] > before["n"]
+    assert "Traceback" not in (tmp_path / "service.log").read_text()
+
+
+def newest_tick(client: httpx.Client) -> dict[str, int]:
+    """Return the newest event of the ticking stream."""
+    found = client.get(f"{V1}/assets/events", params={"asset": "ticks", "limit": 1}).json()["items"]
+    extra: dict[str, int] = found[0]["extra"] if found else {"n": 0}
+    return extra
+
+
+def answers_late(service: SampleService) -> bool:
+    """Ask once by a new connection; return whether the API had no room for it."""
+    try:
+        with service.client() as client:
+            return client.get(f"{V1}/overview", timeout=5).status_code != 200
+    except httpx.HTTPError:
+        return True
 
 
 def test_a_taken_port_is_an_ordinary_error(service: SampleService, tmp_path: Path) -> None:
