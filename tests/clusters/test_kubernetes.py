@@ -217,6 +217,19 @@ def test_a_refused_token_is_one_sentence(
     assert launches[-1].state is AttemptState.UNKNOWN
 
 
+def test_a_token_that_is_renewed_is_read_again(kubernetes: Kubernetes, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("expired")
+    conf = _conf(kubernetes, tmp_path)
+    authenticate = "spark.kubernetes.authenticate.submission"
+    del conf[f"{authenticate}.oauthToken"]
+    conf[f"{authenticate}.oauthTokenFile"] = str(token)
+    launcher = KubernetesLauncher(SparkSettings(master=f"k8s://{kubernetes.url}", conf=conf))
+    assert isinstance(launcher.find("t"), Unknown)
+    token.write_text(f"{TOKEN}\n")
+    assert launcher.find("t") == Absent()
+
+
 def test_an_absent_server_is_one_sentence(kubernetes: Kubernetes, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     url = f"https://localhost:{port}"

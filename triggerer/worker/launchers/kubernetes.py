@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import ssl
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,7 +51,7 @@ class KubernetesLauncher:
         self._namespace = conf.get("spark.kubernetes.namespace", "default")
         address = master_of(settings).removeprefix("k8s://").rstrip("/")
         address = address if "://" in address else f"https://{address}"
-        self._api = HttpPlace(address, _headers(conf), _tls(address, conf))
+        self._api = HttpPlace(address, partial(_headers, conf), _tls(address, conf))
         self.place: str | None = f"{address}/{self._namespace}"
 
     def launch(self, intent: Intent) -> Handle:

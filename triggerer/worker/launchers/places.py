@@ -6,7 +6,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
 from urllib.error import HTTPError
@@ -37,7 +37,8 @@ class HttpPlace:
     """A cluster's API that speaks JSON over HTTP."""
 
     address: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Callable[[], Mapping[str, str]] = dict
+    """Called for each request, because a token may be renewed while a launch is followed."""
     tls: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
@@ -60,7 +61,7 @@ class HttpPlace:
         """
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self.address}{path}", data, method=method)
-        for name, value in {"Accept": "application/json", **self.headers}.items():
+        for name, value in {"Accept": "application/json", **self.headers()}.items():
             request.add_header(name, value)
         if data is not None:
             request.add_header("Content-Type", "application/json")
