@@ -136,9 +136,10 @@ def _sighting(tag: str, pod: Mapping[str, Any]) -> Sighting:
 def _reason(status: Mapping[str, Any]) -> str | None:
     for container in status.get("containerStatuses") or []:
         ended = (container.get("state") or {}).get("terminated")
-        if ended:
+        # A container beside the driver may have ended well.
+        if ended and ended.get("exitCode"):
             said = ended.get("message") or ended.get("reason") or "no reason"
-            return f"exit code {ended.get('exitCode')}: {said}"
+            return f"exit code {ended['exitCode']}: {said}"
     return status.get("message") or status.get("reason")
 
 

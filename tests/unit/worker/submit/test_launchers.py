@@ -194,8 +194,9 @@ def test_the_pods_phase_is_the_truth() -> None:
         assert _progress(launcher.find(TAG)) == "waits: 0/2 nodes: Insufficient cpu"
         api.set("Running")
         assert _progress(launcher.find(TAG)) == "running"
+        beside = {"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
         ended = {"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
-        api.set("Failed", containerStatuses=[ended])
+        api.set("Failed", containerStatuses=[beside, ended])
         failed = launcher.find(TAG)
         assert isinstance(failed, Ended)
         assert (failed.state, failed.reason) == (AttemptState.FAILED, "exit code 137: OOMKilled")
