@@ -47,7 +47,7 @@ def service(
     cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Standalone]:
     folder = tmp_path_factory.mktemp("home")
-    jar = folder / "steps.jar"
+    jar = folder / "two steps.jar"
     try:
         compile_jar(
             APPLICATIONS / "Steps.java",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.domain.attempt_states import AttemptState
@@ -92,9 +93,13 @@ class StandaloneLauncher:
                 "a standalone cluster cannot look into a jar for its main class",
                 hint="set main_class",
             )
+        application = submission.application
+        if application.startswith("/"):
+            # Spark takes it for a URL, in which a space would be an error.
+            application = Path(application).as_uri()
         request = {
             "action": "CreateSubmissionRequest",
-            "appResource": submission.application,
+            "appResource": application,
             "mainClass": submission.main_class,
             "appArgs": list(submission.arguments),
             "clientSparkVersion": version("pyspark"),
@@ -107,7 +112,7 @@ class StandaloneLauncher:
                 # If the master restarted the driver, the run would have a second attempt.
                 "spark.driver.supervise": "false",
                 "spark.jars": ",".join(
-                    filter(None, (submission.conf.get("spark.jars"), submission.application))
+                    filter(None, (submission.conf.get("spark.jars"), application))
                 ),
             },
         }
