@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import psutil
 import pytest
@@ -15,7 +15,7 @@ from tests.acceptance.standalone import Standalone
 from tests.clusters.scene import APPLICATIONS, Scene, serving_application
 from tests.services.availability import skip_or_fail
 from tests.services.java_compiler import compile_jar
-from tests.services.process import Daemon, ServiceUnavailable
+from tests.services.process import Daemon, ServiceUnavailable, is_alive
 from tests.services.spark_cluster import SparkCluster, open_spark_cluster
 from triggerer.config import SparkSettings
 from triggerer.domain.attempt_states import AttemptState
@@ -31,6 +31,7 @@ _CONF: Final = {
     # The address of this machine, which is wrong for drivers elsewhere.
     "spark.driver.host": "192.0.2.1",
 }
+_DRIVER: Final = "org.apache.spark.deploy.worker.DriverWrapper"
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +185,7 @@ def test_the_death_of_the_drivers_worker_is_the_runs_error(
     os.kill(worker.pid, signal.SIGKILL)
     run = scene.until_state("failed")
     assert "failed: the worker of its driver was lost" in run["error"]
-    scene.until(lambda: not driver.is_running(), "the driver has ended", within_s=20)
+    scene.until(lambda: not is_alive(driver), "the driver has ended", within_s=20)
     scene.until(scene.works_no_longer, "the executors have ended", within_s=20)
     worker.kill()
 
@@ -242,11 +243,12 @@ def test_a_master_that_has_forgotten_its_drivers_leaves_the_run_in_doubt(
 
 def _driver_of(cluster: SparkCluster) -> tuple[Daemon, psutil.Process]:
     """Return the worker that runs the only driver, and the driver's process."""
-    found: list[tuple[Daemon, Any]] = [
+    found = [
         (worker, child)
         for worker in (cluster.daemon, *cluster.others)
         for child in psutil.Process(worker.pid).children()
-        if "org.apache.spark.deploy.worker.DriverWrapper" in child.cmdline()
+        # Its other children are executors, and what has ended.
+        if is_alive(child) and _DRIVER in child.cmdline()
     ]
     (one,) = found
     return one

@@ -82,6 +82,8 @@ class Yarn:
             "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": 100,
             "yarn.nodemanager.delete.debug-delay-sec": 600,
             "yarn.scheduler.minimum-allocation-mb": 128,
+            "yarn.scheduler.capacity.root.queues": "default",
+            "yarn.scheduler.capacity.root.default.capacity": 100,
             "yarn.scheduler.capacity.maximum-am-resource-percent": 1.0,
         }
         classpath = f"{jars}/*:{installation.spark_home}/jars/*"

@@ -14,8 +14,14 @@ public final class MiniYarn {
             conf.set(parts[0], parts[1]);
         }
         MiniYARNCluster cluster = new MiniYARNCluster("yarn", 1, 1, 1);
-        cluster.init(conf);
-        cluster.start();
+        try {
+            cluster.init(conf);
+            cluster.start();
+        } catch (RuntimeException error) {
+            error.printStackTrace();
+            // Its threads would keep the process alive.
+            System.exit(1);
+        }
         Path draft = Path.of(arguments[0] + ".draft");
         try (OutputStream out = Files.newOutputStream(draft)) {
             cluster.getConfig().writeXml(out);
