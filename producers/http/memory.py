@@ -99,8 +99,8 @@ class Memory:
             if (delivered := state.get("delivered")) is not None:
                 memory._latest_version, memory._latest = delivered
                 memory._is_unsure = True
-                # The validators belong to an earlier content. An answer "unchanged" would mean that content, without a
-                # body.
+                # The validators belong to an earlier content. If the server still has that content, it would answer
+                # "unchanged" without a body, and the content could not be delivered.
                 memory.validators = None
         if not memory.incarnation:
             memory.incarnation = uuid.uuid4().hex[:12]

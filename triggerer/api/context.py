@@ -148,20 +148,20 @@ class ApiContext:
         return self._oidc
 
     def refuse_followers(self, most: int) -> None:
-        """Refuse a further stream of answers, before the answer begins.
+        """Refuse a further client that follows a stream of answers, before the answer begins.
 
         Raises:
-            ServerBusy: There are `most` streams already.
+            ServerBusy: `most` clients follow a stream already.
         """
         if self._followers >= most:
             raise ServerBusy(f"{most} streams are open already", hint="close another page")
 
     @contextmanager
     def following(self, most: int) -> Iterator[None]:
-        """Count a stream of answers during the block.
+        """Count a client that follows a stream of answers during the block.
 
         Raises:
-            ServerBusy: There are `most` streams already.
+            ServerBusy: `most` clients follow a stream already.
         """
         self.refuse_followers(most)
         self._followers += 1

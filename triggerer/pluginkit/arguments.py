@@ -48,7 +48,7 @@ def texts_argument(value: Any, what: str, *, each: str) -> list[str]:
 
     Args:
         what: The argument, in the plural: "topics".
-        each: One of them, with its article: "a topic".
+        each: One text of the list, with its article: "a topic".
     Raises:
         DagError: The list is empty, or a value is empty or no text.
     """
@@ -80,7 +80,7 @@ def describe_source(kind: str, name: str, *notes: str, connection: str) -> str:
     """Return a stream's name for people: `kafka orders (group billing, connection eu)`.
 
     Args:
-        kind: The source's kind, which is also the id of its default connection. The name leaves that id out.
+        kind: The source's kind, which is also the id of its default connection. The stream's name leaves that id out.
     """
     told = [*notes, *([] if connection == kind else [f"connection {connection}"])]
     return f"{kind} {name} ({', '.join(told)})" if told else f"{kind} {name}"

@@ -1,4 +1,4 @@
-"""Growing delays with full jitter, for plugins: the service's own."""
+"""Growing delays with full jitter, which plugins and the service use."""
 
 from triggerer.backoff import Backoff, is_worth_a_line, retry
 

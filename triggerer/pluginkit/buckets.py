@@ -50,7 +50,7 @@ def _are_no_folders(found: Iterable[_Object]) -> list[_Object]:
 def read_s3(message: BrokerMessage) -> list[_Object]:
     """Read S3's event notifications: from the bucket, through a topic of SNS, or from EventBridge.
 
-    Keys are form-encoded in the first two, and are not in the third.
+    Keys are form-encoded, except in events from EventBridge.
 
     Raises:
         ValueError: The message is no notification of S3.
@@ -140,8 +140,8 @@ def _gcs_object(bucket: Any, key: Any, found: Mapping[str, Any], time: str | Non
 
 
 _BLOB_CREATED: Final = "Microsoft.Storage.BlobCreated"
-# Sent only with a hierarchical namespace, where programs write a file under another name first and then rename it.
-# Without one, and in the other two clouds, a rename is a copy, which is reported as a created object.
+# Sent only for a container with a hierarchical namespace, where programs write a file under another name first and then
+# rename the file. Elsewhere, and in the other two clouds, a rename is a copy, which is reported as a created object.
 _BLOB_RENAMED: Final = "Microsoft.Storage.BlobRenamed"
 # The object exists and is empty. Its content follows, and another event comes at the end (FlushWithClose, SftpCommit).
 _NOT_YET_WRITTEN: Final = frozenset({"CreateFile", "SftpCreate"})
@@ -149,7 +149,7 @@ _SUBJECT: Final = "/blobServices/default/containers/"
 
 
 def read_eventgrid(message: BrokerMessage) -> list[_Object]:
-    """Read Event Grid's events of Blob Storage, in its own schema or as CloudEvents of either mode, one or a list.
+    """Read one or several events of Blob Storage, in Event Grid's own schema or as CloudEvents of either mode.
 
     Raises:
         ValueError: The message is no event of Event Grid.

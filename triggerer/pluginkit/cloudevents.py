@@ -13,7 +13,7 @@ from typing import Any, Final
 from triggerer.abc import BrokerMessage
 from triggerer.pluginkit.texts import strict_text_of, text_of
 
-# Kafka's, AMQP's (two forms) and HTTP's and Pub/Sub's prefixes of an attribute's name.
+# The prefixes of an attribute's name in Kafka, in AMQP (two forms), and in HTTP and Pub/Sub.
 _PREFIXED: Final = re.compile(r"(?:ce_|ce-|cloudEvents[:_])([a-z0-9]+)\Z", re.IGNORECASE)
 _REQUIRED: Final = ("id", "source", "specversion", "type")
 _CONTENT_TYPES: Final = ("content-type", "contenttype", "content_type")

@@ -42,8 +42,8 @@ PositiveSeconds = Annotated[float, Field(gt=0)]
 class ConnectionSettings:
     """`[connections.<id>]`. A subclass is a dataclass (frozen, slots, kw_only); each field is a key.
 
-    A secret is a field with `field(repr=False)`; errors do not show its value. Secrets written as `env:NAME` or
-    `file:PATH` are resolved before.
+    A secret is a field with `field(repr=False)`. Errors do not show its value. References to secrets (`env:NAME` or
+    `file:PATH`) are resolved before the check.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}
@@ -51,7 +51,7 @@ class ConnectionSettings:
     examples: ClassVar[Mapping[str, str]] = {}
     """Example values for errors about missing keys."""
     optional: ClassVar[str | None] = None
-    """The connection whose section may be left out: all keys then have their defaults. None: no section may."""
+    """The connection whose section may be left out, so that all keys have their defaults. None: there is none."""
 
     @classmethod
     def load(cls, connection: str) -> Self:
@@ -83,7 +83,8 @@ class ConnectionSettings:
         }
         for key in values:
             if key not in known:
-                # A section with many keys names the nearest one, however far it is: the list would fill the screen.
+                # For a section with many keys the message names the nearest key, however far it is, because a list of
+                # the keys would fill the screen.
                 closest = f"the nearest key is {nearest(key, known, cutoff=0)!r}"
                 raise ConfigurationError(
                     f"unknown key {key!r} in {where}", hint=hint(key, known) or closest
@@ -138,9 +139,9 @@ class DeliverySettings(ConnectionSettings):
     """The keys of the delivery policy, which all brokers share; see `triggerer.pluginkit.delivery`."""
 
     max_deliveries: OptionalLimit = 10
-    """The failed deliveries after which a message is dead-lettered; 0 or None: it is redelivered for ever."""
+    """The failed deliveries after which a message is dead-lettered. 0 or None: the message is redelivered for ever."""
     redelivery_delay_s: float = 0.5
-    """The first redelivery comes after at most this long; each further one after up to twice as long."""
+    """The longest delay of a message's first redelivery. It doubles with each further redelivery."""
     redelivery_delay_max_s: float = 60.0
 
     def delivery_policy(self) -> DeliveryPolicy:

@@ -75,7 +75,7 @@ def find_decoding(name: Any, *, registry_of: str | None = None) -> Decoding:
     """Return the decoding of a name.
 
     Args:
-        registry_of: The connection that may name a schema registry; None: this broker has none.
+        registry_of: The connection that may name a schema registry. None: the broker supports no registry.
     Raises:
         DagError: The name is unknown, or not supported for this broker.
     """

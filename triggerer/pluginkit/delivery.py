@@ -22,7 +22,7 @@ class Judgement(Enum):
     FAIL = "fail"
     """The message must be delivered again."""
     REJECT = "reject"
-    """The message can never be processed: it is dead-lettered if the broker can, and skipped otherwise."""
+    """The message can never be processed. It is dead-lettered if the broker can do so, and skipped otherwise."""
 
 
 def judge(outcome: AdvanceOutcome) -> Judgement:
@@ -37,7 +37,7 @@ def judge(outcome: AdvanceOutcome) -> Judgement:
 
 
 class RecentRefusals:
-    """Remembers dead-letter places that have refused a message: they are avoided for a minute."""
+    """Remembers dead-letter places that have refused a message. Such a place is avoided for a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -59,8 +59,7 @@ class DeliveryPolicy:
 
     Attributes:
         max_deliveries: The failed deliveries after which a message is dead-lettered; None: no limit.
-        redelivery_delay_s: The first redelivery comes after at most this long; each further one after up to twice as
-            long.
+        redelivery_delay_s: The longest delay of a message's first redelivery. It doubles with each further redelivery.
         redelivery_delay_max_s: The longest delay.
     """
 

@@ -38,7 +38,7 @@ def load_message(data: bytes) -> BrokerMessage:
     """Return the message that was dumped.
 
     Raises:
-        ValueError: `dump_message` did not write these bytes, or a later version did, or they are incomplete.
+        ValueError: The bytes are incomplete, or come from a later version or not from `dump_message` at all.
     """
     line, end, rest = data.partition(b"\n")
     try:

@@ -1,9 +1,9 @@
 """Conditions in CEL, the Common Expression Language, for cases beyond `match`.
 
-`match` stays the first choice: its equalities are looked up for all watchers of a stream at once, it takes less than a
-microsecond, and needs no package. An expression can say "or", calculate, compare fields with one another and search
-lists; it takes some 20 µs for each message. CEL was chosen because its programs always end and have no side effects,
-cloud brokers use it in their own filters, and the implementation is compiled.
+`match` stays the first choice. Its equalities are looked up for all watchers of a stream at once, in less than a
+microsecond, and it needs no package. An expression can say "or", calculate, compare fields with one another and search
+lists, and takes some 20 µs for each message. CEL was chosen because its programs always end and have no side effects,
+because cloud brokers use it in their own filters, and because the implementation is compiled.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def compile_expression(
 ) -> Callable[[Any, Any], bool]:
     """Return a function that tests whether an expression holds, given a message and its decoded value.
 
-    The expression can use `value` and the names of the message's attributes. It holds if it is true. A field that is
-    missing or of another type is no error: the expression does not hold then, as in `match`.
+    The expression can use `value` and the names of the message's attributes. If it refers to a field that is missing or
+    of another type, it does not hold, as in `match`. That is no error.
 
     Raises:
         DagError: The text is no expression, uses an unknown name, or the package is not installed.
@@ -34,7 +34,7 @@ def compile_expression(
     if not isinstance(source, str) or not source.strip():
         raise DagError(f"an expression must be a non-empty text, not {source!r}")
     try:
-        # Imported here, because few triggers need it and it takes 0.2 s.
+        # Imported here, because few triggers need this package, and the import takes 0.2 s.
         import cel
     except ImportError as error:
         raise DagError(

@@ -55,9 +55,9 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 def _without_retries(parts: list[str]) -> Iterator[str]:
     """Yield the parts, with atomic groups where backtracking cannot change the result.
 
-    The text between two stars may match at its first occurrence: the second star matches anything that the first one
-    could. Without this, the time for a key that does not match grows with a power of its length, and the power with the
-    number of stars. A key comes from whoever uploaded the object.
+    The text between two stars may match at its first occurrence, because the second star matches anything that the
+    first star could. With backtracking, the time for a key that does not match would grow with a power of the key's
+    length, and the power with the number of stars. Strangers choose keys when they upload objects.
     """
     start = 0
     for position in [*(i for i, part in enumerate(parts) if part in _STARS), len(parts)]:
@@ -66,7 +66,7 @@ def _without_retries(parts: list[str]) -> Iterator[str]:
         is_free = (
             first == second == [_ANY]
             or (first == [_IN_FOLDER] and second in ([_IN_FOLDER], [_ANY]))
-            # Whole folders: the second part matches them too.
+            # The second part also matches the whole folders that the first part could match.
             or (first == second == [_FOLDERS] and between[-1:] == ["/"])
         )
         if is_free:

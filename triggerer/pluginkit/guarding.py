@@ -14,11 +14,14 @@ from triggerer.errors import BrokerError, BrokerUnavailable
 T = TypeVar("T")
 
 Translate = Callable[[BaseException, str], BrokerError]
-"""Makes the project's error from a client library's error and a text for the action. It is raised `from` the former."""
+"""Makes the project's error from a client library's error and a text for the action.
+
+The caller raises the project's error `from` the library's error.
+"""
 
 
 def cancelled_from_outside() -> bool:
-    """Whether the running task was cancelled by our code; if not, a library itself raised the `CancelledError`."""
+    """Whether code outside the library cancelled the running task. If not, the library raised the `CancelledError`."""
     task = asyncio.current_task()
     return anyio.current_effective_deadline() == -math.inf or (
         task is not None and task.cancelling() > 0
@@ -47,7 +50,7 @@ async def guarded(
         return await call
     except asyncio.CancelledError as error:
         if cancelled_from_outside():
-            # The library may have replaced our cancellation by its own (grpc does), which would end no scope.
+            # The library may have replaced the cancellation by its own (grpc does), which would end no cancel scope.
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
         raise BrokerUnavailable(f"{what}: the client library cancelled itself") from error

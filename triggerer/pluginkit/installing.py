@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Add the extra to install to the error about a missing module; used around a package's imports.
+    """Add the extra to install to the error about a missing module. Use it around a package's imports.
 
-    For packages whose triggers do not import the library, so that a DAG file does not fail for it.
+    A package needs this if its triggers do not import the library, so that DAG files load without the library.
 
     Raises:
         ModuleNotFoundError: A module is missing.

@@ -15,7 +15,7 @@ A condition maps paths to requirements, all of which have to hold:
 Operators: `eq`, `ne`, `in`, `not_in`, `gt`, `ge`, `lt`, `le` (numbers with numbers, text with text), `regex` (found
 anywhere in a text), `prefix`, `suffix`, `glob` (the whole of a text, see `triggerer.pluginkit.glob_patterns`),
 `contains` (an element of a list, or a part of a text), `exists`. A field that is missing, or whose type the operator
-does not expect, does not match; it is never an error.
+does not expect, does not match. That is never an error.
 
 `@cel` has an expression, see `triggerer.pluginkit.expressions`. A text in place of a condition is an expression too.
 """
@@ -33,7 +33,7 @@ from triggerer.pluginkit.glob_patterns import compile_glob
 
 E = TypeVar("E")
 Getter = Callable[[E, Any], Any]
-"""Returns a field of a message, given the message and its decoded value; or MISSING."""
+"""Returns a field of a message, or MISSING, given the message and its decoded value."""
 Test = Callable[[Any], bool]
 """Returns whether a field, which is never MISSING, meets a requirement."""
 
@@ -154,9 +154,9 @@ def compile_match(
 
 
 def selected_by(match: Mapping[str, Any] | str | None) -> tuple[str, frozenset[Any]] | None:
-    """Return a path and the values that it may have if the condition is to hold; None if no path is so limited.
+    """Return a path and the only values with which its field can meet the condition; None if there is no such path.
 
-    `match` must compile. A field may equal one of the values in Python and still not match, such as True and 1.
+    `match` must compile. A field may equal one of the values in Python and still not match: True and 1, for example.
     """
     if isinstance(match, str):
         return None
@@ -172,7 +172,7 @@ def selected_by(match: Mapping[str, Any] | str | None) -> tuple[str, frozenset[A
 def _named(condition: Any) -> list[Any] | None:
     if isinstance(condition, Mapping):
         if condition.get("exists") is False:
-            # It holds if the field is missing.
+            # This condition holds if the field is missing.
             return None
         condition = [condition["eq"]] if "eq" in condition else condition.get("in")
         if condition is None:
@@ -182,7 +182,7 @@ def _named(condition: Any) -> list[Any] | None:
 
 
 def _matches_field(name: str, if_missing: bool, test: Test) -> Callable[[Any, Any], bool]:
-    """Test one field of an object: the most common condition, in a faster form. Each watcher tests each message."""
+    """Test one field of an object. This form of the most common condition is fast: each watcher tests each message."""
 
     def matches(_: Any, value: Any) -> bool:
         found = value.get(name, MISSING) if type(value) is dict else _step(value, name)
@@ -230,7 +230,7 @@ def _same(found: Any, expected: Any) -> bool:
 
 def _equal(expected: Any) -> Test:
     if isinstance(expected, str):
-        # Only a text equals a text: no test of the type is needed.
+        # Only a text equals a text, so the type need not be tested.
         return lambda found: found == expected
     if isinstance(expected, (int, float)) and not isinstance(expected, bool):
         return lambda found: found == expected and not isinstance(found, bool)

@@ -99,12 +99,12 @@ class MessageTrigger(BaseEventTrigger):
         )
 
     def make_producer(self) -> SharedStreamProducer:
-        """Make a producer for the stream of this trigger; it does nothing before `open_stream`.
+        """Make a producer for the stream of this trigger. The producer does nothing before `open_stream`.
 
         Raises:
             NotImplementedError: The class overrides neither this nor `create_shared_stream_producer`.
         """
-        # Not abstract: older plugins override the method below instead.
+        # Not abstract, because older plugins override `create_shared_stream_producer` instead.
         raise NotImplementedError(
             f"{type(self).__qualname__} makes no producer: it has to implement make_producer()"
         )
@@ -221,7 +221,7 @@ def _source_parameters(kind: type[MessageTrigger]) -> tuple[str, ...]:
 
 
 def in_position(*names: str) -> dict[str, Attribute]:
-    """Return attributes that read equally named fields of a message's position; null if a message lacks the field."""
+    """Return attributes that read equally named fields of a message's position. A missing field is null."""
     return {name: _reading(name) for name in names}
 
 

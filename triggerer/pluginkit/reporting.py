@@ -10,8 +10,8 @@ from typing import Final
 from triggerer.abc import ReportAdvanced
 
 _EVERY_S: Final = 0.1
-"""Most calls return sooner, which reports all lanes at no cost. Earlier reports would make lanes continue one by one,
-with smaller requests."""
+"""The time between two reports. Most calls return sooner and report all their lanes then, at no cost. With earlier
+reports, lanes would continue one by one, with smaller requests."""
 
 
 @contextmanager

@@ -34,11 +34,11 @@ class RegistryDecoder:
         self._readers: dict[int, Reader] = {}
 
     async def prepare(self, message: BrokerMessage) -> None:
-        """Look up the message's schema, unless it is known; await this before `read`.
+        """Look up the message's schema, unless the schema is known. Await this before `read`.
 
         Raises:
-            ValueError: The message names no schema, or one of another kind: it can never be read.
-            BrokerUnavailable, BrokerRefused: From the registry: the message fails, and may be read later.
+            ValueError: The message names no schema, or a schema of another kind, and can never be read.
+            BrokerUnavailable, BrokerRefused: The registry did not return the schema. The message may be read later.
         """
         if message.value is None:
             return

@@ -1,4 +1,4 @@
-"""Finds Protobuf files that every client has and no registry: serializers register schemas without them.
+"""Finds Protobuf files that every client has but no registry, because serializers register schemas without them.
 
 Source: `_is_builtin` of Confluent's clients: google/protobuf, google/type and confluent.
 """

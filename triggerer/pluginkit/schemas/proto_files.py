@@ -1,8 +1,9 @@
 """Finds the descriptors of a Protobuf schema, also if the registry cannot return descriptors.
 
-Confluent's registry returns any schema as a descriptor. Apicurio's (3.3) answers such a request with an error for a
-file that has a package, and with invalid base64 for others. But it returns the registered form: a descriptor from the
-clients for Python and .NET, otherwise the file's text, which is compiled here.
+Confluent's registry returns any schema as a descriptor. Apicurio's registry (3.3) answers such a request with an error
+for a file that has a package, and with invalid base64 for other files. But Apicurio returns the schema as a client
+registered it. The clients for Python and .NET register a descriptor, and others the file's text, which is compiled
+here.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _are_descriptors(schema: RegisteredSchema) -> bool:
 
 
 def _descriptor(text: str) -> FileDescriptorProto | None:
-    """Return the file of a schema that is a serialized descriptor in base64; None if it is not."""
+    """Return the file of a schema that is a serialized descriptor in base64; None for any other text."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
 
@@ -75,10 +76,10 @@ def _descriptor(text: str) -> FileDescriptorProto | None:
 
 
 def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
-    """Compile a schema to descriptors with Google's compiler, in a separate process, because the text is foreign.
+    """Compile a schema to descriptors with Google's compiler, in a separate process, because strangers wrote the text.
 
-    Blocks, so it runs in a thread. Raises as `find_descriptors`; `OSError` if a later attempt may succeed; and
-    `subprocess.TimeoutExpired` after half a minute.
+    This blocks, so call it in a thread. It raises the errors of `find_descriptors`, `OSError` if a later attempt may
+    succeed, and `subprocess.TimeoutExpired` after half a minute.
     """
     if importlib.util.find_spec("grpc_tools") is None:
         raise ConfigurationError(
@@ -122,7 +123,7 @@ def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
 
 
 def _add_known(known: FileDescriptorSet, name: str, files: Mapping[str, str]) -> None:
-    """Add a well-known file after its imports; the compiler has Protobuf's own files."""
+    """Add a well-known file after its imports, except for Protobuf's own files, which the compiler has."""
     if name in files or name.startswith("google/protobuf/"):
         return
     if any(file.name == name for file in known.file):

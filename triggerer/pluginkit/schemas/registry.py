@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import AsyncSchemaRegistryClient
 
 _NO_ANSWERS: Final = (ValueError, TypeError, KeyError, AttributeError)
-"""The client's errors about an answer that does not come from a registry. They are always translated: a ValueError
-would mean that the message can never be read, and reject it."""
+"""The client's errors about an answer that does not come from a registry. They are always translated, because a
+ValueError would reject the message as one that can never be read."""
 _CONFLUENT: Final = (
     "does schema_registry_url name a registry with Confluent's protocol? Apicurio's URL ends with"
     " /apis/ccompat/v7"
 )
 
 Reader = Callable[[bytes], Any]
-"""Converts the bytes after the wire format's head to a JSON value. Raises ValueError if they do not fit the schema."""
+"""Converts the bytes after the wire format's head to a JSON value. Raises ValueError for bytes that do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RegisteredSchema:
 
 
 class SchemaRegistry:
-    """Looks schemas up; the client caches them.
+    """Looks up schemas, which the client library caches.
 
     Args:
         connection: The section of the configuration that names the registry.

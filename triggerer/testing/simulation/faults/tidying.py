@@ -40,9 +40,9 @@ class TidiedWorld(Protocol):
 
 
 class Operator:
-    """Replays and discards parked messages. It outlives every process.
+    """Replays and discards parked messages, while the simulated processes come and go.
 
-    After the faults the operator replays a message at most once, and discards it if it is parked again.
+    After the faults the operator replays each message at most once, and discards a message that is parked again.
     """
 
     def __init__(self, world: TidiedWorld) -> None:
