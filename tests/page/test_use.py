@@ -153,7 +153,7 @@ def test_a_run_shows_the_stages_of_its_tasks_and_hides_them_on_request(browser: 
         stage = page.get_by_text("save at /srv/dags/orders.py:41")
         expect(stage).to_have_count(2)
         expect(page.get_by_text("Spark: stage 22 of 23, 203 of 208 tasks")).to_be_visible()
-        expect(page.get_by_text("21 more stages before them")).to_have_count(2)
+        expect(page.get_by_text("21 earlier stages")).to_have_count(2)
         page.get_by_role("button", name="Hide Spark's stages").click()
         expect(stage).to_have_count(0)
         load(page, page.url)

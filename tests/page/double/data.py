@@ -323,7 +323,9 @@ class Data:
             "paused": "the store is slow" if number == 4 else None,
             "lane_count": self.size.lanes,
             "lanes": [self.lane(index) for index in range(self.size.lanes)] if lanes else [],
-            "history": self.history(number, lag) if number != 7 else None,
+            "history": self.history(number, lag if self.size is BIG else 0)
+            if number != 7
+            else None,
         }
 
     def history(self, number: int, lag: int) -> Row:
