@@ -16,8 +16,10 @@ from tests.executor.leftovers import (
     Leftover,
     source_of,
 )
+from tests.services.availability import service
 from tests.services.process import is_alive
 from tests.services.spark_cluster import SparkCluster
+from tests.services.spark_connect import open_connect_server
 from triggerer.executor import Executor
 
 
@@ -74,6 +76,15 @@ async def test_a_run_on_a_cluster_sees_nothing_of_another_one(
     everything = IN_A_PROCESS | IN_A_SESSION | IN_A_DRIVER
     spark = {"mode": "classic", "master": spark_cluster.url}
     await _assert_clean(house, tmp_path, everything, spark=spark)
+
+
+@pytest.mark.soak
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_a_run_over_connect_sees_nothing_of_another_one(house: House, tmp_path: Path) -> None:
+    with service(open_connect_server()) as server:
+        everything = IN_A_PROCESS | IN_A_SESSION
+        await _assert_clean(house, tmp_path, everything, spark={"remote": server.remote})
 
 
 LEAVES_PROCESSES = """

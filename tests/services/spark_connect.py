@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +64,7 @@ class ConnectServer:
                 "JAVA_HOME": str(installation.java_home),
                 "SPARK_HOME": str(installation.spark_home),
                 "SPARK_LOCAL_IP": "127.0.0.1",
+                "PYSPARK_PYTHON": sys.executable,
             },
         )  # fmt: skip
 

@@ -3,8 +3,8 @@
 The DAG processor has imported each file in a process as well. But the service may know a trigger from an earlier,
 working version of the file. If it restarts with a version that ends the process, it would end at every start.
 
-The import runs in a child of `python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE`, because some files end
-their parent.
+`python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, and the child imports the file: the import
+of some files ends the parent process.
 """
 
 from __future__ import annotations

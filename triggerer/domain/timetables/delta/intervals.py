@@ -26,7 +26,7 @@ class DeltaDataIntervalTimetable(Timetable):
     """A run at the end of each interval of `delta`, for that interval.
 
     With catch-up the intervals begin at the DAG's start; a DAG without a start never runs. Without catch-up the
-    intervals are counted from 1970, and the first run covers the last one that has ended.
+    intervals are counted from 1970, and the first run covers the latest interval that has ended.
 
     Raises:
         DagError: `delta` is not above zero.

@@ -13,8 +13,8 @@ from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 def mark_cut(backlogs: Backlogs, lane: Hashable, incarnation: Any, now: datetime) -> None:
     """Rewind watchers of this lane after a cut of the log.
 
-    A watcher that may have read lost messages is rewound to the cut. Any other watcher may have lost messages in
-    memory, and reads the messages again whose events are not durable.
+    A watcher whose position is after the cut is rewound to the cut. Another watcher may still have messages in memory
+    that the log has lost. So that watcher reads again from its first message whose events are not durable.
 
     Args:
         incarnation: The incarnation of a message that is about to be broadcast. It contains the cuts.
