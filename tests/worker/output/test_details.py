@@ -14,7 +14,7 @@ from triggerer.errors import OutputRefused
 from triggerer.worker.output import drafts, iceberg, places
 from triggerer.worker.output.hadoop_files import HadoopFiles
 from triggerer.worker.output.jdbc import Connection
-from triggerer.worker.output.marks import new_mark
+from triggerer.worker.output.marks import new_mark, new_try
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.soak]
 
@@ -113,12 +113,11 @@ class TestHadoopsFiles:
     ) -> None:
         files = HadoopFiles(spark, str(tmp_path))
         target, way = f"{tmp_path}/written/x.json", f"{tmp_path}/draft/_commit.json"
-        assert files.create(target, "é", by_way_of=way)
+        files.create(target, "é", by_way_of=way)
         assert files.read(target) == "é"
-        assert not files.create(target, "b", by_way_of=way)
         # The other one begins between the look and the rename.
         monkeypatch.setattr(files, "exists", lambda path: False)
-        assert not files.create(target, "b", by_way_of=way)
+        files.create(target, "b", by_way_of=way)
         monkeypatch.undo()
         assert files.read(target) == "é"
         assert files.read(f"{tmp_path}/nothing") is None
@@ -179,11 +178,11 @@ def test_iceberg_sweeps_the_branches_of_dead_tries_and_keeps_those_of_other_runs
 ) -> None:
     spark.sql("CREATE TABLE ice.db.swept (id BIGINT) USING iceberg")
     table = iceberg.IcebergTable(spark, "ice.db.swept")
-    mark = new_mark()
-    for name in ("f" * 32 + "__00000001_1", "a" * 32 + f"__{mark}_1", "a" * 32 + "__00000001abc_1"):
+    mark = new_mark(new_try(), 1)
+    for name in ("f" * 32 + "__00000001_1", "a" * 32 + f"__{mark}", "a" * 32 + "__00000001abc_1"):
         table.create_branch(f"triggerer_draft_{name}")
     assert try_again().iceberg(spark.range(3), "ice.db.swept") == "written"
-    assert list(table.drafts()) == [f"triggerer_draft_{'a' * 32}__{mark}_1"]
+    assert list(table.drafts()) == [f"triggerer_draft_{'a' * 32}__{mark}"]
 
 
 def test_jdbc_replaces_rows_by_key_and_takes_any_type_that_a_text_can_be(
@@ -231,9 +230,9 @@ def test_jdbc_sweeps_the_drafts_of_dead_tries_and_keeps_those_of_other_runs(
 
     database = Connection(spark, jdbc, None)
     database.execute("CREATE TABLE swept (id BIGINT PRIMARY KEY)")
-    mark = new_mark()
+    mark = new_mark(new_try(), 1)
     dead = Statements("swept", "f" * 32, "00000001abcdabcd_1").draft
-    other = Statements("swept", "a" * 32, f"{mark}_1").draft
+    other = Statements("swept", "a" * 32, mark).draft
     forgotten = Statements("swept", "a" * 32, "00000001abcdabcd_1").draft
     for draft in (dead, other, forgotten):
         database.execute(f"CREATE TABLE {draft} (id BIGINT)")

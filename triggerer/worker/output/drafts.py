@@ -5,12 +5,15 @@ A folder with outputs has a hidden folder, which Spark's readers ignore, as they
     path/part-00000-<name>-c000.parquet           what readers see
     path/_triggerer/drafts/<name>.<mark>/...      a try's files, as Spark wrote them
     path/_triggerer/written/<name>.json           the commit: the draft's mark, and each file's final name
-    path/_triggerer/swept/<name>.<mark>/...       a draft that is being deleted
 
-The commit is the creation of one file. Two tries that are alive at once try to create this file, and one succeeds.
-Then the draft's files are moved to their final names, one by one. If a try dies between the moves, the next write to
-the folder by any task finishes them, because the commit's file lists all moves. A draft without a commit is deleted by
-the next try of its output, or after a week by any write to the folder.
+The creation of the commit's file decides. Two tries that are alive at once try to create the same file, and one of them
+succeeds. From then on the draft's files are moved to their final names. An object store cannot move, so it copies each
+file and deletes the first copy. If a try dies there, the next write to the folder by any task finishes the moves,
+because the commit's file names them all.
+
+A draft is deleted once it cannot be committed: when another draft of its output was, or after a week. `commit` refuses
+a draft of that age. So nobody deletes a draft that another process may commit at the same moment, and no file system
+needs to rename a folder at once.
 
 This module is sent to Spark's servers, so it imports nothing of ours except `marks`, which is sent as well.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from triggerer.worker.output.marks import is_stale
@@ -30,8 +34,6 @@ _SPARKS_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class Files(Protocol):
     """A file system. A missing folder is made when a file is written into it."""
 
-    def exists(self, path: str) -> bool: ...
-
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder; empty if there is no such folder."""
 
@@ -41,15 +43,15 @@ class Files(Protocol):
     def read(self, path: str) -> str | None:
         """Return a file's text; None if there is no such file."""
 
-    def create(self, path: str, text: str, *, by_way_of: str) -> bool:
-        """Create a file with its whole text at once; False if the file exists.
+    def create(self, path: str, text: str, *, by_way_of: str) -> None:
+        """Create a file with its whole text at once, unless the file exists.
 
         Args:
-            by_way_of: The path of a temporary file for the text. Its folder must exist.
+            by_way_of: Where the text may be written first. Its folder must exist.
         """
 
-    def move(self, source: str, target: str) -> None:
-        """Move a file or folder. Do nothing if the source is gone, because an earlier call has moved it."""
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        """Move files. If a source is gone, an earlier call has moved it, and nothing happens."""
 
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with its contents, if it exists."""
@@ -61,14 +63,12 @@ def draft_path(path: str, name: str, mark: str) -> str:
 
 
 def prepare(files: Files, path: str, name: str) -> str | None:
-    """Finish the commits of earlier tries, and delete their drafts.
+    """Finish the commits that earlier tries left in the folder, and delete drafts that cannot be committed.
 
     Returns:
         The mark of the try that wrote this output. None: no try has written it.
     """
-    for kind in ("swept", "drafts"):
-        for entry in files.names(f"{path}/{HIDDEN}/{kind}"):
-            _tidy(files, path, kind, entry, name)
+    _tidy(files, path)
     commit = _commit_of(files, path, name)
     return None if commit is None else str(commit["mark"])
 
@@ -79,18 +79,20 @@ def commit(files: Files, path: str, name: str, mark: str) -> str:
     Returns:
         The mark of the try whose draft the readers see.
     Raises:
-        FileNotFoundError: A later try has deleted the draft.
+        FileNotFoundError: The draft is a week old, or is gone.
     """
-    draft = draft_path(path, name, mark)
-    moves = [(one, _final_name(one, name)) for one in files.visible_below(draft)]
-    text = json.dumps({"mark": mark, "files": moves}, indent=1)
-    files.create(_commit_path(path, name), text, by_way_of=f"{draft}/_commit.json")
+    if is_stale(mark):
+        raise FileNotFoundError(f"the draft {draft_path(path, name, mark)} is more than a week old")
+    try:
+        _create_commit(files, path, name, mark)
+    except FileNotFoundError:
+        # Another try has committed, and has deleted this draft.
+        if _commit_of(files, path, name) is None:
+            raise
     found = _commit_of(files, path, name)
     if found is None:
         raise FileNotFoundError(f"{_commit_path(path, name)} vanished while it was read")
-    _publish(files, path, name, found)
-    if found["mark"] != mark:
-        files.delete(draft)
+    _tidy(files, path)
     return str(found["mark"])
 
 
@@ -99,34 +101,28 @@ def discard(files: Files, path: str, name: str, mark: str) -> None:
     files.delete(draft_path(path, name, mark))
 
 
-def _tidy(files: Files, path: str, kind: str, entry: str, name: str) -> None:
-    """Finish the moves of a draft that was committed. Delete a draft that never will be."""
-    of_name, _, mark = entry.rpartition(".")
-    found = _commit_of(files, path, of_name)
-    if found is None and of_name != name and not is_stale(mark):
-        return
-    folder = f"{path}/{HIDDEN}/{kind}/{entry}"
-    swept = f"{path}/{HIDDEN}/swept/{entry}"
-    if found is None or found["mark"] != mark:
-        # A slow try may commit this draft right now. Move the draft first: then that try can no longer commit.
-        if kind == "drafts":
-            files.move(folder, swept)
-        found = _commit_of(files, path, of_name)
-        if found is None or found["mark"] != mark:
-            files.delete(swept)
-            return
-        folder = swept
-    if folder == swept:
-        files.move(swept, draft_path(path, of_name, mark))
-    _publish(files, path, of_name, found)
+def _create_commit(files: Files, path: str, name: str, mark: str) -> None:
+    draft = draft_path(path, name, mark)
+    moves = [(one, _final_name(one, name)) for one in files.visible_below(draft)]
+    text = json.dumps({"mark": mark, "files": moves}, indent=1)
+    files.create(_commit_path(path, name), text, by_way_of=f"{draft}/_commit.json")
+
+
+def _tidy(files: Files, path: str) -> None:
+    """Publish the drafts that were committed, and delete those that cannot be."""
+    for entry in files.names(f"{path}/{HIDDEN}/drafts"):
+        name, _, mark = entry.rpartition(".")
+        found = _commit_of(files, path, name)
+        if found is not None and found["mark"] == mark:
+            _publish(files, path, name, found)
+        elif found is not None or is_stale(mark):
+            files.delete(draft_path(path, name, mark))
 
 
 def _publish(files: Files, path: str, name: str, found: dict[str, Any]) -> None:
     draft = draft_path(path, name, found["mark"])
-    if files.exists(draft):
-        for source, target in found["files"]:
-            files.move(f"{draft}/{source}", f"{path}/{target}")
-        files.delete(draft)
+    files.move_all([(f"{draft}/{one}", f"{path}/{target}") for one, target in found["files"]])
+    files.delete(draft)
 
 
 def _commit_path(path: str, name: str) -> str:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.worker.output.local_files import is_hidden
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
+"""Hadoop's name for the ability to create an object at the end of its upload, unless there is one. S3A has it."""
+_MOVES_AT_ONCE: Final = 16
+"""An object store copies each file, and takes many copies at once."""
 
 
 class HadoopFiles:
@@ -27,89 +35,144 @@ class HadoopFiles:
 
     @property
     def local_root(self) -> str | None:
-        """The path on this machine. None: the path is on another file system."""
-        uri = self._path(self.root).toUri()
-        return str(uri.getPath()) if uri.getScheme() == "file" else None
+        """The path on this machine; None: it is elsewhere."""
+        return str(self._path(self.root).toUri().getPath()) if self._scheme == "file" else None
 
     def exists(self, path: str) -> bool:
         return bool(self._fs.exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
-        if not self.exists(folder):
+        try:
+            with _errors_of_python():
+                found = self._fs.listStatus(self._path(folder))
+        except FileNotFoundError:
             return []
-        return sorted(one.getPath().getName() for one in self._fs.listStatus(self._path(folder)))
+        return sorted(one.getPath().getName() for one in found)
 
     def visible_below(self, folder: str) -> list[str]:
         root = self._fs.makeQualified(self._path(folder)).toString()
         found = []
-        listing = self._fs.listFiles(self._path(folder), True)
-        while listing.hasNext():
-            relative = listing.next().getPath().toString().removeprefix(f"{root}/")
-            if not any(map(is_hidden, relative.split("/"))):
-                found.append(relative)
+        with _errors_of_python():
+            listing = self._fs.listFiles(self._path(folder), True)
+            while listing.hasNext():
+                relative = listing.next().getPath().toString().removeprefix(f"{root}/")
+                if not any(map(is_hidden, relative.split("/"))):
+                    found.append(relative)
         return sorted(found)
 
     def read(self, path: str) -> str | None:
-        if not self.exists(path):
+        try:
+            with _errors_of_python():
+                stream = self._fs.open(self._path(path))
+                try:
+                    return bytes(stream.readAllBytes()).decode()
+                finally:
+                    stream.close()
+        except FileNotFoundError:
             return None
-        stream = self._fs.open(self._path(path))
-        try:
-            return bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
 
-    def create(self, path: str, text: str, *, by_way_of: str) -> bool:
-        if self.exists(path):
-            return False
-        stream = self._fs.create(self._path(by_way_of), True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
+    def create(self, path: str, text: str, *, by_way_of: str) -> None:
+        if self._scheme == "gs" or self._fs.hasPathCapability(self._path(path), _CONDITIONAL):
+            self._upload_to_new(path, text)
+            return
+        _write(self._fs.create(self._path(by_way_of), True), text)
         self._fs.mkdirs(self._path(path).getParent())
-        return self._rename_to_new(by_way_of, path)
+        self._rename_to_new(by_way_of, path)
+
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        for folder in {target.rpartition("/")[0] for _, target in moves}:
+            self._fs.mkdirs(self._path(folder))
+        pool = ThreadPoolExecutor(_MOVES_AT_ONCE, thread_name_prefix="triggerer-moves")
+        try:
+            list(pool.map(lambda pair: self.move(*pair), moves))
+        finally:
+            # A task whose time is up does not wait for the copies that are under way. They belong to a commit.
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def move(self, source: str, target: str) -> None:
         from py4j.protocol import Py4JJavaError
 
-        if not self.exists(source):
-            return
-        if self.exists(target):
-            # An earlier move in an object store was interrupted after the copy, before the deletion.
-            self.delete(source)
-            return
-        self._fs.mkdirs(self._path(target).getParent())
+        refusal: Exception | None = None
         try:
-            renamed = self._fs.rename(self._path(source), self._path(target))
-        except Py4JJavaError:
-            # Another try may have moved the file meanwhile. Some file systems then answer False, others raise.
-            if self.exists(source):
-                raise
+            if self._fs.rename(self._path(source), self._path(target)):
+                return
+        except Py4JJavaError as error:
+            # Some file systems answer False, others raise.
+            refusal = error
+        if not self.exists(source):
+            # Another try has moved it.
             return
-        if not renamed and self.exists(source):
-            raise OSError(f"{source} cannot be renamed to {target}")
+        if not self.exists(target):
+            raise OSError(f"{source} cannot be renamed to {target}") from refusal
+        # Another try died between the copy and the deletion.
+        self.delete(source)
 
     def delete(self, path: str) -> None:
         self._fs.delete(self._path(path), True)
 
-    def _rename_to_new(self, source: str, target: str) -> bool:
-        """Rename a file unless the target exists. Check and rename are one step on HDFS, but not everywhere."""
+    @property
+    def _scheme(self) -> str:
+        return str(self._path(self.root).toUri().getScheme())
+
+    def _upload_to_new(self, path: str, text: str) -> None:
+        """Create an object, at the end of its upload, unless the store has one of this name."""
+        from py4j.protocol import Py4JJavaError
+
+        new = self._path(path)
+        try:
+            if self._scheme == "gs":
+                # Google's connector asks the store for the generation 0, which only a new object has.
+                stream = self._fs.create(new, False)
+            else:
+                stream = self._fs.createFile(new).recursive().must(_CONDITIONAL, True).build()
+            _write(stream, text)
+        except Py4JJavaError:
+            # Each store has its own error for an object that exists, and the answer to a request may be lost.
+            if not self.exists(path):
+                raise
+
+    def _rename_to_new(self, source: str, target: str) -> None:
+        """Rename a file unless the target exists, at once where the file system can do that, as HDFS can."""
         from py4j.protocol import Py4JJavaError
 
         hadoop: Any = self._jvm.org.apache.hadoop.fs
         try:
             context = hadoop.FileContext.getFileContext(self._path(self.root).toUri(), self._conf)
         except Py4JJavaError:
-            # Some object stores lack this class. The target may have appeared after the check for it.
-            return bool(self._fs.rename(self._path(source), self._path(target)))
+            # Some object stores have no such class. Their answer to `exists` is a moment old.
+            if not self.exists(target):
+                self._fs.rename(self._path(source), self._path(target))
+            return
         options = self._gateway.new_array(hadoop.Options.Rename, 0)
         try:
-            context.rename(self._path(source), self._path(target), options)
-        except Py4JJavaError as error:
-            if error.java_exception.getClass().getSimpleName() == "FileAlreadyExistsException":
-                return False
-            raise
-        return True
+            with _errors_of_python():
+                context.rename(self._path(source), self._path(target), options)
+        except FileExistsError:
+            return
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
+
+
+def _write(stream: Any, text: str) -> None:
+    try:
+        stream.write(bytearray(text.encode()))
+    finally:
+        stream.close()
+
+
+@contextmanager
+def _errors_of_python() -> Iterator[None]:
+    """Turn Hadoop's errors about files that are there or not into Python's."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        java = error.java_exception
+        match java.getClass().getSimpleName():
+            case "FileNotFoundException":
+                raise FileNotFoundError(str(java.getMessage())) from error
+            case "FileAlreadyExistsException":
+                raise FileExistsError(str(java.getMessage())) from error
+        raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +15,6 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 class LocalFiles:
     """The file system of the machine that executes the call."""
-
-    def exists(self, path: str) -> bool:
-        return Path(path).exists()
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -38,22 +36,24 @@ class LocalFiles:
         except FileNotFoundError:
             return None
 
-    def create(self, path: str, text: str, *, by_way_of: str) -> bool:
+    def create(self, path: str, text: str, *, by_way_of: str) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(by_way_of).write_text(text, encoding="utf-8")
         try:
             # Unlike a rename, this fails if the file exists.
             Path(path).hardlink_to(by_way_of)
         except FileExistsError:
-            return False
+            return
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # Two tries may both pass here at the same moment. On such a file system, only the service keeps them apart.
-            if Path(path).exists():
-                return False
-            Path(by_way_of).rename(path)
-        return True
+            # Two tries at the same moment could both pass here. Only the question to the service is left then.
+            if not Path(path).exists():
+                Path(by_way_of).rename(path)
+
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        for source, target in moves:
+            self.move(source, target)
 
     def move(self, source: str, target: str) -> None:
         Path(target).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Marks: each try of an output has its own. Spark's servers receive this module, so it imports nothing of ours."""
+"""Marks tell the calls of the writers apart. This module is sent to Spark's servers, so it imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -9,15 +9,27 @@ from typing import Final
 STALE_AFTER_S: Final = 7 * 24 * 3600
 """A draft of another run is not deleted before this age, because that run may still be writing it."""
 _TIME_DIGITS: Final = 8
+_TRY_DIGITS: Final = 8
 
 
-def new_mark() -> str:
-    """Return 16 hexadecimal digits: 8 for the time in seconds, and 8 random ones."""
-    return f"{_time_digits(time.time())}{secrets.token_hex(4)}"
+def new_try() -> str:
+    """Return 8 hexadecimal digits that no other try of a task has."""
+    return secrets.token_hex(_TRY_DIGITS // 2)
+
+
+def new_mark(of_try: str, call: int) -> str:
+    """Return the mark of a call that begins now: the time in seconds, the try, and the call's number in it."""
+    return f"{_time_digits(time.time())}{of_try}_{call}"
+
+
+def are_of_one_try(mark: str, other: str) -> bool:
+    """Return whether two calls belong to the same try of a task."""
+    tries = [one[_TIME_DIGITS : _TIME_DIGITS + _TRY_DIGITS] for one in (mark, other)]
+    return tries[0] == tries[1]
 
 
 def is_stale(mark: str) -> bool:
-    """Return whether the try with this mark began so long ago that no run continues it."""
+    """Return whether the call began so long ago that its draft may be deleted, and must not be committed."""
     return mark[:_TIME_DIGITS] < oldest_fresh()
 
 

@@ -10,7 +10,7 @@ from triggerer.errors import OutputRefused
 from triggerer.worker.output import delta as delta_tables
 from triggerer.worker.output import iceberg as iceberg_tables
 from triggerer.worker.output import jdbc as jdbc_tables
-from triggerer.worker.output.marks import new_mark
+from triggerer.worker.output.marks import new_mark, new_try
 from triggerer.worker.output.parquet import write_parquet
 from triggerer.worker.output.places import open_place
 from triggerer.worker.output.writing import Names, Outcome, Writing
@@ -35,7 +35,7 @@ class Output:
         self.token = token
         """The identity as text, equal in every attempt until somebody clears the task."""
         self._may_commit = may_commit
-        self._try_mark = new_mark()
+        self._try = new_try()
         self._calls = itertools.count(1)
         self._names = Names(token)
 
@@ -109,7 +109,7 @@ class Output:
 
     def _begin(self, kind: str, target: Any) -> Writing:
         name = self._names.next((kind, target))
-        return Writing(name, self._try_mark, next(self._calls), self._may_commit)
+        return Writing(name, new_mark(self._try, next(self._calls)), self._may_commit)
 
 
 def _session(df: Any, writer: str) -> Any:

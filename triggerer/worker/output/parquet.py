@@ -37,7 +37,7 @@ def write_parquet(
         try:
             found = place.commit(name, mark)
         except FileNotFoundError:
-            # The draft was deleted, so there is a later attempt. The next line raises the error that says so.
+            # A later attempt may have deleted the draft, and this says so.
             writing.require_current()
             raise
         df.sparkSession.catalog.refreshByPath(place.identity)

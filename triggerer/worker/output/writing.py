@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Literal
 
 from triggerer.errors import OutputRefused
+from triggerer.worker.output.marks import are_of_one_try
 
 Outcome = Literal["written", "was_there"]
 
@@ -18,21 +19,14 @@ class Writing:
     """One call of a writer.
 
     Args:
-        name: The output's name: the token for the first call for a target, and `<token>-<n>` for the n-th call.
-        try_mark: The mark of the task's try, see `marks`.
-        call: The number of the call in its try, over all targets.
+        name: The output's token, with the call's number appended if it is not the first for its target.
+        mark: The text that tells this call from all others, in this try and in every other, see `marks`.
         may_commit: Asks the service whether this attempt is still the run's current one.
     """
 
     name: str
-    try_mark: str
-    call: int
+    mark: str
     may_commit: Callable[[], bool]
-
-    @property
-    def mark(self) -> str:
-        """The mark of this call. No other call of any try has the same mark."""
-        return f"{self.try_mark}_{self.call}"
 
     def require_current(self) -> None:
         """Raise an error if this attempt is no longer the run's current one.
@@ -58,7 +52,7 @@ class Writing:
         """
         if found == self.mark:
             return "written"
-        if found.startswith(f"{self.try_mark}_"):
+        if are_of_one_try(found, self.mark):
             raise OutputRefused(
                 f"this task has written to {target} already, by another name for it",
                 hint="name a target in one way, so that its second write counts as another output",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +13,7 @@ import pytest
 
 from triggerer.worker.output import drafts
 from triggerer.worker.output.local_files import LocalFiles
-from triggerer.worker.output.marks import STALE_AFTER_S, new_mark
+from triggerer.worker.output.marks import STALE_AFTER_S, new_mark, new_try
 
 NAME: Final = "0123456789abcdef0123456789abcdef"
 SPARKS: Final = "00000000-1111-2222-3333-444444444444"
@@ -31,9 +34,9 @@ class Steps(LocalFiles):
         self._before(self.taken)
         self.taken += 1
 
-    def create(self, path: str, text: str, *, by_way_of: str) -> bool:
+    def create(self, path: str, text: str, *, by_way_of: str) -> None:
         self._step()
-        return super().create(path, text, by_way_of=by_way_of)
+        super().create(path, text, by_way_of=by_way_of)
 
     def move(self, source: str, target: str) -> None:
         self._step()
@@ -42,10 +45,32 @@ class Steps(LocalFiles):
     def delete(self, path: str) -> None:
         self._step()
         # A deletion is not one step of the file system: some of the files may go first.
-        for one in self.visible_below(path)[:1] if self.exists(path) else []:
+        for one in self.visible_below(path)[:1] if Path(path).exists() else []:
             super().delete(f"{path}/{one}")
             self._step()
         super().delete(path)
+
+
+class ObjectSteps(Steps):
+    """Files of an object store, which creates, copies or deletes one object at a time. A move is two of its steps."""
+
+    def create(self, path: str, text: str, *, by_way_of: str) -> None:
+        self._step()
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError), Path(path).open("x") as file:
+            file.write(text)
+
+    def move(self, source: str, target: str) -> None:
+        self._step()
+        if not Path(source).exists():
+            return
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        self._step()
+        Path(source).unlink(missing_ok=True)
+
+
+STEPS: Final = pytest.mark.parametrize("steps", [Steps, ObjectSteps])
 
 
 def _write_draft(root: Path, mark: str, name: str = NAME) -> None:
@@ -100,14 +125,17 @@ def test_an_output_without_files_is_an_output(tmp_path: Path) -> None:
     assert drafts.prepare(LocalFiles(), str(tmp_path), NAME) == "m1"
 
 
-def _steps_of(root: Path) -> int:
-    files = Steps(lambda step: None)
+def _steps_of(root: Path, steps: type[Steps]) -> int:
+    files = steps(lambda step: None)
     _try_to_write(files, root, "m0")
     return files.taken
 
 
-def test_a_try_that_dies_at_any_step_leaves_no_or_one_output_to_the_next(tmp_path: Path) -> None:
-    for fatal in range(_steps_of(tmp_path / "all")):
+@STEPS
+def test_a_try_that_dies_at_any_step_leaves_no_or_one_output_to_the_next(
+    tmp_path: Path, steps: type[Steps]
+) -> None:
+    for fatal in range(_steps_of(tmp_path / "all", steps)):
         root = tmp_path / str(fatal)
 
         def die(step: int, fatal: int = fatal) -> None:
@@ -115,7 +143,7 @@ def test_a_try_that_dies_at_any_step_leaves_no_or_one_output_to_the_next(tmp_pat
                 raise Killed
 
         with pytest.raises(Killed):
-            _try_to_write(Steps(die), root, "m1")
+            _try_to_write(steps(die), root, "m1")
         winner = _try_to_write(LocalFiles(), root, "m2")
         assert _visible(root) == _once(winner)
         assert _hidden(root) == [f"{NAME}.json"]
@@ -123,7 +151,8 @@ def test_a_try_that_dies_at_any_step_leaves_no_or_one_output_to_the_next(tmp_pat
         assert winner == ("m2" if fatal == 0 else "m1")
 
 
-def test_a_chain_of_dying_tries_still_leaves_one_output(tmp_path: Path) -> None:
+@STEPS
+def test_a_chain_of_dying_tries_still_leaves_one_output(tmp_path: Path, steps: type[Steps]) -> None:
     for number in range(12):
 
         def die(step: int, fatal: int = number % 4) -> None:
@@ -131,7 +160,7 @@ def test_a_chain_of_dying_tries_still_leaves_one_output(tmp_path: Path) -> None:
                 raise Killed
 
         try:
-            _try_to_write(Steps(die), tmp_path, f"m{number}")
+            _try_to_write(steps(die), tmp_path, f"m{number}")
         except Killed:
             continue
     winner = _try_to_write(LocalFiles(), tmp_path, "last")
@@ -139,11 +168,12 @@ def test_a_chain_of_dying_tries_still_leaves_one_output(tmp_path: Path) -> None:
     assert _hidden(tmp_path) == [f"{NAME}.json"]
 
 
+@STEPS
 @pytest.mark.parametrize("other_dies_at", [None, 0, 1, 2, 3, 4])
 def test_two_tries_at_once_leave_one_output_however_their_steps_mix(
-    tmp_path: Path, other_dies_at: int | None
+    tmp_path: Path, other_dies_at: int | None, steps: type[Steps]
 ) -> None:
-    for moment in range(_steps_of(tmp_path / "all") + 1):
+    for moment in range(_steps_of(tmp_path / "all", steps) + 1):
         root = tmp_path / str(moment)
         winners = []
 
@@ -156,12 +186,12 @@ def test_two_tries_at_once_leave_one_output_however_their_steps_mix(
 
             if step == moment:
                 try:
-                    winners.append(_try_to_write(Steps(die), root, "m2"))
+                    winners.append(_try_to_write(steps(die), root, "m2"))
                 except Killed:
                     return
 
         try:
-            winners.append(_try_to_write(Steps(other), root, "m1"))
+            winners.append(_try_to_write(steps(other), root, "m1"))
         except FileNotFoundError:
             # The other try has swept the draft before its commit. It says so, and writes nothing.
             assert moment == 0
@@ -169,21 +199,6 @@ def test_two_tries_at_once_leave_one_output_however_their_steps_mix(
         assert len(set(winners)) == 1
         assert _visible(root) == _once(winners[0])
         assert _hidden(root) == [f"{NAME}.json"]
-
-
-def test_a_draft_that_is_being_swept_when_it_is_committed_comes_back(tmp_path: Path) -> None:
-    _write_draft(tmp_path, "m1")
-
-    def commit_meanwhile(step: int) -> None:
-        if step == 0:
-            text = drafts.json.dumps({"mark": "m1", "files": [["day=1/x", "day=1/y"]]})
-            draft = drafts.draft_path(str(tmp_path), NAME, "m1")
-            (Path(draft) / "day=1" / "x").write_text("m1")
-            path = f"{tmp_path}/{drafts.HIDDEN}/written/{NAME}.json"
-            assert LocalFiles().create(path, text, by_way_of=f"{draft}/_commit.json")
-
-    assert drafts.prepare(Steps(commit_meanwhile), str(tmp_path), NAME) == "m1"
-    assert (tmp_path / "day=1" / "y").read_text() == "m1"
 
 
 def test_any_later_write_finishes_the_moves_of_a_run_that_is_never_repeated(tmp_path: Path) -> None:
@@ -201,16 +216,28 @@ def test_any_later_write_finishes_the_moves_of_a_run_that_is_never_repeated(tmp_
 def test_the_draft_of_another_run_stays_for_a_week(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fresh = new_mark()
+    fresh = new_mark(new_try(), 1)
     monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
-    old = new_mark()
+    old = new_mark(new_try(), 1)
     monkeypatch.undo()
-    _write_draft(tmp_path, f"{fresh}_1", "a" * 32)
-    _write_draft(tmp_path, f"{old}_1", "b" * 32)
+    _write_draft(tmp_path, fresh, "a" * 32)
+    _write_draft(tmp_path, old, "b" * 32)
     _try_to_write(LocalFiles(), tmp_path, "m1")
     left = [one.name for one in (tmp_path / drafts.HIDDEN / "drafts").iterdir()]
-    assert left == [f"{'a' * 32}.{fresh}_1"]
+    assert left == [f"{'a' * 32}.{fresh}"]
     assert STALE_AFTER_S == 7 * 24 * 3600
+
+
+def test_a_draft_that_anybody_may_delete_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = new_mark(new_try(), 1)
+    _write_draft(tmp_path, mark)
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + STALE_AFTER_S + 2)
+    with pytest.raises(FileNotFoundError, match="more than a week old"):
+        drafts.commit(LocalFiles(), str(tmp_path), NAME, mark)
+    assert _visible(tmp_path) == {}
 
 
 def test_files_that_were_deleted_after_the_commit_hinder_no_later_write(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from triggerer.errors import OutputRefused
@@ -11,9 +13,13 @@ from triggerer.worker.output.places import open_place
 from triggerer.worker.output.postgresql import Output as Statements
 from triggerer.worker.output.writing import Names, Writing
 
+FIRST: Final = "0123456789abcdef_1"
+SECOND: Final = "0123457089abcdef_2"
+OF_ANOTHER_TRY: Final = "0123456700000000_1"
 
-def _writing(mark: str = "t1", call: int = 1, *, current: bool = True) -> Writing:
-    return Writing("token", mark, call, lambda: current)
+
+def _writing(mark: str = FIRST, *, current: bool = True) -> Writing:
+    return Writing("token", mark, lambda: current)
 
 
 def test_the_calls_for_a_target_are_numbered_and_those_for_another_do_not_count() -> None:
@@ -31,14 +37,14 @@ def test_a_table_that_a_call_creates_goes_on_with_the_number() -> None:
 
 
 def test_the_outcome_says_which_call_wrote() -> None:
-    assert _writing().outcome("t1_1", "a table") == "written"
-    assert _writing().outcome("t0_1", "a table") == "was_there"
+    assert _writing().outcome(FIRST, "a table") == "written"
+    assert _writing().outcome(OF_ANOTHER_TRY, "a table") == "was_there"
     assert _writing().outcome("", "a table") == "was_there"
 
 
 def test_a_second_name_for_a_target_is_refused_and_not_taken_for_a_repeat() -> None:
     with pytest.raises(OutputRefused, match="has written to a table already, by another name"):
-        _writing(call=2).outcome("t1_1", "a table")
+        _writing(SECOND).outcome(FIRST, "a table")
 
 
 def test_a_former_attempt_is_refused() -> None:
