@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from triggerer.worker.output import drafts, iceberg, places
 from triggerer.worker.output.hadoop_files import HadoopFiles
 from triggerer.worker.output.jdbc import Connection
 from triggerer.worker.output.marks import new_mark, new_try
+from triggerer.worker.output.statements import Statements
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.soak]
 
@@ -197,9 +199,9 @@ def test_jdbc_replaces_rows_by_key_and_takes_any_type_that_a_text_can_be(
     newer = spark.range(2, 6).selectExpr("id", """'{"a": 2}' AS doc""")
     assert try_again("0" * 32).jdbc(newer, jdbc, "public.orders", key=["id"]) == "written"
     query = "SELECT doc ->> 'a' AS a, count(*) FROM orders GROUP BY 1 ORDER BY 1"
-    assert database.execute("SELECT 1", then=query) == [("1", 2), ("2", 4)]
+    assert database.query(query) == [("1", 2), ("2", 4)]
     drafts = "SELECT relname FROM pg_class WHERE relname LIKE 'triggerer_draft%'"
-    assert database.execute("SELECT 1", then=drafts) == []
+    assert database.query(drafts) == []
     output = try_again("1" * 32)
     output.jdbc(rows, jdbc, "orders", key="id")
     with pytest.raises(OutputRefused, match="by another name"):
@@ -220,25 +222,24 @@ def test_jdbc_refuses_in_a_sentence_what_does_not_fit_the_table(
     ):
         with pytest.raises(OutputRefused, match=said):
             try_again().jdbc(frame, jdbc, "fits", key=key)
-    assert database.execute("SELECT 1", then="SELECT count(*) FROM fits") == [(0,)]
+    assert database.query("SELECT count(*) FROM fits") == [(0,)]
 
 
 def test_jdbc_sweeps_the_drafts_of_dead_tries_and_keeps_those_of_other_runs(
     spark: Any, jdbc: str, try_again: TryAgain
 ) -> None:
-    from triggerer.worker.output.postgresql import Output as Statements
-
     database = Connection(spark, jdbc, None)
     database.execute("CREATE TABLE swept (id BIGINT PRIMARY KEY)")
     mark = new_mark(new_try(), 1)
-    dead = Statements("swept", "f" * 32, "00000001abcdabcd_1").draft
-    other = Statements("swept", "a" * 32, mark).draft
-    forgotten = Statements("swept", "a" * 32, "00000001abcdabcd_1").draft
+    of = partial(Statements, database.dialect, "swept")
+    dead = of("f" * 32, "00000001abcdabcd_1").draft
+    other = of("a" * 32, mark).draft
+    forgotten = of("a" * 32, "00000001abcdabcd_1").draft
     for draft in (dead, other, forgotten):
         database.execute(f"CREATE TABLE {draft} (id BIGINT)")
     assert try_again().jdbc(spark.range(3), jdbc, "swept", key="id") == "written"
     query = "SELECT relname FROM pg_class WHERE relname LIKE 'triggerer_draft%'"
-    assert database.execute("SELECT 1", then=query) == [(other,)]
+    assert database.query(query) == [(other,)]
     database.execute(f"DROP TABLE {other}")
 
 

@@ -51,7 +51,7 @@ CLIENT = """
         spark.read.parquet(path).groupBy("day").count().orderBy("day").collect(),
         spark.read.format("delta").load(f"{folder}/delta").count(),
         spark.table("ice.db.t").count(),
-        len(Connection(spark, jdbc, None).execute("SELECT 1", then="SELECT * FROM over_connect")),
+        len(Connection(spark, jdbc, None).query("SELECT * FROM over_connect")),
     )
     answers = iter([True, False])
     try:

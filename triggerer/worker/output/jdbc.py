@@ -6,59 +6,64 @@ that writes the rows, and work in classic sessions and over Connect.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.errors import OutputRefused
-from triggerer.worker.output import postgresql
+from triggerer.worker.output.dialects import dialect_of
 from triggerer.worker.output.spark_errors import mentions
+from triggerer.worker.output.statements import Statements
 from triggerer.worker.output.writing import Outcome, Writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger("triggerer.run")
+
+_NO_CONSTRAINT: Final = (
+    # PostgreSQL, then SQLite.
+    "no unique or exclusion constraint matching the ON CONFLICT",
+    "ON CONFLICT clause does not match any PRIMARY KEY or UNIQUE constraint",
+)
 
 
 class Connection:
     """The connection of Spark's JDBC source to the database of a URL.
 
     Raises:
-        OutputRefused: The database is not PostgreSQL.
+        OutputRefused: The database is not one of `dialects`.
     """
 
     def __init__(self, spark: SparkSession, url: str, properties: Mapping[str, str] | None) -> None:
-        if not url.startswith("jdbc:postgresql:"):
-            kind = ":".join(url.split(":")[:2])
-            raise OutputRefused(
-                f"output.jdbc writes to PostgreSQL, and knows no statement for {kind}",
-                hint="write with Spark, and store output.token in the same transaction as the rows",
-            )
+        self.dialect = dialect_of(url)
         self._spark = spark
-        self._options = {
-            "driver": "org.postgresql.Driver",
-            # PostgreSQL converts a text to the type of the draft's column, which is the type of the target's column.
-            "stringtype": "unspecified",
-            **(properties or {}),
-            "url": url,
-        }
+        self._options = {**self.dialect.options, **(properties or {}), "url": url}
+        if self.dialect.driver is not None:
+            self._options.setdefault("driver", self.dialect.driver)
 
-    def execute(self, statement: str, *, then: str = "SELECT 1") -> Sequence[Any]:
-        """Execute and commit a statement. Then execute the query `then`, and return its rows."""
-        reader = self._spark.read.format("jdbc").options(**self._options)
-        # With a fetch size, Spark would switch the automatic commit off.
-        reader = reader.option("fetchsize", 0).option("sessionInitStatement", statement)
-        return reader.option("query", then).load().collect()
+    def execute(self, statement: str, *, then: str | None = None) -> Sequence[Any]:
+        """Execute a statement, which commits at once, and return the rows of a query after it."""
+        return self._read(then or self.dialect.nothing, sessionInitStatement=statement).collect()
+
+    def query(self, query: str) -> Sequence[Any]:
+        """Return the rows of a query."""
+        return self._read(query).collect()
 
     def columns(self, table: str) -> list[str]:
         """Return the names of a table's columns."""
-        query = f"SELECT * FROM {table} WHERE 1 = 0"
-        reader = self._spark.read.format("jdbc").options(**self._options)
-        return reader.option("query", query).load().columns
+        return self._read(f"SELECT * FROM {table} WHERE 1 = 0").columns
 
     def write(self, df: DataFrame, table: str) -> None:
         """Add rows to a table. Each partition of the frame is a transaction."""
         writer = df.write.format("jdbc").mode("append").options(**self._options)
         writer.option("dbtable", table).save()
+
+    def _read(self, query: str, **options: str) -> DataFrame:
+        reader = self._spark.read.format("jdbc").options(**{**self._options, **options})
+        # With a fetch size, Spark switches the automatic commit off. A query cannot be read in parts.
+        return reader.options(fetchsize=0, numPartitions=1).option("query", query).load()
 
 
 def write_jdbc(
@@ -71,23 +76,87 @@ def write_jdbc(
     Raises:
         OutputRefused: This attempt is no longer the run's current one, or the rows do not fit the table.
     """
+    output = Statements(connection.dialect, table, writing.name, writing.mark)
     writing.require_current()
     columns = _matching(df.columns, connection.columns(table), table)
     keys = _matching(key, columns, f"the rows for {table}")
-    output = postgresql.Output(table, writing.name, writing.mark)
-    connection.execute(output.prepare())
-    rows = connection.execute("SELECT 1", then=output.look())
-    if not rows:
-        connection.execute(output.create_draft(columns))
+    found = _find_writer(connection, output)
+    if found is None:
+        found = _write(df.toDF(*columns), connection, output, writing, columns, keys)
+    else:
+        _sweep(connection, output)
+    return writing.outcome(found, table)
+
+
+def _find_writer(connection: Connection, output: Statements) -> str | None:
+    """Return the mark of the call that wrote the output. Create the table of tokens if it is missing."""
+    try:
+        return _look(connection, output)
+    except Exception:  # noqa: BLE001 - each database has its own error for a table that is missing
         try:
-            connection.write(df.toDF(*columns), output.draft)
-            # This question only saves work. If a former attempt passes here, the unique row of the token stops it.
-            writing.require_current()
-            with _explained(table, keys):
-                rows = connection.execute(output.merge(columns, keys), then=output.look())
-        finally:
-            connection.execute(output.drop_draft())
-    return writing.outcome(rows[0][0], table)
+            connection.execute(output.create_tokens())
+        except Exception:  # noqa: BLE001 - another run may have created it at the same moment
+            return _look(connection, output)
+    return None
+
+
+def _look(connection: Connection, output: Statements) -> str | None:
+    rows = connection.query(output.look())
+    return str(rows[0][0]) if rows else None
+
+
+def _write(
+    df: DataFrame,
+    connection: Connection,
+    output: Statements,
+    writing: Writing,
+    columns: Sequence[str],
+    keys: Sequence[str],
+) -> str:
+    """Write the draft and move its rows. Return the mark of the call that wrote the output."""
+    drafts: Sequence[Any] | None = None
+    connection.execute(output.create_draft(columns))
+    try:
+        connection.write(df, output.draft)
+        _refuse_repeated_keys(connection, output, keys)
+        *preparations, last = output.commit(columns, keys)
+        for statement in preparations:
+            connection.execute(statement)
+        # The token's row decides. A former attempt that gets past this is stopped by that row.
+        writing.require_current()
+        try:
+            with _explained(output.table, keys):
+                drafts = connection.execute(last, then=output.drafts())
+        except Exception:
+            found = _look(connection, output)
+            if found is None:
+                raise
+            return found
+    finally:
+        _sweep(connection, output, drafts)
+    return writing.mark
+
+
+def _refuse_repeated_keys(connection: Connection, output: Statements, keys: Sequence[str]) -> None:
+    """Refuse rows with the same key. Databases differ in which of them would win, if any.
+
+    Raises:
+        OutputRefused: There are some.
+    """
+    if keys and connection.query(output.count_repeated_keys(keys))[0][0]:
+        raise OutputRefused(
+            f"two of the rows for {output.table} have the same ({', '.join(keys)})",
+            hint="keep one row for each key, for instance with dropDuplicates",
+        )
+
+
+def _sweep(connection: Connection, output: Statements, drafts: Sequence[Any] | None = None) -> None:
+    try:
+        for drop in output.drop(connection.query(output.drafts()) if drafts is None else drafts):
+            connection.execute(drop)
+    except Exception:
+        # The rows are there, or the write's own error is the one to tell. The next write to the table sweeps.
+        logger.exception("a draft table could not be dropped")
 
 
 def _matching(wanted: Sequence[str], known: Sequence[str], where: str) -> list[str]:
@@ -110,19 +179,13 @@ def _matching(wanted: Sequence[str], known: Sequence[str], where: str) -> list[s
 
 @contextmanager
 def _explained(table: str, key: Sequence[str]) -> Iterator[None]:
-    """During the block, turn known errors of the database into a sentence with advice."""
+    """Turn a refusal of the last statement into a sentence."""
     try:
         yield
     except Exception as error:
-        named = ", ".join(key)
-        if mentions(error, "no unique or exclusion constraint matching the ON CONFLICT"):
+        if mentions(error, *_NO_CONSTRAINT):
             raise OutputRefused(
-                f"{table} has no unique constraint on ({named})",
+                f"{table} has no unique constraint on ({', '.join(key)})",
                 hint="create one, or give output.jdbc the columns of the one that there is as key",
-            ) from error
-        if mentions(error, "cannot affect row a second time"):
-            raise OutputRefused(
-                f"two of the rows for {table} have the same ({named})",
-                hint="keep one row for each key, for instance with dropDuplicates",
             ) from error
         raise

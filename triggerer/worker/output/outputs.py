@@ -92,7 +92,7 @@ class Output:
         key: Sequence[str] | str,
         properties: Mapping[str, str] | None = None,
     ) -> Outcome:
-        """Write the rows to a table of a PostgreSQL database, in one transaction.
+        """Write the rows to a table of a database, in one transaction.
 
         Args:
             url: The URL of the database, as in `df.write.jdbc`.
@@ -100,8 +100,7 @@ class Output:
             key: The columns of a unique constraint: a row replaces the row with the same key. `()`: rows are added.
             properties: Properties of the connection, such as `user` and `password`.
         Raises:
-            OutputRefused: This attempt is no longer the run's current one, the database is not PostgreSQL, or the rows
-                do not fit the table.
+            OutputRefused: This attempt is a former one, the database is not known, or the rows do not fit the table.
         """
         connection = jdbc_tables.Connection(_session(df, "jdbc"), url, properties)
         writing = self._begin("jdbc", (url, table))

@@ -1,4 +1,4 @@
-"""The names and results of a writer's calls, and the statements for PostgreSQL."""
+"""The names and results of a writer's calls."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import pytest
 
 from triggerer.errors import OutputRefused
 from triggerer.worker.output import Output
-from triggerer.worker.output.jdbc import Connection
 from triggerer.worker.output.places import open_place
-from triggerer.worker.output.postgresql import Output as Statements
 from triggerer.worker.output.writing import Names, Writing
 
 FIRST: Final = "0123456789abcdef_1"
@@ -66,40 +64,3 @@ def test_what_is_no_spark_frame_is_refused_in_a_sentence() -> None:
 def test_a_path_that_a_connect_client_cannot_serve_is_refused(path: str, said: str) -> None:
     with pytest.raises(OutputRefused, match=said):
         open_place(object(), path)  # type: ignore[arg-type]
-
-
-def test_a_database_without_a_statement_is_refused_and_its_password_is_not_shown() -> None:
-    with pytest.raises(OutputRefused, match="no statement for jdbc:mysql") as refused:
-        Connection(object(), "jdbc:mysql://h/d?user=me&password=secret", None)  # type: ignore[arg-type]
-    assert "secret" not in str(refused.value)
-
-
-def test_a_row_replaces_the_one_with_its_key() -> None:
-    statement = Statements("shop.orders", "token", "m1").merge(["id", "day", 'a"b'], ["id"])
-    assert statement.endswith(
-        'ON CONFLICT ("id") DO UPDATE SET "day" = EXCLUDED."day", "a""b" = EXCLUDED."a""b"'
-    )
-    assert 'INSERT INTO shop.orders ("id", "day", "a""b")' in statement
-    assert "INSERT INTO shop.triggerer_output" in statement
-
-
-def test_rows_with_nothing_but_a_key_stay_as_they_are_and_those_without_one_are_added() -> None:
-    statements = Statements("t", "token", "m1")
-    assert statements.merge(["id"], ["id"]).endswith('ON CONFLICT ("id") DO NOTHING')
-    assert statements.merge(["id"], []).endswith("WHERE EXISTS (SELECT 1 FROM token)")
-
-
-@pytest.mark.parametrize("table", ['"My Schema"."my.table"', "t", "a.t"])
-def test_the_draft_lies_beside_its_target_and_has_a_name_that_postgresql_takes_whole(
-    table: str,
-) -> None:
-    draft = Statements(table, "f" * 32 + "-12", "0123456789abcdef_123").draft
-    schema, _, name = draft.rpartition(".")
-    assert table.startswith(schema)
-    assert len(name) <= 63
-
-
-@pytest.mark.parametrize("table", ["a.b.c", "a b", "", "t; DROP TABLE t", "(SELECT 1) x"])
-def test_what_is_no_name_of_a_table_is_refused(table: str) -> None:
-    with pytest.raises(OutputRefused, match="is no name of a table"):
-        Statements(table, "token", "m1").prepare()

@@ -1,0 +1,259 @@
+"""The databases of `output.jdbc`: how each of them names, lists and creates tables, and commits a draft's rows.
+
+A commit is a statement that stores the token and moves the rows in one transaction. The token's primary key lets it
+fail if another try has stored the token. Spark executes a statement on a connection that commits after each. So
+databases that take several statements at once get them in a transaction. The others, Derby and SQLite, get a trigger
+that moves the rows when the token is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from triggerer.errors import OutputRefused
+
+DRAFT: Final = "triggerer_draft"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The rows on their way from the draft to the target. The names are quoted as the database wants them."""
+
+    target: str
+    draft: str
+    columns: Sequence[str]
+    key: Sequence[str]
+    """The columns of a unique constraint; empty: every row is a new one."""
+    condition: str
+
+    @property
+    def others(self) -> list[str]:
+        """The columns that are not in the key."""
+        return [name for name in self.columns if name not in self.key]
+
+    def insertion(self) -> str:
+        """Return a statement that adds the rows."""
+        of_draft = ", ".join(f"d.{name}" for name in self.columns)
+        return (
+            f"INSERT INTO {self.target} ({', '.join(self.columns)})"
+            f" SELECT {of_draft} FROM {self.draft} d WHERE {self.condition}"
+        )
+
+
+def _on_conflict(move: Move) -> str:
+    key = ", ".join(move.key)
+    changes = ", ".join(f"{name} = EXCLUDED.{name}" for name in move.others)
+    action = f"DO UPDATE SET {changes}" if changes else "DO NOTHING"
+    return f"{move.insertion()} ON CONFLICT ({key}) {action}"
+
+
+def _on_duplicate_key(move: Move) -> str:
+    changes = ", ".join(f"{name} = d.{name}" for name in move.others or move.key)
+    return f"{move.insertion()} ON DUPLICATE KEY UPDATE {changes}"
+
+
+def _merge(move: Move, hint: str = "") -> str:
+    same = " AND ".join(f"t.{name} = d.{name}" for name in move.key)
+    changes = ", ".join(f"{name} = d.{name}" for name in move.others)
+    update = f" WHEN MATCHED THEN UPDATE SET {changes}" if changes else ""
+    values = ", ".join(f"d.{name}" for name in move.columns)
+    return (
+        f"MERGE INTO {move.target}{hint} t USING {move.draft} d ON ({same}){update}"
+        f" WHEN NOT MATCHED THEN INSERT ({', '.join(move.columns)}) VALUES ({values})"
+    )
+
+
+def _merge_with_range_lock(move: Move) -> str:
+    # Without the lock, SQL Server's MERGE inserts a key twice if two of them run at once.
+    return _merge(move, " WITH (HOLDLOCK)")
+
+
+def _tables(source: str, schema: str, name: str = "TABLE_NAME", kind: str = "TABLE") -> str:
+    return (
+        f"SELECT '{kind}' AS kind, {name} AS name FROM {source}"
+        f" WHERE {schema} = {{schema}} AND LOWER({name}) LIKE '{DRAFT}%'"
+    )
+
+
+_IN_INFORMATION_SCHEMA: Final = _tables("INFORMATION_SCHEMA.TABLES", "TABLE_SCHEMA")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What one database says differently. Its texts are templates for `Statements`.
+
+    Args:
+        name: The database in a message.
+        driver: The class of its JDBC driver; None: Java finds the driver by the URL.
+        commit: Statements that store the token and move the rows. The last of them decides.
+        replace: Makes the statement that replaces rows by their key.
+        fold: How the database reads a name without quotes.
+        schema: An expression for the present schema; None: tables are named without a schema.
+        drafts: A query for the kind and the name of each draft in a schema.
+        empty_copy: Creates the draft with the types that the target's columns have.
+        nothing: A query without any table.
+        timestamp: The type of a column for an instant.
+        options: Of the JDBC connection.
+        condition: A condition of the insertion of the rows.
+    """
+
+    name: str
+    driver: str | None
+    commit: tuple[str, ...]
+    replace: Callable[[Move], str]
+    fold: Callable[[str], str] = str.lower
+    schema: str | None = "CURRENT_SCHEMA"
+    drafts: str = _IN_INFORMATION_SCHEMA
+    empty_copy: str = "CREATE TABLE {draft} AS SELECT {columns} FROM {table} WHERE 1 = 0"
+    quotes: tuple[str, str] = ('"', '"')
+    nothing: str = "SELECT 1 AS one"
+    timestamp: str = "TIMESTAMP"
+    options: Mapping[str, str] = field(default_factory=dict)
+    condition: str = "1 = 1"
+
+    def quoted(self, name: str) -> str:
+        """Return a name as the database reads it exactly."""
+        opening, closing = self.quotes
+        return f"{opening}{name.replace(closing, closing * 2)}{closing}"
+
+
+_POSTGRESQL: Final = Dialect(
+    "PostgreSQL",
+    "org.postgresql.Driver",
+    # The condition lets the token be stored first, where another try waits for the end of this statement.
+    ("WITH token AS ({token} RETURNING 1) {rows}",),
+    _on_conflict,
+    schema="current_schema()",
+    empty_copy="CREATE UNLOGGED TABLE {draft} AS SELECT {columns} FROM {table} WHERE 1 = 0",
+    timestamp="TIMESTAMP WITH TIME ZONE",
+    # The draft has the types of the target, and PostgreSQL reads a text as whatever the column is.
+    options={"stringtype": "unspecified"},
+    condition="EXISTS (SELECT 1 FROM token)",
+)
+_MYSQL: Final = Dialect(
+    "MySQL",
+    "com.mysql.cj.jdbc.Driver",
+    ("START TRANSACTION; {token}; {rows}; COMMIT",),
+    _on_duplicate_key,
+    # Whether the case of a table's name counts depends on the server's file system.
+    fold=str,
+    schema="DATABASE()",
+    quotes=("`", "`"),
+    options={"allowMultiQueries": "true"},
+)
+_MARIADB: Final = Dialect(
+    "MariaDB",
+    "org.mariadb.jdbc.Driver",
+    _MYSQL.commit,
+    _on_duplicate_key,
+    fold=str,
+    schema="DATABASE()",
+    quotes=("`", "`"),
+    options={
+        "allowMultiQueries": "true",
+        # Spark quotes names by `"` for a database that it does not know.
+        "sessionVariables": "sql_mode=CONCAT(@@sql_mode,',ANSI_QUOTES')",
+    },
+)
+_SQL_SERVER: Final = Dialect(
+    "SQL Server",
+    "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+    # With counts of rows as results, the driver would not look at the result of the second statement.
+    ("SET NOCOUNT ON; SET XACT_ABORT ON; BEGIN TRANSACTION; {token}; {rows}; COMMIT",),
+    _merge_with_range_lock,
+    schema="SCHEMA_NAME()",
+    # A union has no identity column, which the draft's column would otherwise become.
+    empty_copy=(
+        "SELECT {columns} INTO {draft} FROM {table} WHERE 1 = 0"
+        " UNION ALL SELECT {columns} FROM {table} WHERE 1 = 0"
+    ),
+    quotes=("[", "]"),
+    timestamp="DATETIME2",
+)
+_ORACLE: Final = Dialect(
+    "Oracle",
+    "oracle.jdbc.OracleDriver",
+    ("BEGIN {token}; {rows}; COMMIT; END;",),
+    _merge,
+    fold=str.upper,
+    schema="SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA')",
+    drafts=_tables("all_tables", "owner"),
+    nothing="SELECT 1 AS one FROM dual",
+)
+_H2: Final = Dialect(
+    "H2",
+    "org.h2.Driver",
+    ("SET AUTOCOMMIT FALSE; {token}; {rows}; COMMIT",),
+    _merge,
+    fold=str.upper,
+    schema="SCHEMA()",
+    empty_copy="CREATE TABLE {draft} AS SELECT {columns} FROM {table} WITH NO DATA",
+)
+_DERBY: Final = Dialect(
+    "Derby",
+    None,
+    (
+        (
+            "CREATE TRIGGER {draft} AFTER INSERT ON {tokens} REFERENCING NEW AS fresh FOR EACH ROW"
+            " WHEN (fresh.mark = {mark}) {rows}"
+        ),
+        "{token}",
+    ),
+    _merge,
+    fold=str.upper,
+    schema="CURRENT SCHEMA",
+    drafts=" UNION ALL ".join(
+        _tables(
+            f"sys.sys{kind}s one JOIN sys.sysschemas s ON s.schemaid = one.schemaid",
+            "s.schemaname",
+            f"one.{kind}name",
+            kind.upper(),
+        )
+        for kind in ("trigger", "table")
+    ),
+    empty_copy=_H2.empty_copy,
+    nothing="SELECT 1 AS one FROM sysibm.sysdummy1",
+)
+_SQLITE: Final = Dialect(
+    "SQLite",
+    "org.sqlite.JDBC",
+    (
+        "CREATE TRIGGER {draft} AFTER INSERT ON {tokens} WHEN NEW.mark = {mark} BEGIN {rows}; END",
+        "{token}",
+    ),
+    _on_conflict,
+    schema=None,
+    drafts=f"SELECT type AS kind, name FROM sqlite_master WHERE name LIKE '{DRAFT}%'",
+    # One writer at a time has the database, so one partition writes the draft.
+    options={"numPartitions": "1"},
+)
+
+_DIALECTS: Final = {
+    "postgresql": _POSTGRESQL,
+    "mysql": _MYSQL,
+    "mariadb": _MARIADB,
+    "sqlserver": _SQL_SERVER,
+    "oracle": _ORACLE,
+    "h2": _H2,
+    "derby": _DERBY,
+    "sqlite": _SQLITE,
+}
+
+
+def dialect_of(url: str) -> Dialect:
+    """Return what the database behind a URL of JDBC speaks.
+
+    Raises:
+        OutputRefused: It is another one.
+    """
+    kind = ":".join(url.split(":")[:2])
+    dialect = _DIALECTS.get(kind.removeprefix("jdbc:"))
+    if dialect is None:
+        *most, last = (one.name for one in _DIALECTS.values())
+        raise OutputRefused(
+            f"output.jdbc writes to {', '.join(most)} and {last}, and knows no statement for {kind}",
+            hint="write with Spark, and store output.token in the same transaction as the rows",
+        )
+    return dialect

@@ -1,0 +1,150 @@
+"""The statements of one output of `output.jdbc`, in the dialect of its database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+from triggerer.errors import OutputRefused
+from triggerer.worker.output.dialects import DRAFT, Dialect, Move
+from triggerer.worker.output.marks import is_stale
+
+_TOKENS: Final = "triggerer_output"
+_IS_DRAFT: Final = re.compile(rf"{DRAFT}_(?P<digest>[0-9a-f]{{16}})_(?P<mark>[0-9a-f]{{16}}_\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """What is said to the database about one output.
+
+    Args:
+        table: The table's name as in SQL, with or without a schema.
+        name: The output's name, see `Writing`.
+        mark: The call's mark.
+    """
+
+    dialect: Dialect
+    table: str
+    name: str
+    mark: str
+
+    @property
+    def draft(self) -> str:
+        """The draft table, in the schema of the target. A trigger of the draft has the same name."""
+        return f"{self._prefix}{DRAFT}_{self._digest}_{self.mark}"
+
+    def look(self) -> str:
+        """Return a query for the mark of the call that wrote the output. It has no row if there is none."""
+        where = f"token = {_text(self.name)} AND target = {_text(self._target)}"
+        return f"SELECT mark FROM {self._tokens} WHERE {where}"
+
+    def create_tokens(self) -> str:
+        """Create the table of tokens."""
+        return (
+            f"CREATE TABLE {self._tokens} (token VARCHAR(64) NOT NULL, target VARCHAR(300) NOT NULL,"
+            " mark VARCHAR(64) NOT NULL,"
+            f" written_at {self.dialect.timestamp} DEFAULT CURRENT_TIMESTAMP NOT NULL,"
+            " PRIMARY KEY (token, target))"
+        )
+
+    def create_draft(self, columns: Sequence[str]) -> str:
+        """Create the draft with the types that the target's columns have."""
+        return self.dialect.empty_copy.format(
+            draft=self.draft, table=self.table, columns=", ".join(self._quoted(columns))
+        )
+
+    def count_repeated_keys(self, key: Sequence[str]) -> str:
+        """Return a query for the number of keys that several rows of the draft have."""
+        names = self._quoted(key)
+        listed, known = ", ".join(names), " AND ".join(f"{name} IS NOT NULL" for name in names)
+        return (
+            f"SELECT COUNT(*) AS repeated FROM (SELECT {listed} FROM {self.draft} WHERE {known}"
+            f" GROUP BY {listed} HAVING COUNT(*) > 1) d"
+        )
+
+    def commit(self, columns: Sequence[str], key: Sequence[str]) -> list[str]:
+        """Store the token and move the draft's rows, in one transaction, which the last statement is.
+
+        A row replaces the one with the same key. The last statement fails, and moves nothing, if the token is stored. A
+        try at the same moment waits at the token for the first one's end.
+        """
+        dialect = self.dialect
+        move = Move(
+            self.table, self.draft, self._quoted(columns), self._quoted(key), dialect.condition
+        )
+        values = ", ".join(map(_text, (self.name, self._target, self.mark)))
+        given = {
+            "token": f"INSERT INTO {self._tokens} (token, target, mark) VALUES ({values})",
+            "rows": dialect.replace(move) if key else move.insertion(),
+            "tokens": self._tokens,
+            "draft": self.draft,
+            "mark": _text(self.mark),
+        }
+        return [one.format(**given) for one in dialect.commit]
+
+    def drafts(self) -> str:
+        """Return a query for the kinds and names of all drafts in the target's schema."""
+        schema, _ = self._parts
+        present = self.dialect.schema if schema is None else _text(self._folded(schema))
+        return self.dialect.drafts.format(schema=present)
+
+    def drop(self, drafts: Iterable[tuple[str, str]]) -> list[str]:
+        """Return statements that drop this output's drafts and those that are a week old.
+
+        Args:
+            drafts: The result of the query `drafts`.
+        """
+        statements = []
+        # A trigger goes before its table.
+        for kind, name in sorted(drafts, reverse=True):
+            found = _IS_DRAFT.fullmatch(name.lower())
+            if found and (found["digest"] == self._digest or is_stale(found["mark"])):
+                statements.append(f"DROP {kind.strip().upper()} {self._prefix}{name}")
+        return statements
+
+    @property
+    def _parts(self) -> tuple[str | None, str]:
+        opening, closing = map(re.escape, self.dialect.quotes)
+        part = rf"(?:{opening}(?:[^{closing}]|{closing}{closing})+{closing}|[\w$#@]+)"
+        found = re.fullmatch(rf"(?:({part})\.)?({part})", self.table)
+        if found is None or (found[1] and self.dialect.schema is None):
+            wanted = "table" if self.dialect.schema is None else "table or schema.table"
+            raise OutputRefused(
+                f"{self.table!r} is no name of a table of {self.dialect.name}",
+                hint=f"give output.jdbc {wanted}",
+            )
+        return found[1], found[2]
+
+    @property
+    def _prefix(self) -> str:
+        schema, _ = self._parts
+        return "" if schema is None else f"{schema}."
+
+    @property
+    def _tokens(self) -> str:
+        return f"{self._prefix}{_TOKENS}"
+
+    @property
+    def _target(self) -> str:
+        """The table's name as the database reads it, so that it is equal however the user writes it."""
+        return self._folded(self._parts[1])
+
+    @property
+    def _digest(self) -> str:
+        return sha256(f"{self.name} {self._target}".encode()).hexdigest()[:16]
+
+    def _folded(self, part: str) -> str:
+        opening, closing = self.dialect.quotes
+        if part.startswith(opening):
+            return part[1:-1].replace(closing * 2, closing)
+        return self.dialect.fold(part)
+
+    def _quoted(self, names: Sequence[str]) -> list[str]:
+        return [self.dialect.quoted(name) for name in names]
+
+
+def _text(value: str) -> str:
+    return "'{}'".format(value.replace("'", "''"))
