@@ -279,6 +279,7 @@ class _Attempt:
             on_start=functools.partial(self._start, spark),
             cancel_work=spark.cancel_task,
             on_abandoned=functools.partial(self._abandon, spark),
+            await_end=spark.await_end,
             find_cause=spark.how_driver_ended,
         )
 

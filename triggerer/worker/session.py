@@ -15,6 +15,7 @@ from triggerer.errors import SubmitFailed
 from triggerer.worker.fork_server.link import ForkServerLink
 from triggerer.worker.launch_reports import SessionLaunches
 from triggerer.worker.spark.jvm.connections import enter_session
+from triggerer.worker.spark.jvm.leftovers import kill_jvm
 
 if TYPE_CHECKING:
     from triggerer.config import SparkSettings
@@ -149,22 +150,41 @@ class SparkHolder:
             register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         return self._session
 
-    def interrupt(self) -> None:
-        """Stop the session's jobs, because no code waits for their results any longer. The session stays usable."""
+    def interrupt(self) -> bool:
+        """Stop the session's work, because nobody waits for it any longer. The session can be used afterwards.
+
+        Returns:
+            False: Spark does not answer.
+        """
         if self._session is None:
-            return
+            return True
         self._start_interrupter()
         done = threading.Event()
         self._interrupts.put(done.set)
         if not done.wait(_INTERRUPT_S):
             logger.warning("Spark does not answer; its session is not used again")
             self._is_broken = True
-        elif not self._is_connect:
+            return False
+        if not self._is_connect:
             enter_session(self._session)
+        return True
 
     def interrupt_soon(self) -> None:
         """Start to stop the session's jobs, and return at once. A signal handler may call this."""
         self._interrupts.put(_nothing)
+
+    def kill_driver(self, reason: str) -> None:
+        """Kill the driver with its Python workers, because its work does not end. The next try gets another."""
+        if self._driver is not None:
+            self._link.unusable(reason, self._driver.pid)
+            kill_jvm(self._driver.pid)
+        self._is_broken = True
+
+    def has_driver_ended(self) -> bool:
+        """Return whether the JVM of this process's session is gone."""
+        if self._driver is None:
+            return False
+        return self._link.how_driver_ended(self._driver.pid, patience_s=0.0) is not None
 
     def how_driver_ended(self, error: BaseException) -> str | None:
         """Return a sentence that says how the driver ended, if the error comes from that. None: it does not."""

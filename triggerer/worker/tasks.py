@@ -19,6 +19,7 @@ from triggerer.domain.assets import Metadata
 from triggerer.domain.attempts import EmittedEvent, TaskResult
 from triggerer.domain.runs import TaskState
 from triggerer.domain.tasks import SkipTask, Task
+from triggerer.errors import RunFailed
 from triggerer.worker.context import RunContext
 from triggerer.worker.failures import (
     TaskTimeout,
@@ -49,10 +50,11 @@ class TaskRunner:
 
     Args:
         on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
-            failed and the next try waits for its time.
-        cancel_work: Called from another thread with the id of a task whose time is up, while other tasks run beside it.
-            It must end the task's jobs on Spark.
-        on_abandoned: Called when a try has timed out, because jobs of the try may continue on Spark.
+            failed and the next one waits for its time.
+        cancel_work: Called with the id of a task whose time is up and that is one of several, from another thread. It
+            ends the task's work on Spark.
+        on_abandoned: Called when a try has timed out, because it may have left work behind, for instance on Spark.
+        await_end: Returns once nothing of a failed try works on Spark. Raises `RunFailed` if nobody can tell.
         find_cause: Returns a sentence about the end of Spark's driver, if that explains the error of a try.
     """
 
@@ -64,6 +66,7 @@ class TaskRunner:
         on_start: Callable[[TaskStart], None],
         cancel_work: Callable[[str], None],
         on_abandoned: Callable[[], None],
+        await_end: Callable[[], None],
         find_cause: Callable[[BaseException], str | None],
     ) -> None:
         self._context = context
@@ -71,6 +74,7 @@ class TaskRunner:
         self._on_start = on_start
         self._cancel_work = cancel_work
         self._on_abandoned = on_abandoned
+        self._await_end = await_end
         self._find_cause = find_cause
 
     def execute(self, task: Task, results: Mapping[str, Any]) -> Finished:
@@ -113,14 +117,23 @@ class TaskRunner:
                 )
                 return Finished(result, value)
             if try_number <= task.retries:
-                logger.info("task %s is tried again in %s", task.task_id, task.retry_delay)
-                # The try is over, so its timeout must not apply to the delay before the next try.
+                # The try is over, so its timeout must not apply to the wait.
                 self._on_start(dataclasses.replace(start, timeout_s=None))
-                time.sleep(task.retry_delay.total_seconds())
+                try:
+                    self._await_next_try(task)
+                except RunFailed as refusal:
+                    failure = storable(f"{refusal}.\n\n{failure}")
+                    break
         ended_at = datetime.now(UTC)
         return Finished(
             TaskResult(task.task_id, TaskState.FAILED, try_number, started_at, ended_at, failure)
         )
+
+    def _await_next_try(self, task: Task) -> None:
+        logger.info("task %s is tried again in %s", task.task_id, task.retry_delay)
+        until = time.monotonic() + task.retry_delay.total_seconds()
+        self._await_end()
+        time.sleep(max(0.0, until - time.monotonic()))
 
     def _time_limit(self, task: Task) -> AbstractContextManager[None]:
         if own_task.get() is None:

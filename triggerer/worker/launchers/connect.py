@@ -8,7 +8,6 @@ Source: tried with PySpark 4.1 and 4.3, see tests/worker/spark/test_connect_fenc
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from triggerer.worker.spark.sessions.reachability import (
     with_session,
     without_parameters,
 )
+from triggerer.worker.spark.sessions.settling import python_workers_live_for_s
 from triggerer.worker.spark.settings import reason_of
 
 if TYPE_CHECKING:
@@ -41,13 +41,8 @@ _ANSWER_S: Final = 10.0
 """The time for one answer of the server."""
 _SESSION_CLOSED: Final = "INVALID_HANDLE.SESSION_CLOSED"
 _LOOK_EVERY_S: Final = 1.0
-_MONITOR_S: Final = 2.0
-"""Spark checks at this interval whether a Python worker's task was interrupted, waits for `killTimeout`, and kills it.
-Source: PythonRunner.MonitorThread in Spark 4.1."""
-_MARGIN_S: Final = 0.5
 _RELEASES: Final = 5
 _BETWEEN_RELEASES_S: Final = 0.2
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class ConnectLauncher:
@@ -157,8 +152,7 @@ class _Stopped:
 
 
 def _stop_session(client: Any, tag: str) -> _Stopped:
-    timeout = ("spark.python.task.killTimeout", "2s")
-    (kill_timeout,) = client.get_config_with_defaults(timeout)
+    lives_s = python_workers_live_for_s(client)
     interrupted = set(client.interrupt_tag(tag)) | set(client.interrupt_all())
     for _ in range(_RELEASES):
         try:
@@ -171,16 +165,7 @@ def _stop_session(client: Any, tag: str) -> _Stopped:
             time.sleep(_BETWEEN_RELEASES_S)
     else:
         client.release_session()
-    lives_s = _MONITOR_S + _seconds(kill_timeout or "2s") + _MARGIN_S
     return _Stopped(len(interrupted), lives_s)
-
-
-def _seconds(duration: str) -> float:
-    """Parse a duration of Spark's configuration. A number without a unit is in milliseconds."""
-    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", duration)
-    if found is None:
-        return 2.0
-    return int(found[1]) * _UNITS.get(found[2], 0.001)
 
 
 def _client(remote: str) -> Any:

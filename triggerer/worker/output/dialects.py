@@ -67,7 +67,7 @@ def _merge(move: Move, hint: str = "") -> str:
 
 def _merge_with_range_lock(move: Move) -> str:
     # Without the lock, SQL Server's MERGE inserts a key twice if two of them run at once.
-    return _merge(move, " WITH (HOLDLOCK)")
+    return _merge(move, " WITH (HOLDLOCK) AS")
 
 
 def _tables(source: str, schema: str, name: str = "TABLE_NAME", kind: str = "TABLE") -> str:

@@ -20,10 +20,10 @@ def describe_jobs(session: SparkSession, run: str) -> None:
 def enter_thread(session: SparkSession, run: str, task_id: str) -> None:
     """Prepare this thread for one task. The task's jobs share the cores fairly with the jobs of other tasks."""
     if is_connect(session):
-        session.addTag(_tag(task_id))
+        session.addTag(tag_of(task_id))
         return
     context: Any = session.sparkContext
-    context.addJobTag(_tag(task_id))
+    context.addJobTag(tag_of(task_id))
     context.setLocalProperty("spark.scheduler.pool", task_id)
     context.setLocalProperty("spark.job.description", f"{run} {task_id}")
     # The Java thread of this thread has no active session yet.
@@ -35,10 +35,11 @@ def enter_thread(session: SparkSession, run: str, task_id: str) -> None:
 def cancel_task(session: SparkSession, task_id: str) -> None:
     """Cancel the jobs of one task, from any thread. The other tasks continue."""
     if is_connect(session):
-        session.interruptTag(_tag(task_id))
+        session.interruptTag(tag_of(task_id))
     else:
-        session.sparkContext.cancelJobsWithTag(_tag(task_id))
+        session.sparkContext.cancelJobsWithTag(tag_of(task_id))
 
 
-def _tag(task_id: str) -> str:
+def tag_of(task_id: str) -> str:
+    """Return the tag of the jobs of a task that runs beside others."""
     return f"task-{sha256(task_id.encode()).hexdigest()[:16]}"

@@ -87,7 +87,7 @@ def test_a_row_replaces_the_one_with_its_key_by_a_merge(kind: str) -> None:
 
 def test_sql_server_locks_the_range_of_a_merge() -> None:
     (commit,) = _statements("sqlserver").commit(["id", "a]b"], ["id"])
-    assert "MERGE INTO orders WITH (HOLDLOCK) t USING" in commit
+    assert "MERGE INTO orders WITH (HOLDLOCK) AS t USING" in commit
     assert "UPDATE SET [a]]b] = d.[a]]b] WHEN NOT MATCHED" in commit
     assert commit.endswith("; COMMIT")
 

@@ -7,6 +7,8 @@ and for listeners, streaming queries and files also internals of Spark. A test c
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,6 +104,18 @@ def end_python_workers(jvm: int, python_daemon: str) -> None:
             for worker in children_of(child):
                 kill(worker)
         else:
+            kill(child)
+
+
+def kill_jvm(jvm: int) -> None:
+    """Kill a JVM on this machine, and the processes that it has started, such as Spark's Python workers."""
+    started = children_of(jvm)
+    kill(jvm)
+    for child in started:
+        try:
+            # The daemon of the Python workers leads their process group.
+            os.killpg(child, signal.SIGKILL)
+        except ProcessLookupError:
             kill(child)
 
 

@@ -108,23 +108,34 @@ class OwnDriver:
             register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         return self.session
 
-    def interrupt(self) -> None:
-        """Stop the session's jobs, because no code waits for their results any longer. The session stays usable."""
+    def interrupt(self) -> bool:
+        """Stop the session's work, because nobody waits for it any longer. The session can be used afterwards.
+
+        Returns:
+            False: Spark does not answer.
+        """
         session = self.session
         if session is None:
-            return
-        # This thread's connection may be waiting for the answer of an interrupted call, so another thread asks.
+            return True
+        # The connection of this thread may wait for the answer of an interrupted call. Another thread has its own.
         stopping = threading.Thread(target=_stop_work, args=(session,), daemon=True)
         stopping.start()
         stopping.join(_INTERRUPT_S)
-        if not stopping.is_alive():
-            enter_session(session)
+        if stopping.is_alive():
+            return False
+        enter_session(session)
+        return True
 
     def kill(self) -> None:
         """Kill the JVM of a run that must stop. The application on the cluster ends too."""
         if self.session is not None and (process := classic.jvm_process()) is not None:
             process.kill()
         self.close()
+
+    def has_ended(self) -> bool:
+        """Return whether the JVM is gone, or was never started."""
+        process = None if self.session is None else classic.jvm_process()
+        return process is None or process.poll() is not None
 
     def how_it_ended(self) -> str | None:
         """Return a sentence for the user that says how the driver ended. None: it is alive, or was never opened."""

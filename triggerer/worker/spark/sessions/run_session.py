@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from triggerer.domain.attempts import RunOrder, RunProgress, TaskResult, Wait
 from triggerer.domain.dags import DAG
-from triggerer.domain.runs import TaskState
+from triggerer.errors import RunFailed
 from triggerer.worker.cluster_wait import ClusterWatch
 from triggerer.worker.parallel.threads import own_task
 from triggerer.worker.spark.progress import ProgressWatch
 from triggerer.worker.spark.sessions.cluster import why_waiting
+from triggerer.worker.spark.sessions.connect import is_connect
 from triggerer.worker.spark.sessions.own_driver import DagSettings, OwnDriver
+from triggerer.worker.spark.sessions.settling import await_end
 from triggerer.worker.spark.threads import cancel_task, describe_jobs, enter_thread
 
 if TYPE_CHECKING:
@@ -98,12 +100,48 @@ class RunSession:
             enter_thread(session, self._run, task_id)
         return session
 
-    def interrupt(self) -> None:
-        """Stop the session's jobs, because no code waits for their results any longer."""
+    def interrupt(self) -> bool:
+        """Stop the session's work, because nobody waits for it any longer. Return False if Spark does not answer."""
         if self._own is not None:
-            self._own.interrupt()
-        elif self._holder.is_open:
-            self._holder.interrupt()
+            return self._own.interrupt()
+        return self._holder.interrupt()
+
+    def await_end(self) -> None:
+        """Return once nothing of a failed try works on Spark. A driver whose work does not end is killed.
+
+        Raises:
+            RunFailed: The work may go on, and this run must not kill the driver.
+        """
+        session, task_id = self._progress.session, own_task.get()
+        if session is None or self._has_driver_ended():
+            return
+        try:
+            has_ended = self._stop(task_id) and await_end(session, task_id)
+        except Exception as error:  # noqa: BLE001 - whatever the connection raises, the next try opens another session
+            logger.info("Spark cannot tell whether the failed try still works there: %s", error)
+            return
+        if has_ended:
+            return
+        if task_id is not None or is_connect(session):
+            raise RunFailed(
+                "the work of the failed try on Spark does not end, so the task is not tried again beside it"
+            )
+        logger.warning(
+            "the work of the failed try on Spark does not end, so its driver is killed, and the next try gets another"
+        )
+        if self._own is not None:
+            self._own.kill()
+        else:
+            self._holder.kill_driver("the work of a failed try on it did not end")
+
+    def _has_driver_ended(self) -> bool:
+        return self._holder.has_driver_ended() if self._own is None else self._own.has_ended()
+
+    def _stop(self, task_id: str | None) -> bool:
+        if task_id is None:
+            return self.interrupt()
+        self.cancel_task(task_id)
+        return True
 
     def how_driver_ended(self, error: BaseException) -> str | None:
         """Return a sentence that says how the driver ended, if the error comes from that. None: it does not."""
