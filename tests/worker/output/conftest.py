@@ -1,4 +1,4 @@
-"""A Spark session with Delta, Iceberg and PostgreSQL's driver, and the outputs of tries."""
+"""A Spark session with Delta, Iceberg, PostgreSQL's driver and S3, and the outputs of tries."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.services.availability import skip_or_fail
+from tests.services.process import ServiceUnavailable
+from tests.services.s3 import S3, open_s3
 from tests.services.spark_jars import SparkJars
 from triggerer.worker.output import Output
 from triggerer.worker.spark import SparkSettings, close_session, open_session
@@ -15,9 +18,19 @@ TryAgain = Callable[..., Output]
 
 
 @pytest.fixture(scope="module")
-def spark(spark_jars: SparkJars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def s3() -> Iterator[S3]:
+    try:
+        with open_s3("lake") as opened:
+            yield opened
+    except ServiceUnavailable as absent:
+        skip_or_fail(str(absent))
+
+
+@pytest.fixture(scope="module")
+def spark(spark_jars: SparkJars, s3: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     home = tmp_path_factory.mktemp("output")
-    conf = spark_jars.conf(("delta", "iceberg", "jdbc"), home / "ice")
+    own, of_s3 = spark_jars.conf(("delta", "iceberg", "jdbc"), home / "ice"), s3.conf()
+    conf = own | of_s3 | {"spark.jars": f"{own['spark.jars']},{of_s3['spark.jars']}"}
     # Delta's own computations would otherwise have 50 and 200 parts.
     conf |= {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2"}
     settings = SparkSettings(master="local[2]", conf=conf)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from triggerer.worker.output import Output, delta, iceberg, jdbc, local_files
+from triggerer.worker.output import Output, delta, hadoop_files, iceberg, jdbc, local_files
 from triggerer.worker.spark import SparkSettings, open_session
 
 ROWS: Final = 100
@@ -41,14 +41,23 @@ POINTS: Final = (
 
 
 class Attempt:
-    """The attempt's session, and its targets below a folder and in a database."""
+    """The attempt's session, and its targets below a folder and in a database.
 
-    def __init__(self, folder: Path, url: str, conf: dict[str, str]) -> None:
+    Args:
+        lake: A folder of an object store. Then there are no targets but this one.
+    """
+
+    def __init__(
+        self, folder: Path, url: str, conf: dict[str, str], lake: str | None = None
+    ) -> None:
         home = folder / "home"
         home.mkdir(exist_ok=True)
         settings = SparkSettings(master="local[2]", conf=conf)
         self.spark = open_session(settings, home=home, app_name="crashing")
-        self.parquet, self.delta = str(folder / "rows"), str(folder / "delta")
+        self._has_one = lake is not None
+        self.parquet, self.delta = lake or str(folder / "rows"), str(folder / "delta")
+        if self._has_one:
+            return
         self.url = url
         self.spark.sql(
             "CREATE TABLE IF NOT EXISTS ice.db.t (id BIGINT, token STRING) USING iceberg"
@@ -62,6 +71,8 @@ class Attempt:
         rows = self.spark.range(0, ROWS, 1, 2).selectExpr("id", f"'{token}' AS token")
         print("parquet", output.parquet(rows, self.parquet), flush=True)
         mark("parquet: after the call")
+        if self._has_one:
+            return
         print("delta", output.delta(rows, self.delta), flush=True)
         mark("delta: after the commit")
         print("iceberg", output.iceberg(rows, "ice.db.t"), flush=True)
@@ -71,6 +82,8 @@ class Attempt:
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the number of rows by target and token."""
+        if self._has_one:
+            return {"parquet": _count(self.spark.read.parquet(self.parquet))}
         properties = {"driver": "org.postgresql.Driver"}
         frames = {
             "parquet": self.spark.read.parquet(self.parquet),
@@ -78,10 +91,11 @@ class Attempt:
             "iceberg": self.spark.table("ice.db.t"),
             "jdbc": self.spark.read.jdbc(self.url, "crashing", properties=properties),
         }
-        return {
-            kind: {row["token"]: row["count"] for row in frame.groupBy("token").count().collect()}
-            for kind, frame in frames.items()
-        }
+        return {kind: _count(frame) for kind, frame in frames.items()}
+
+
+def _count(frame: Any) -> dict[str, int]:
+    return {row["token"]: row["count"] for row in frame.groupBy("token").count().collect()}
 
 
 def _kill() -> NoReturn:
@@ -129,10 +143,12 @@ def _plant(point: str | None) -> Callable[[str], None]:
 
     from pyspark.sql import DataFrameWriter
 
-    files = local_files.LocalFiles
-    around(files, "create", before="parquet: before the commit", after="parquet: after the commit")
-    around(files, "move", after="parquet: after the first move")
-    around(files, "delete", before="parquet: before the draft is deleted")
+    for files in (local_files.LocalFiles, hadoop_files.HadoopFiles):
+        around(
+            files, "create", before="parquet: before the commit", after="parquet: after the commit"
+        )
+        around(files, "move", after="parquet: after the first move")
+        around(files, "delete", before="parquet: before the draft is deleted")
     during(DataFrameWriter, "parquet", "parquet: while Spark writes the draft")
     during(delta.DeltaTable, "write", "delta: while Spark writes")
     around(iceberg.IcebergTable, "create_branch", after="iceberg: after the branch")
@@ -160,7 +176,7 @@ def _plant(point: str | None) -> Callable[[str], None]:
 def main() -> None:
     given = json.loads(sys.argv[1])
     mark = _plant(given["point"])
-    attempt = Attempt(Path(given["folder"]), given["url"], given["conf"])
+    attempt = Attempt(Path(given["folder"]), given["url"], given["conf"], given.get("lake"))
     print("open", flush=True)
     if given["token"]:
         attempt.write(given["token"], mark)

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.services.postgres import PostgresServer
+from tests.services.s3 import S3
 from tests.services.spark_jars import SparkJars
 from tests.worker.output.crashing import POINTS, ROWS
 
@@ -26,10 +27,12 @@ KINDS = ("parquet", "delta", "iceberg", "jdbc")
 
 
 class Scene:
-    """Attempts of tasks that write to the targets of one folder and one database."""
+    """Attempts of tasks that write to the targets of one folder and one database, or to a folder of an object store."""
 
-    def __init__(self, folder: Path, url: str, conf: dict[str, str]) -> None:
-        self._given = {"folder": str(folder), "url": url, "conf": conf}
+    def __init__(
+        self, folder: Path, url: str, conf: dict[str, str], lake: str | None = None
+    ) -> None:
+        self._given = {"folder": str(folder), "url": url, "conf": conf, "lake": lake}
         self._folder = folder
 
     def start(
@@ -85,6 +88,22 @@ def test_a_task_that_dies_at_every_planted_point_writes_once(scene: Scene) -> No
     *repeated, counts = scene.attempt("task", count=True)
     assert repeated == ["open", *(f"{kind} was_there" for kind in KINDS), "done"]
     assert json.loads(counts) == _once("task")
+
+
+@pytest.mark.soak
+def test_a_task_that_dies_at_every_planted_point_writes_once_to_an_object_store(
+    tmp_path: Path, s3: S3
+) -> None:
+    scene = Scene(tmp_path, "", s3.conf(), "s3a://lake/a table")
+    for point in POINTS:
+        if point.startswith("parquet"):
+            assert "done" not in scene.attempt("task", point), f"nothing was killed {point}"
+    *repeated, counts = scene.attempt("task", count=True)
+    assert repeated == ["open", "parquet was_there", "done"]
+    assert json.loads(counts) == {"parquet": {"task": ROWS}}
+    assert [key for key in s3.list_keys() if "_triggerer" in key] == [
+        "a table/_triggerer/written/task.json"
+    ]
 
 
 @pytest.mark.soak

@@ -13,6 +13,7 @@ from tests.services.postgres import PostgresServer
 from tests.worker.output.conftest import TryAgain
 from triggerer.errors import OutputRefused
 from triggerer.worker.output import Output
+from triggerer.worker.output.jdbc import Connection
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.full]
 
@@ -29,14 +30,14 @@ class Target:
     count: Callable[[], int]
 
 
-@pytest.fixture(params=["parquet", "delta", "iceberg", "jdbc"])
+@pytest.fixture(params=["parquet", "s3", "delta", "iceberg", "jdbc", "derby"])
 def target(
     request: pytest.FixtureRequest, spark: Any, tmp_path: Path, postgres_server: PostgresServer
 ) -> Iterator[Target]:
     name = f"t{abs(hash(tmp_path))}"
     match request.param:
-        case "parquet":
-            path = str(tmp_path / "rows")
+        case "parquet" | "s3":
+            path = f"s3a://lake/{name}" if request.param == "s3" else str(tmp_path / "rows")
             yield Target(
                 request.param,
                 lambda o, df: o.parquet(df, path),
@@ -55,27 +56,16 @@ def target(
                 lambda: spark.table(f"ice.db.{name}").count(),
             )
         case _:
-            url = _jdbc(postgres_server)
-            _execute(spark, url, f"CREATE TABLE {name} (id BIGINT)")
+            postgres = f"jdbc:postgresql://127.0.0.1:{postgres_server.port}/postgres?user=postgres"
+            # Spark brings Derby.
+            derby = "jdbc:derby:memory:tests;create=true"
+            database = Connection(spark, derby if request.param == "derby" else postgres, None)
+            database.execute(f"CREATE TABLE {name} (id BIGINT)")
             yield Target(
                 request.param,
-                lambda o, df: o.jdbc(df, url, name, key=()),
-                lambda: _read(spark, url, name).count(),
+                lambda o, df: o.jdbc(df, database.url, name, key=()),
+                lambda: database.query(f"SELECT COUNT(*) AS n FROM {name}")[0][0],
             )
-
-
-def _jdbc(server: PostgresServer) -> str:
-    return f"jdbc:postgresql://127.0.0.1:{server.port}/postgres?user=postgres"
-
-
-def _execute(spark: Any, url: str, statement: str) -> None:
-    from triggerer.worker.output.jdbc import Connection
-
-    Connection(spark, url, None).execute(statement)
-
-
-def _read(spark: Any, url: str, table: str) -> Any:
-    return spark.read.jdbc(url, table, properties={"driver": "org.postgresql.Driver"})
 
 
 def test_a_repeat_writes_nothing_a_second_call_does_and_so_does_a_cleared_run(

@@ -38,6 +38,7 @@ class Connection:
 
     def __init__(self, spark: SparkSession, url: str, properties: Mapping[str, str] | None) -> None:
         self.dialect = dialect_of(url)
+        self.url = url
         self._spark = spark
         self._options = {**self.dialect.options, **(properties or {}), "url": url}
         if self.dialect.driver is not None:
@@ -84,7 +85,7 @@ def write_jdbc(
     if found is None:
         found = _write(df.toDF(*columns), connection, output, writing, columns, keys)
     else:
-        _sweep(connection, output)
+        _sweep(connection, output, is_written=True)
     return writing.outcome(found, table)
 
 
@@ -133,7 +134,7 @@ def _write(
                 raise
             return found
     finally:
-        _sweep(connection, output, drafts)
+        _sweep(connection, output, drafts, is_written=drafts is not None)
     return writing.mark
 
 
@@ -150,9 +151,16 @@ def _refuse_repeated_keys(connection: Connection, output: Statements, keys: Sequ
         )
 
 
-def _sweep(connection: Connection, output: Statements, drafts: Sequence[Any] | None = None) -> None:
+def _sweep(
+    connection: Connection,
+    output: Statements,
+    drafts: Sequence[Any] | None = None,
+    *,
+    is_written: bool,
+) -> None:
     try:
-        for drop in output.drop(connection.query(output.drafts()) if drafts is None else drafts):
+        found = connection.query(output.drafts()) if drafts is None else drafts
+        for drop in output.drop(found, is_written=is_written):
             connection.execute(drop)
     except Exception:
         # The rows are there, or the write's own error is the one to tell. The next write to the table sweeps.

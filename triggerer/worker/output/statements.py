@@ -91,17 +91,21 @@ class Statements:
         present = self.dialect.schema if schema is None else _text(self._folded(schema))
         return self.dialect.drafts.format(schema=present)
 
-    def drop(self, drafts: Iterable[tuple[str, str]]) -> list[str]:
-        """Return statements that drop this output's drafts and those that are a week old.
+    def drop(self, drafts: Iterable[tuple[str, str]], *, is_written: bool) -> list[str]:
+        """Return statements that drop this call's draft, and drafts that are a week old.
 
         Args:
             drafts: The result of the query `drafts`.
+            is_written: True: the output is there, so that no other draft of it can be committed. Drop those, too.
         """
         statements = []
         # A trigger goes before its table.
         for kind, name in sorted(drafts, reverse=True):
             found = _IS_DRAFT.fullmatch(name.lower())
-            if found and (found["digest"] == self._digest or is_stale(found["mark"])):
+            if found is None:
+                continue
+            is_ours = found["digest"] == self._digest and (is_written or found["mark"] == self.mark)
+            if is_ours or is_stale(found["mark"]):
                 statements.append(f"DROP {kind.strip().upper()} {self._prefix}{name}")
         return statements
 

@@ -121,19 +121,19 @@ def test_drafts_are_looked_for_in_the_targets_schema() -> None:
 
 
 def test_a_trigger_is_dropped_before_its_table_and_other_runs_keep_theirs() -> None:
-    other = _statements("derby", name="a" * 32).draft
-    dropped = _statements("derby", mark="7ffffffe00000000_1").drop(
-        [
-            ("TABLE  ", DRAFT.upper()), ("TRIGGER", DRAFT.upper()), ("TABLE  ", other),
-            ("TABLE  ", f"triggerer_draft_{'0' * 16}_00000001abcdabcd_1"),
-            ("TABLE  ", "triggerer_draft_of_somebody"),
-        ]
-    )  # fmt: skip
-    assert dropped == [
-        f"DROP TRIGGER {DRAFT.upper()}",
-        f"DROP TABLE triggerer_draft_{'0' * 16}_00000001abcdabcd_1",
-        f"DROP TABLE {DRAFT.upper()}",
-    ]
+    later = _statements("derby", mark="7ffffffe00000000_1")
+    forgotten = f"triggerer_draft_{'0' * 16}_00000001abcdabcd_1"
+    found = [
+        ("TABLE  ", DRAFT.upper()), ("TRIGGER", DRAFT.upper()), ("TABLE  ", later.draft.upper()),
+        ("TABLE  ", _statements("derby", name="a" * 32).draft), ("TABLE  ", forgotten),
+        ("TABLE  ", "triggerer_draft_of_somebody"),
+    ]  # fmt: skip
+    own = [f"DROP TABLE {forgotten}", f"DROP TABLE {later.draft.upper()}"]
+    former = [f"DROP TRIGGER {DRAFT.upper()}", f"DROP TABLE {DRAFT.upper()}"]
+    assert later.drop(found, is_written=False) == own
+    dropped = later.drop(found, is_written=True)
+    assert dropped[0] == former[0]
+    assert sorted(dropped) == sorted(own + former)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ class TestSqlite:
         assert rows == [(1, 11, "kept"), (2, 12, None)]
         drafts = database.execute(output(MARK).drafts()).fetchall()
         assert len(drafts) == 4
-        for drop in output(MARK).drop(drafts):
+        for drop in output(MARK).drop(drafts, is_written=True):
             database.execute(drop)
         assert database.execute(output(MARK).drafts()).fetchall() == []
 
