@@ -1,0 +1,138 @@
+"""What `output` costs beside a bare write of Spark: `python -m tests.benchmarks.outputs [--rounds N] [--calls]`.
+
+One warm local session writes 1,000 rows to a table that exists, bare and by `output` in turns. `--calls` shows where
+the time of one write by `output` goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import os
+import pstats
+import secrets
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.services.postgres import open_postgres
+from tests.services.s3 import open_s3
+from tests.services.spark_jars import find_spark_jars
+from triggerer.worker.output import Output
+from triggerer.worker.output.jdbc import Connection
+from triggerer.worker.spark import SparkSettings, close_session, open_session
+
+_ROWS: Final = 1000
+_WARM: Final = 3
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table that exists, with rows."""
+
+    kind: str
+    bare: Callable[[], Any]
+    output: Callable[[Output], Any]
+
+    def write(self) -> None:
+        self.output(Output(secrets.token_hex(16), lambda: True))
+
+
+def _targets(spark: Any, folder: Path, postgres: str) -> list[Target]:
+    rows = spark.range(0, _ROWS, 1, 2)
+    local, remote, delta = str(folder / "rows"), "s3a://lake/rows", str(folder / "delta")
+    spark.sql("CREATE TABLE ice.db.t (id BIGINT) USING iceberg")
+    for url in (postgres, derby := "jdbc:derby:memory:bench;create=true"):
+        Connection(spark, url, None).execute("CREATE TABLE t (id BIGINT)")
+
+    def append() -> Any:
+        return rows.write.mode("append")
+
+    def jdbc(url: str, **options: str) -> Any:
+        return append().format("jdbc").options(url=url, dbtable="t", **options).save()
+
+    return [
+        Target("parquet", lambda: append().parquet(local), lambda o: o.parquet(rows, local)),
+        Target("parquet, S3", lambda: append().parquet(remote), lambda o: o.parquet(rows, remote)),
+        Target(
+            "delta", lambda: append().format("delta").save(delta), lambda o: o.delta(rows, delta)
+        ),
+        Target(
+            "iceberg",
+            lambda: rows.writeTo("ice.db.t").append(),
+            lambda o: o.iceberg(rows, "ice.db.t"),
+        ),
+        Target(
+            "jdbc, PostgreSQL",
+            lambda: jdbc(postgres, driver="org.postgresql.Driver"),
+            lambda o: o.jdbc(rows, postgres, "t", key=()),
+        ),
+        Target("jdbc, Derby", lambda: jdbc(derby), lambda o: o.jdbc(rows, derby, "t", key=())),
+    ]
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+def _measure(targets: list[Target], rounds: int) -> None:
+    print(f"load {os.getloadavg()[0]:.1f}")
+    print("| writer | bare s | output s | difference s |\n|---|--:|--:|--:|")
+    times: dict[str, tuple[list[float], list[float]]] = {one.kind: ([], []) for one in targets}
+    for number in range(_WARM + rounds):
+        for target in targets:
+            taken = _seconds(target.bare), _seconds(target.write)
+            if number >= _WARM:
+                for column, value in zip(times[target.kind], taken, strict=True):
+                    column.append(value)
+    for kind, (bare, ours) in times.items():
+        medians = statistics.median(bare), statistics.median(ours)
+        print(f"| {kind} | {medians[0]:.2f} | {medians[1]:.2f} | {medians[1] - medians[0]:.2f} |")
+    print(f"load {os.getloadavg()[0]:.1f}")
+
+
+def _show_calls(targets: list[Target]) -> None:
+    for target in targets:
+        for _ in range(_WARM):
+            target.write()
+        profile = cProfile.Profile()
+        profile.runcall(target.write)
+        print(f"\n{target.kind}")
+        pstats.Stats(profile).sort_stats("cumulative").print_stats("worker/output", 15)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calls", action="store_true")
+    given = parser.parse_args()
+    jars = find_spark_jars()
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        open_postgres() as postgres,
+        open_s3("lake") as s3,
+    ):
+        folder = Path(scratch)
+        own, of_s3 = jars.conf(("delta", "iceberg", "jdbc"), folder / "ice"), s3.conf()
+        conf = own | of_s3 | {"spark.jars": f"{own['spark.jars']},{of_s3['spark.jars']}"}
+        settings = SparkSettings(master="local[2]", conf=conf)
+        spark = open_session(settings, home=folder / "home", app_name="outputs")
+        try:
+            url = f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres?user=postgres"
+            targets = _targets(spark, folder, url)
+            if given.calls:
+                _show_calls(targets)
+            else:
+                _measure(targets, given.rounds)
+        finally:
+            close_session(spark)
+
+
+if __name__ == "__main__":
+    main()
