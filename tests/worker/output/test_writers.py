@@ -30,7 +30,16 @@ class Target:
     count: Callable[[], int]
 
 
-@pytest.fixture(params=["parquet", "s3", "delta", "iceberg", "jdbc", "derby"])
+@pytest.fixture(
+    params=[
+        "parquet",
+        "s3",
+        "delta",
+        "iceberg",
+        "jdbc",
+        pytest.param("derby", marks=pytest.mark.soak),
+    ]
+)
 def target(
     request: pytest.FixtureRequest, spark: Any, tmp_path: Path, postgres_server: PostgresServer
 ) -> Iterator[Target]:
