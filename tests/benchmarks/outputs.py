@@ -27,7 +27,7 @@ from triggerer.worker.output.jdbc import Connection
 from triggerer.worker.spark import SparkSettings, close_session, open_session
 
 _ROWS: Final = 1000
-_WARM: Final = 3
+_WARM: Final = 2
 
 
 @dataclass(frozen=True)
@@ -82,19 +82,13 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _measure(targets: list[Target], rounds: int) -> None:
-    print(f"load {os.getloadavg()[0]:.1f}")
-    print("| writer | bare s | output s | difference s |\n|---|--:|--:|--:|")
-    times: dict[str, tuple[list[float], list[float]]] = {one.kind: ([], []) for one in targets}
-    for number in range(_WARM + rounds):
-        for target in targets:
-            taken = _seconds(target.bare), _seconds(target.write)
-            if number >= _WARM:
-                for column, value in zip(times[target.kind], taken, strict=True):
-                    column.append(value)
-    for kind, (bare, ours) in times.items():
-        medians = statistics.median(bare), statistics.median(ours)
-        print(f"| {kind} | {medians[0]:.2f} | {medians[1]:.2f} | {medians[1] - medians[0]:.2f} |")
-    print(f"load {os.getloadavg()[0]:.1f}")
+    print("| writer | bare s | output s | difference s | load |\n|---|--:|--:|--:|--:|")
+    for target in targets:
+        pairs = [(_seconds(target.bare), _seconds(target.write)) for _ in range(_WARM + rounds)]
+        bare, ours = map(statistics.median, zip(*pairs[_WARM:], strict=True))
+        difference, load = ours - bare, os.getloadavg()[0]
+        row = f"{bare:.2f} | {ours:.2f} | {difference:.2f} | {load:.1f}"
+        print(f"| {target.kind} | {row} |", flush=True)
 
 
 def _show_calls(targets: list[Target]) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.errors import OutputRefused
 from triggerer.worker.output.spark_errors import has_condition, mentions
-from triggerer.worker.output.writing import Names, Outcome, Writing
+from triggerer.worker.output.writing import Outcome, Writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _MODES: Final = ("append", "overwrite")
+_MARKED: Final = "triggerer"
+_FURTHER: Final = 16
+_NO_EXTENSION: Final = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 _NO_TABLE: Final = (
     "DELTA_MISSING_DELTA_TABLE",
     "DELTA_TABLE_NOT_FOUND",
@@ -35,6 +39,9 @@ class DeltaTable:
         self._is_path = "/" in table
         self._in_sql = f"delta.`{table.replace('`', '``')}`" if self._is_path else table
 
+    def exists(self) -> bool:
+        return bool(self._spark.catalog.tableExists(self._in_sql))
+
     def identity(self) -> str | None:
         """Return Delta's id of the table, whichever name the user gave. None: the table does not exist."""
         try:
@@ -42,32 +49,22 @@ class DeltaTable:
         except Exception as error:
             if has_condition(error, *_NO_TABLE):
                 return None
-            if has_condition(error, "PARSE_SYNTAX_ERROR"):
-                raise OutputRefused(
-                    "Spark cannot read Delta's statements",
-                    hint="set spark.sql.extensions to io.delta.sql.DeltaSparkSessionExtension",
-                ) from error
             raise
-        if row["format"] != "delta":
-            raise OutputRefused(f"{self.name} is a table of the format {row['format']}, not Delta")
         return str(row["id"])
 
-    def version(self) -> int:
-        """Return the table's latest version."""
-        (latest,) = self._history(1)
-        return int(latest["version"])
-
-    def was_written(self, mark: str, *, after: int) -> bool:
-        """Return whether a version later than `after` has the mark."""
-        (latest,) = self._history(1)
-        newer = int(latest["version"]) - after
-        if newer <= 1:
-            return newer == 1 and latest["userMetadata"] == mark
-        return any(row["userMetadata"] == mark for row in self._history(newer))
-
-    def _history(self, limit: int) -> list[Any]:
-        """Return the latest versions, newest first. Without a limit, Delta would read its whole log."""
-        return self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT {limit}").collect()
+    def writer_of(self, name: str) -> str | None:
+        """Return the mark of the call that wrote this output; None: the table's history does not have it."""
+        limit = 1
+        while True:
+            # Most often it is the latest commit. Delta reads as many of its commits as this asks for.
+            rows = self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT {limit}").collect()
+            for row in rows:
+                words = (row["userMetadata"] or "").split()
+                if words[:2] == [_MARKED, name]:
+                    return str(words[2])
+            if len(rows) < limit:
+                return None
+            limit *= _FURTHER
 
     def write(self, df: DataFrame, mode: str, name: str, mark: str) -> None:
         """Write the rows, unless a commit of the table has this name."""
@@ -76,12 +73,40 @@ class DeltaTable:
             .mode(mode)
             .option("txnAppId", name)
             .option("txnVersion", 1)
-            .option("userMetadata", mark)
+            .option("userMetadata", f"{_MARKED} {name} {mark}")
         )
-        if self._is_path:
-            writer.save(self.name)
-        else:
-            writer.saveAsTable(self.name)
+        try:
+            if self._is_path:
+                writer.save(self.name)
+            else:
+                writer.saveAsTable(self.name)
+        except Exception as error:
+            if has_condition(error, _NO_EXTENSION):
+                raise OutputRefused(
+                    "Spark has Delta's jar, and not its extension",
+                    hint="set spark.sql.extensions to io.delta.sql.DeltaSparkSessionExtension",
+                ) from error
+            raise
+
+
+class DeltaTables:
+    """The Delta tables of one try. A table with two names is one table."""
+
+    def __init__(self) -> None:
+        self._tables: list[DeltaTable] = []
+        self._lock = Lock()
+
+    def first_name(self, table: DeltaTable) -> str:
+        """Return the name by which this try has first called the table."""
+        with self._lock:
+            if all(table.name != known.name for known in self._tables):
+                # The question takes a while, and most tasks write to one table.
+                own = table.identity() if self._tables else None
+                for known in self._tables:
+                    if own is not None and known.identity() == own:
+                        return known.name
+                self._tables.append(table)
+            return table.name
 
 
 def check_mode(mode: str) -> None:
@@ -94,34 +119,23 @@ def check_mode(mode: str) -> None:
         raise OutputRefused(f"output.delta has no mode {mode!r}", hint="use append or overwrite")
 
 
-def open_target(table: DeltaTable) -> str:
-    """Return the table's id, or its name while it does not exist. The calls of a try are counted by this identity."""
-    return table.identity() or table.name
-
-
-def write_delta(
-    df: DataFrame, table: DeltaTable, target: str, names: Names, writing: Writing, *, mode: str
-) -> Outcome:
+def write_delta(df: DataFrame, table: DeltaTable, writing: Writing, *, mode: str) -> Outcome:
     """Write the rows in one commit, unless an earlier try has.
 
-    Args:
-        target: The result of `open_target`.
     Raises:
         OutputRefused: This attempt is no longer the run's current one.
     """
     writing.require_current()
-    is_new = target == table.name
-    before = -1 if is_new else table.version()
-    mark = f"triggerer {writing.name} {writing.mark}"
+    is_new = not table.exists()
     try:
-        table.write(df, mode, writing.name, mark)
+        table.write(df, mode, writing.name, writing.mark)
     except Exception as error:
         if not mentions(error, "ConcurrentTransactionException", "DELTA_CONCURRENT_TRANSACTION"):
             raise
-        # Another try committed at the same moment. The second write finds that commit.
-        table.write(df, mode, writing.name, mark)
-    if is_new:
-        # Delta stores no mark in a commit that creates a table by name.
-        names.identify(("delta", target), ("delta", open_target(table)))
-        return "written"
-    return "written" if table.was_written(mark, after=before) else "was_there"
+        # Another try committed at the same moment. The repeat finds its commit.
+        table.write(df, mode, writing.name, writing.mark)
+    found = table.writer_of(writing.name)
+    if found is None:
+        # A commit that creates a table from its name keeps no mark, and Delta deletes old commits of its log.
+        return "written" if is_new else "was_there"
+    return writing.outcome(found, table.name)

@@ -82,8 +82,8 @@ class IcebergTable:
         )
 
     def pick(self, snapshot_id: int) -> bool:
-        """Add a branch's snapshot to the table. Return False if the table has an output of this name already."""
-        catalog, name = self._split()
+        """Add a branch's snapshot to the table; False if the table has an output of this name already."""
+        catalog, name = self._in_procedures()
         call = f"CALL {catalog}.system.cherrypick_snapshot('{name}', {snapshot_id})"
         try:
             self._spark.sql(call).collect()
@@ -93,12 +93,13 @@ class IcebergTable:
             raise
         return True
 
-    def _split(self) -> tuple[str, str]:
+    def _in_procedures(self) -> tuple[str, str]:
+        """Return the catalog and the table's whole name. Iceberg logs 90 lines if a name begins with the database."""
         first, _, rest = self.name.partition(".")
-        plain = first.strip("`")
-        if rest and self._spark.conf.get(f"spark.sql.catalog.{plain}", None) is not None:
-            return first, rest
-        return f"`{self._spark.catalog.currentCatalog()}`", self.name
+        if rest and self._spark.conf.get(f"spark.sql.catalog.{first.strip('`')}", None) is not None:
+            return first, self.name
+        catalog = f"`{self._spark.catalog.currentCatalog()}`"
+        return catalog, f"{catalog}.{self.name}" if rest else self.name
 
 
 def write_iceberg(df: DataFrame, table: IcebergTable, writing: Writing) -> Outcome:

@@ -38,6 +38,7 @@ class Output:
         self._try = new_try()
         self._calls = itertools.count(1)
         self._names = Names(token)
+        self._delta_tables = delta_tables.DeltaTables()
 
     def __repr__(self) -> str:
         return f"Output({self.token!r})"
@@ -65,13 +66,12 @@ class Output:
             table: The table's name. A text with a slash is the table's path.
             mode: `append` or `overwrite`.
         Raises:
-            OutputRefused: This attempt is no longer the run's current one, or the table is not Delta's.
+            OutputRefused: This attempt is a former one, or Spark lacks Delta's extension.
         """
         delta_tables.check_mode(mode)
         found = delta_tables.DeltaTable(_session(df, "delta"), str(table))
-        target = delta_tables.open_target(found)
-        writing = self._begin("delta", target)
-        return delta_tables.write_delta(df, found, target, self._names, writing, mode=mode)
+        writing = self._begin("delta", self._delta_tables.first_name(found))
+        return delta_tables.write_delta(df, found, writing, mode=mode)
 
     def iceberg(self, df: DataFrame, table: str) -> Outcome:
         """Append the rows to an Iceberg table, which must exist.

@@ -74,8 +74,3 @@ class Names:
             self._calls[target] += 1
             number = self._calls[target]
         return self._token if number == 1 else f"{self._token}-{number}"
-
-    def identify(self, target: Hashable, as_target: Hashable) -> None:
-        """Count the calls for a target under a new identity, because the table was created meanwhile and has an id."""
-        with self._lock:
-            self._calls[as_target] += self._calls.pop(target)

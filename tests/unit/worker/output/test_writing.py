@@ -27,13 +27,6 @@ def test_the_calls_for_a_target_are_numbered_and_those_for_another_do_not_count(
     ]  # fmt: skip
 
 
-def test_a_table_that_a_call_creates_goes_on_with_the_number() -> None:
-    names = Names("token")
-    assert names.next("new") == "token"
-    names.identify("new", "id")
-    assert names.next("id") == "token-2"
-
-
 def test_the_outcome_says_which_call_wrote() -> None:
     assert _writing().outcome(FIRST, "a table") == "written"
     assert _writing().outcome(OF_ANOTHER_TRY, "a table") == "was_there"
