@@ -1,4 +1,4 @@
-"""What `output` costs beside a bare write of Spark: `python -m tests.benchmarks.outputs [--rounds N] [--calls]`.
+"""What `output` costs beside a bare write of Spark: `python -m tests.benchmarks.outputs [--rounds N] [--only delta]`.
 
 One warm local session writes 1,000 rows to a table that exists, bare and by `output` in turns. `--calls` shows where
 the time of one write by `output` goes.
@@ -105,6 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", action="store_true")
+    parser.add_argument("--only", default="", help="writers whose name contains this")
     given = parser.parse_args()
     jars = find_spark_jars()
     with (
@@ -115,11 +116,16 @@ def main() -> None:
         folder = Path(scratch)
         own, of_s3 = jars.conf(("delta", "iceberg", "jdbc"), folder / "ice"), s3.conf()
         conf = own | of_s3 | {"spark.jars": f"{own['spark.jars']},{of_s3['spark.jars']}"}
+        # Delta's own computations would otherwise have 50 and 200 parts.
+        conf |= {
+            "spark.sql.shuffle.partitions": "2",
+            "spark.databricks.delta.snapshotPartitions": "2",
+        }
         settings = SparkSettings(master="local[2]", conf=conf)
         spark = open_session(settings, home=folder / "home", app_name="outputs")
         try:
             url = f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres?user=postgres"
-            targets = _targets(spark, folder, url)
+            targets = [one for one in _targets(spark, folder, url) if given.only in one.kind]
             if given.calls:
                 _show_calls(targets)
             else:
