@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from triggerer.domain.attempts import RunOrder, RunProgress, TaskResult, Wait
 from triggerer.domain.dags import DAG
+from triggerer.domain.runs import TaskState
 from triggerer.errors import RunFailed
 from triggerer.worker.cluster_wait import ClusterWatch
 from triggerer.worker.parallel.threads import own_task
