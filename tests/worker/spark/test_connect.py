@@ -119,7 +119,7 @@ def test_errors_are_a_sentence_and_progress_is_told(home: Path, tmp_path: Path) 
             "        print(source, explain_spark(error).split(':')[0], '|', '\\tat ' in text or 'stacktrace' in text)\n"
             "session.range(0, 30_000_000, 1, 8).selectExpr('sum(sqrt(id))').collect()\n"
             "time.sleep(0.3)\n"
-            "print('tasks', seen[-1].tasks_done > 0, seen[-1].rows_read)\n"
+            "print('tasks', seen[-1].total.tasks_done > 0, seen[-1].total.rows_read)\n"
             "close_session(session)"
         )
         # PySpark logs each refused query to standard error.
