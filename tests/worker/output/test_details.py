@@ -142,6 +142,17 @@ def test_delta_overwrites_once_and_refuses_another_mode_and_another_format(
     spark.sql("DROP TABLE plain")
 
 
+def test_a_delta_table_that_does_not_exist_is_created_once(
+    spark: Any, tmp_path: Path, try_again: TryAgain
+) -> None:
+    for target in (str(tmp_path / "new"), "created_by_name"):
+        assert try_again().delta(spark.range(3), target) == "written"
+        assert try_again().delta(spark.range(3), target) == "was_there"
+    assert spark.read.format("delta").load(str(tmp_path / "new")).count() == 3
+    assert spark.table("created_by_name").count() == 3
+    spark.sql("DROP TABLE created_by_name")
+
+
 def test_a_delta_table_counts_as_one_by_name_and_by_path(
     spark: Any, tmp_path: Path, try_again: TryAgain
 ) -> None:

@@ -40,7 +40,10 @@ class DeltaTable:
         self._in_sql = f"delta.`{table.replace('`', '``')}`" if self._is_path else table
 
     def exists(self) -> bool:
-        return bool(self._spark.catalog.tableExists(self._in_sql))
+        try:
+            return bool(self._spark.catalog.tableExists(self._in_sql))
+        except Exception:  # noqa: BLE001 - a path without a table is an error; the write tells any other
+            return False
 
     def identity(self) -> str | None:
         """Return Delta's id of the table, whichever name the user gave. None: the table does not exist."""
