@@ -71,7 +71,9 @@ def scene(service: Standalone, cluster: SparkCluster, tmp_path: Path) -> Iterato
     if one.marks.exists():
         one.tell("finish")
     for daemon in (cluster.master, cluster.daemon, *cluster.others):
-        daemon.start()
+        if not daemon.running:
+            daemon.kill()
+            daemon.start()
     one.until(lambda: not cluster.state()["activedrivers"], "no driver is left")
     one.until(lambda: not cluster.state()["activeapps"], "no application is left")
 
@@ -187,7 +189,6 @@ def test_the_death_of_the_drivers_worker_is_the_runs_error(
     assert "failed: the worker of its driver was lost" in run["error"]
     scene.until(lambda: not is_alive(driver), "the driver has ended", within_s=20)
     scene.until(scene.works_no_longer, "the executors have ended", within_s=20)
-    worker.kill()
 
 
 def test_an_application_survives_the_death_of_another_worker(

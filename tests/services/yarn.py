@@ -46,7 +46,7 @@ def open_yarn(*, memory_mb: int = 4096) -> Iterator[Yarn]:
         except SubmitFailed as absent:
             raise ServiceUnavailable(str(absent)) from absent
         yarn = Yarn(installation, jars, home, memory_mb=memory_mb)
-        with running(yarn.daemon):
+        with running(yarn):
             yield yarn
 
 
@@ -100,6 +100,13 @@ class Yarn:
             ready=self._is_ready,
             env={"JAVA_HOME": str(installation.java_home)},
         )  # fmt: skip
+
+    def start(self) -> None:
+        # Its two web servers start slowly on a busy machine.
+        self.daemon.start(within_s=240)
+
+    def kill(self) -> None:
+        self.daemon.kill()
 
     def ask(self, path: str) -> Any:
         """Return what the resource manager's REST API has at this path."""
