@@ -1,4 +1,4 @@
-"""Python applications in cluster mode on Hadoop's own small YARN: found by tag, followed, stopped, followed again."""
+"""Python applications in cluster mode on a real YARN: found by tag, followed, stopped, followed again."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_service_that_was_killed_follows_the_same_application(scene: Scene) ->
 def test_yarn_starts_no_second_driver_for_one_that_was_killed(scene: Scene, yarn: Yarn) -> None:
     scene.trigger()
     scene.until_works()
-    for process in psutil.Process(yarn.daemon.pid).children(recursive=True):
+    for process in psutil.Process(yarn.node.pid).children(recursive=True):
         if "org.apache.spark.deploy.yarn.ApplicationMaster" in process.cmdline():
             os.kill(process.pid, signal.SIGKILL)
     run = scene.until_state("failed")

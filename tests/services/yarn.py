@@ -1,13 +1,14 @@
-"""Hadoop's own small YARN: a resource manager and one node manager in one JVM, on free loopback ports."""
+"""Hadoop's YARN: a resource manager and one node manager, on free loopback ports."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
+from xml.etree import ElementTree as ET
 
 from tests.services.java import find_java
 from tests.services.java_program import find_jars
@@ -15,7 +16,7 @@ from tests.services.process import Daemon, ServiceUnavailable, free_ports, runni
 from triggerer.errors import SubmitFailed
 from triggerer.worker.spark.sessions.classic import Installation, find_installation
 
-_MAIN: Final = Path(__file__).with_name("hadoop") / "MiniYarn.java"
+_SERVER: Final = "org.apache.hadoop.yarn.server"
 _WEB: Final = "yarn.resourcemanager.webapp.address"
 _PORTS: Final = (
     "yarn.resourcemanager.address",
@@ -37,7 +38,7 @@ def open_yarn(*, memory_mb: int = 4096) -> Iterator[Yarn]:
     """Start YARN with this much memory for containers.
 
     Raises:
-        ServiceUnavailable: There is no PySpark, no JDK, or Maven could not get Hadoop's jars.
+        ServiceUnavailable: There is no PySpark, no Java, or Maven could not get Hadoop's jars.
     """
     jars = find_jars("hadoop")
     with temporary_home("yarn") as home:
@@ -51,12 +52,15 @@ def open_yarn(*, memory_mb: int = 4096) -> Iterator[Yarn]:
 
 
 class Yarn:
-    """The cluster, which keeps its ports, and nothing else, over `kill` and `start`.
+    """The cluster. Its managers keep their ports, and nothing else, over `kill` and `start`.
+
+    The managers are two processes, because the web pages of two in one process would replace each other.
 
     Attributes:
         folder: What `YARN_CONF_DIR` is set to.
         url: The address of the resource manager's REST API.
         spark_home: The Spark whose jars the containers use.
+        daemon: The resource manager; `node` is the node manager, whose children are the containers.
     """
 
     def __init__(
@@ -64,59 +68,79 @@ class Yarn:
     ) -> None:
         ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         self.spark_home = installation.spark_home
+        self.url = f"http://127.0.0.1:{ports[_WEB]}"
         self.folder = home / "conf"
         self.folder.mkdir()
-        self.url = f"http://127.0.0.1:{ports[_WEB]}"
-        self._site = self.folder / "yarn-site.xml"
-        work = home / "work"
-        work.mkdir()
-        settings = {
-            **{key: f"127.0.0.1:{port}" for key, port in ports.items()},
-            "yarn.resourcemanager.hostname": "127.0.0.1",
-            "yarn.minicluster.fixed.ports": "true",
-            "yarn.minicluster.use-rpc": "true",
-            "yarn.minicluster.yarn.nodemanager.resource.memory-mb": memory_mb,
-            "yarn.nodemanager.resource.memory-mb": memory_mb,
-            "yarn.nodemanager.resource.cpu-vcores": 8,
-            "yarn.nodemanager.vmem-check-enabled": "false",
-            "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": 100,
-            "yarn.nodemanager.delete.debug-delay-sec": 600,
-            "yarn.scheduler.minimum-allocation-mb": 128,
-            "yarn.scheduler.capacity.root.queues": "default",
-            "yarn.scheduler.capacity.root.default.capacity": 100,
-            "yarn.scheduler.capacity.maximum-am-resource-percent": 1.0,
-        }
-        classpath = f"{jars}/*:{installation.spark_home}/jars/*"
-        self.daemon = Daemon(
-            "yarn",
-            [
-                "/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", work,
-                find_java(), "-Xmx600m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-                *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
-                "-cp", classpath, _MAIN, self._site,
-                *(f"{key}={value}" for key, value in settings.items()),
-            ],
-            log=home / "yarn.log",
-            ready=self._is_ready,
-            env={"JAVA_HOME": str(installation.java_home)},
-        )  # fmt: skip
+        addresses = {key: f"127.0.0.1:{port}" for key, port in ports.items()}
+        _write_site(self.folder / "yarn-site.xml", addresses | _settings(home, memory_mb))
+        self._home = home
+        self._java_home = installation.java_home
+        self._classpath = f"{self.folder}:{jars}/*:{installation.spark_home}/jars/*"
+        self.daemon = self._manager("resourcemanager.ResourceManager", ready=self._answers)
+        self.node = self._manager("nodemanager.NodeManager", ready=self._has_node)
 
     def start(self) -> None:
-        # Its two web servers start slowly on a busy machine.
-        self.daemon.start(within_s=240)
+        # The web servers start slowly on a busy machine.
+        for manager in (self.daemon, self.node):
+            manager.start(within_s=180)
 
     def kill(self) -> None:
-        self.daemon.kill()
+        """Kill both, and with the node manager its containers."""
+        for manager in (self.node, self.daemon):
+            manager.kill()
 
     def ask(self, path: str) -> Any:
         """Return what the resource manager's REST API has at this path."""
         with urlopen(f"{self.url}/ws/v1/cluster/{path}", timeout=10) as answer:
             return json.load(answer)
 
-    def _is_ready(self) -> bool:
-        if not self._site.exists():
-            return False
+    def _manager(self, name: str, *, ready: Callable[[], bool]) -> Daemon:
+        kind = name.partition(".")[0]
+        return Daemon(
+            f"yarn-{kind}",
+            [
+                find_java(), "-Xmx300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+                *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+                "-cp", self._classpath, f"{_SERVER}.{name}",
+            ],
+            log=self._home / f"{kind}.log",
+            ready=ready,
+            env={"JAVA_HOME": str(self._java_home)},
+        )  # fmt: skip
+
+    def _answers(self) -> bool:
         try:
-            return bool(self.ask("metrics")["clusterMetrics"]["activeNodes"] == 1)
+            return bool(self.ask("info"))
         except (OSError, ValueError):
             return False
+
+    def _has_node(self) -> bool:
+        return bool(self.ask("metrics")["clusterMetrics"]["activeNodes"] == 1)
+
+
+def _settings(home: Path, memory_mb: int) -> dict[str, str]:
+    return {
+        "hadoop.tmp.dir": str(home / "tmp"),
+        "yarn.resourcemanager.hostname": "127.0.0.1",
+        "yarn.nodemanager.hostname": "127.0.0.1",
+        "yarn.nodemanager.local-dirs": str(home / "local"),
+        "yarn.nodemanager.log-dirs": str(home / "logs"),
+        "yarn.nodemanager.resource.memory-mb": str(memory_mb),
+        "yarn.nodemanager.resource.cpu-vcores": "8",
+        "yarn.nodemanager.vmem-check-enabled": "false",
+        "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
+        "yarn.nodemanager.delete.debug-delay-sec": "600",
+        "yarn.scheduler.minimum-allocation-mb": "128",
+        "yarn.scheduler.capacity.root.queues": "default",
+        "yarn.scheduler.capacity.root.default.capacity": "100",
+        "yarn.scheduler.capacity.maximum-am-resource-percent": "1.0",
+    }
+
+
+def _write_site(file: Path, settings: dict[str, str]) -> None:
+    root = ET.Element("configuration")
+    for key, text in settings.items():
+        one = ET.SubElement(root, "property")
+        ET.SubElement(one, "name").text = key
+        ET.SubElement(one, "value").text = text
+    ET.ElementTree(root).write(file)
