@@ -29,6 +29,12 @@ _PORTS: Final = (
     "yarn.nodemanager.collector-service.address",
     "yarn.nodemanager.webapp.address",
 )
+_LOG4J: Final = """\
+log4j.rootLogger = WARN, console
+log4j.appender.console = org.apache.log4j.ConsoleAppender
+log4j.appender.console.layout = org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern = %d{ISO8601} %p %c{1}: %m%n
+"""
 _OPENED: Final = ("java.base/java.lang", "java.base/java.util", "java.base/java.net")
 """Packages that Hadoop's web servers look into."""
 
@@ -40,7 +46,7 @@ def open_yarn(*, memory_mb: int = 4096) -> Iterator[Yarn]:
     Raises:
         ServiceUnavailable: There is no PySpark, no Java, or Maven could not get Hadoop's jars.
     """
-    jars = find_jars("hadoop")
+    jars = find_jars("yarn")
     with temporary_home("yarn") as home:
         try:
             installation = find_installation(home)
@@ -73,9 +79,10 @@ class Yarn:
         self.folder.mkdir()
         addresses = {key: f"127.0.0.1:{port}" for key, port in ports.items()}
         _write_site(self.folder / "yarn-site.xml", addresses | _settings(home, memory_mb))
+        (self.folder / "log4j.properties").write_text(_LOG4J)
         self._home = home
         self._java_home = installation.java_home
-        self._classpath = f"{self.folder}:{jars}/*:{installation.spark_home}/jars/*"
+        self._classpath = f"{self.folder}:{jars}/*"
         self.daemon = self._manager("resourcemanager.ResourceManager", ready=self._answers)
         self.node = self._manager("nodemanager.NodeManager", ready=self._has_node)
 

@@ -55,7 +55,7 @@ CLIENT = """
 
 def test_an_output_is_written_once_to_hdfs(tmp_path: Path) -> None:
     try:
-        jars = find_jars("hadoop")
+        jars = find_jars("hdfs")
     except ServiceUnavailable as absent:
         skip_or_fail(str(absent))
     code = f"JARS = {str(jars / '*')!r}\n{dedent(CLIENT)}"
