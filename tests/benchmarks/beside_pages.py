@@ -53,7 +53,9 @@ def _measure(scene: Scene, store: Store, arguments: argparse.Namespace) -> Figur
     dag_file = that_notes_its_start(topic, f"{topic}-group", noted)
     alone: list[Paced] = []
     beside: list[Paced] = []
-    with scene.service(dag_file, store, settings=f"[api]\nport = {port}\nrate_limit = 100000\n") as service:
+    with scene.service(
+        dag_file, store, settings=f"[api]\nport = {port}\nrate_limit = 100000\n"
+    ) as service:
         service.start("events")
         service.wait_for_watchers(1)
         token = service.home / "api-token"
