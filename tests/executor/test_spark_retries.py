@@ -93,7 +93,7 @@ async def test_work_elsewhere_is_over_before_the_next_try_begins(
 
 STUCK = """
     with DAG("sticks", max_parallel_tasks=PARALLEL):
-        @task(retries=1, timeout=6)
+        @task(retries=1, timeout=25)
         def sticks(spark, params):
             driver = Path(params["folder"], "driver")
             now = str(spark._jvm.java.lang.ProcessHandle.current().pid())
@@ -101,8 +101,10 @@ STUCK = """
                 assert driver.read_text() != now
                 return
             driver.write_text(now)
-            # Spark does not interrupt the threads of cancelled tasks.
-            spark.sql("SELECT java_method('java.lang.Thread', 'sleep', id) FROM range(90000, 90001)").collect()
+            # One row that takes minutes: Spark notices between two rows that a task was cancelled.
+            inner = "aggregate(sequence(1, 40000 + id), 0L, (b, y) -> b + y)"
+            outer = f"aggregate(sequence(1, 40000 + id), 0L, (a, x) -> a + x * {inner}) AS n"
+            spark.range(1).selectExpr(outer).collect()
         sticks()
     """
 

@@ -71,6 +71,8 @@ def attach(driver: SharedDriver) -> SparkSession:
     try:
         with jvm.laid_over_environment(driver.environment), interrupt_handler_kept():
             gateway: Any = jvm.connect(driver.port, driver.secret)
+            # If this process had a session before, PySpark's handler of Java's errors is in place, and needs the JVM.
+            SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # noqa: SLF001
             client = gateway._gateway_client  # noqa: SLF001
             kept = jvm_leftovers.recall(driver.kept, client)
             _held.append(kept)
