@@ -139,7 +139,12 @@ both_ways = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(params=[True, False], ids=["with the events", "after the events"])
+@pytest.fixture(
+    params=[
+        pytest.param(True, id="with the events"),
+        pytest.param(False, id="after the events", marks=pytest.mark.soak),
+    ]
+)
 def scene(request: pytest.FixtureRequest, tmp_path: Path, sqlite_url: str) -> Iterator[Scene]:
     with polled(tmp_path, sqlite_url, ahead=request.param) as scene:
         yield scene

@@ -96,6 +96,7 @@ def _prove(scene: Scene, *, messages: int, kills: int, others: int) -> None:
 @pytest.mark.rule(
     "FIFO: the server is restarted with messages in flight; groups keep their order, nothing is lost or done twice"
 )
+@pytest.mark.soak
 def test_groups_keep_their_order_whatever_is_killed_cut_off_and_restarted(scene: Scene) -> None:
     _prove(scene, messages=800, kills=2, others=2)
 

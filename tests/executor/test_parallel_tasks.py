@@ -68,7 +68,7 @@ SPARK_SOURCE = """
     """
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 async def test_tasks_have_a_pool_each_and_the_timeout_of_one_ends_its_jobs_alone(
     house: House, trained_home: TrainedHome

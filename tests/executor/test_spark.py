@@ -50,7 +50,7 @@ async def spark_house(house: House, trained_home: TrainedHome) -> House:
     return house
 
 
-@pytest.mark.long
+@pytest.mark.soak
 async def test_runs_share_a_driver_that_was_opened_ahead(spark_house: House) -> None:
     house = spark_house
     first, second = await house.queue("reads", 2, state="failed")
