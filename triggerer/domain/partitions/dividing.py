@@ -108,7 +108,7 @@ class Partitioner:
         """Return when the run of a key may start with these parts; None: it needs another event first.
 
         Args:
-            has_run: True if the key had its run. A later part then gets another run at once, without waiting.
+            has_run: True if the key already had a run. A part that arrives later then gets another run at once.
             now: The result if the run may start at once.
         """
         try:

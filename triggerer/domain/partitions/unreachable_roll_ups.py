@@ -26,7 +26,8 @@ def impossible_roll_ups(schedule: Schedule | None, *, now: datetime) -> Iterator
     """Yield one warning for each roll-up of a DAG that cannot work; usually none.
 
     Args:
-        now: The check uses keys of this instant's year, always the same ones, so that warnings do not vary by the hour.
+        now: The check uses keys of this instant's year. The keys are the same all year, so that warnings do not vary by
+            the hour.
     Raises:
         Exception: A third-party mapper raised it.
     """

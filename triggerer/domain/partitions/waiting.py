@@ -70,8 +70,8 @@ class MinimumCount(WaitPolicy):
 class WaitUntil(WaitPolicy):
     """Waits for all parts; after `patience`, `minimum` parts are enough.
 
-    `patience` counts from the end of the period. Segments (`SegmentWindow`) have no period: it counts from the first
-    event.
+    `patience` counts from the end of the period. Segments (`SegmentWindow`) have no period, so `patience` counts from
+    the first event.
     """
 
     patience: timedelta

@@ -40,12 +40,13 @@ def next_interval(
 ) -> DagRunInfo | None:
     """Return the run of the interval that follows `last`, and starts no earlier than `earliest`.
 
-    Cron needs a tenth of a millisecond for each bound, and the scheduler asks after each run. So no bound is computed
-    without need.
+    A cron expression needs a tenth of a millisecond for each bound, and the scheduler asks for an interval after each
+    run. So no bound is computed without need.
 
     Args:
         earliest, latest: The bounds of the interval's start.
-        over: Returns the start of the last interval that has ended; earlier intervals are skipped. None: none are.
+        over: Returns the start of the last interval that has ended; earlier intervals are skipped. None: no interval is
+            skipped.
     """
     # The last run may come from an earlier schedule of the DAG.
     start = None if last is None else bounds.at_or_before(last.end)

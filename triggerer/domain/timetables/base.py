@@ -58,9 +58,9 @@ class DagRunInfo(NamedTuple):
 class Timetable(ABC):
     """Says when the runs of a DAG are due. Instances are immutable, and equal if they give equal answers.
 
-    The scheduler has one thread for all DAGs and calls timetables in it: they compute, and never wait. All instants are
-    aware and in UTC. `triggerer.timetables.now()` returns the current one. To install your own timetable, add an entry
-    point to the group `triggerer.timetables`; the store then keeps the result of `serialize`.
+    The scheduler calls the timetables of all DAGs in one thread, so a timetable may compute, but must never wait. All
+    instants are aware and in UTC. `triggerer.timetables.now()` returns the current one. To install your own timetable,
+    add an entry point to the group `triggerer.timetables`; the store then keeps the result of `serialize`.
     """
 
     __slots__ = ()

@@ -63,7 +63,7 @@ def check_timetable(value: object, owner: str) -> None:
     """Check that a value is a timetable.
 
     Raises:
-        DagError: It is no timetable. The message names `owner`.
+        DagError: The value is no timetable. The message names `owner`.
     """
     if not isinstance(value, Timetable):
         raise DagError(f"{owner} takes a timetable, not {value!r}")

@@ -55,8 +55,9 @@ class HasTicks(Timetable):
 class TickTimetable(HasTicks):
     """A run at each instant: the simplest base for your own timetable, which adds `after` and `before`.
 
-    With catch-up, each missed instant gets a run; without, only the last one does. A DAG with neither a start nor a run
-    begins with the instant just past, if that lies back at most a tenth of the gap or five minutes.
+    With catch-up, each missed instant gets a run. Without catch-up, only the last missed instant does. A DAG with
+    neither a start nor a run begins with the last past instant, if that was at most a tenth of the gap or five minutes
+    ago.
     """
 
     __slots__ = ()
@@ -95,7 +96,7 @@ def checked_ticks(value: object, owner: str) -> HasTicks:
     """Return the value if it is a timetable with fixed instants.
 
     Raises:
-        DagError: It has no fixed instants: the runs of a delta, for example, depend on the run before.
+        DagError: The timetable has no fixed instants: the runs of a delta, for example, depend on the previous run.
     """
     if not isinstance(value, HasTicks):
         raise DagError(

@@ -21,9 +21,9 @@ class CronTriggerTimetable(TickTimetable):
 
     Args:
         interval: The length of the data interval before each run.
-        run_immediately: Chooses the first instant of a DAG with neither a start nor a run. False: the instant just past
-            if it lies back at most a tenth of the gap or five minutes, whichever is more; otherwise the next. A
-            timedelta: the instant just past if it lies back at most this long. True: the instant just past.
+        run_immediately: Chooses the first instant of a DAG with neither a start nor a run. True: the last past instant.
+            A timedelta: the last past instant if it was at most this long ago; otherwise the next instant. False: as
+            for a timedelta of a tenth of the gap or five minutes, whichever is more.
     Raises:
         DagError: An argument is invalid.
     """
