@@ -44,8 +44,8 @@ class Repeat:
     kept: Mapping[str, TaskState] = field(default_factory=dict)
     """The final state by task id. A kept task runs again only if another task needs its return value."""
     cleared: Mapping[str, int] = field(default_factory=dict)
-    """The number of times that each task was cleared, by task id. Each clearing gives its outlets new events, and its
-    output a new token."""
+    """How often each task was cleared, by task id. After each clearing, the task's outlets get new events and the
+    task's output gets a new token."""
     after_attempt: int = 0
     """The run's attempts before the repeat. They do not count as deaths of an executor."""
 

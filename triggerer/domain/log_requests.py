@@ -1,7 +1,7 @@
 """A request for a part of a run's log, which one service sends to an executor on another machine.
 
-It is one line of JSON, signed with the key that the services share by the database. The answer is one line of JSON and
-then bytes. Instants are the database's, so that the machines' clocks do not matter.
+A request is one line of JSON, signed with a key from the database that all services read. The answer is one line of
+JSON, followed by the bytes. All instants are from the database's clock, so the machines' clocks do not matter.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def choose(
 ) -> list[int]:
     """Return up to `limit` of the queued runs that may begin now, in order.
 
-    A run never overtakes an earlier one that waits for a pool of both. So a run that needs several pools gets them in
-    the end. Runs with other pools, or with none, begin.
+    A run never overtakes an earlier waiting run if they share a pool. So a run that needs several pools gets all of
+    them in the end. A run that shares no pool with a waiting run need not wait for it.
 
     Args:
         running: The pools of each running run.

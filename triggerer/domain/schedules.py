@@ -20,8 +20,8 @@ from triggerer.domain.conditions import (
 from triggerer.domain.storable import check_partition_key
 from triggerer.errors import DagError, InvalidPartitionKey
 
-# Timetables are imported where they are used. They import the cron parser, which takes a tenth of a second, and every
-# command and worker would pay for it.
+# Functions import the timetables that they use. At the top of this module, the import of the cron parser would delay
+# every command and worker by a tenth of a second.
 if TYPE_CHECKING:
     from triggerer.domain.timetables import (
         DagRunInfo,
@@ -186,7 +186,7 @@ def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
     """Return the first run that the schedule's timetable gives this partition key; None: it gives no keys.
 
     Raises:
-        InvalidPartitionKey: The timetable gives keys, but never this one.
+        InvalidPartitionKey: The timetable produces keys, but never this key.
     """
     timetable = timetable_in(schedule)
     date = None if timetable is None else timetable.to_partition_date(key)

@@ -47,7 +47,7 @@ class TaskOptions:
         """Return the options, checked.
 
         Raises:
-            DagError: One is invalid; the message names `owner` and the option.
+            DagError: An option is invalid. The message names `owner` and the option.
         """
         for name in ("outlets", "inlets"):
             if given.get(name) is not None:

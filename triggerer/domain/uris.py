@@ -94,8 +94,8 @@ def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
     """Return the form of the URI that is stored and compared.
 
     The scheme becomes lower case, and credentials are dropped with a `CredentialsInUri` warning. The rest stays as it
-    was written: URIs are case-sensitive, so two spellings are two assets. A string without a scheme stays as it is, and
-    so does the part after a scheme that starts with `x-`. Normalizing twice changes nothing.
+    was written: URIs are case-sensitive, so two spellings are two assets. A string without a scheme is not changed. If
+    the scheme starts with `x-`, the part after the scheme is not changed. Normalizing twice changes nothing.
 
     Raises:
         DagError: The URI is empty or not ASCII, has a character outside RFC 3986 or a reserved scheme, or lacks a part

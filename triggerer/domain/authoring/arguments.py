@@ -80,8 +80,8 @@ class Arguments:
     ) -> Arguments:
         """Bind a call, and find the arguments that a run must fill in.
 
-        A function with `**keywords` receives the whole context in them, as in Airflow, except `spark`: a task that does
-        not name `spark` must not start a session.
+        A function with `**keywords` receives the whole context as keywords, as in Airflow. Only `spark` is left out,
+        because a task that does not name `spark` must not start a session.
 
         Args:
             names_assets: True for `@asset` functions: `context` receives the whole context, and every other parameter
@@ -146,7 +146,7 @@ class Arguments:
 
         Args:
             context: Values for at least `from_context` and `inlets`.
-            render: The function that changes an argument's value before results are filled in, by argument.
+            render: Functions by argument name. Each changes the value of its argument before results are filled in.
         """
         values = {
             name: _filled(render[name](value) if name in render else value, results)

@@ -122,7 +122,7 @@ class asset(_Decorator):  # noqa: N801  (a decorator, named as in Airflow)
         Args:
             schedule, dag_id, options: As in `@asset`, but `dag_id` defaults to the function's name. Without a schedule
                 the DAG runs by hand.
-            outlets: At least one asset or alias. The function's `self` is all of them.
+            outlets: At least one asset or alias. The function's `self` stands for all outlets.
         """
 
         def __init__(

@@ -97,7 +97,7 @@ def SparkApplication(  # noqa: N802
 
     Args:
         application: A Python file or a jar: a path below the DAGs folder, an absolute path, or a URL that the cluster
-            can read. Jinja renders it, and `arguments` and `conf`.
+            can read. Jinja renders `application`, `arguments` and `conf`.
         arguments: The application's arguments. Results of other tasks may be among them.
         conf: Spark's settings for this application. They win over `spark_conf` of the DAG and `[spark] conf`.
             `"spark.submit.deployMode": "cluster"` starts the driver on the cluster.

@@ -26,7 +26,7 @@ def checked_conf(given: object, what: str) -> dict[str, str]:
     """Return the settings as text by key.
 
     Raises:
-        DagError: A key or a value is none of Spark's, or the configuration file decides about the key.
+        DagError: A key does not begin with `spark.`, a value has a wrong type, or a DAG must not set the key.
     """
     if given is None:
         return {}
@@ -48,7 +48,7 @@ def checked_packages(given: object, what: str) -> tuple[str, ...]:
     """Return the Maven coordinates.
 
     Raises:
-        DagError: One is no coordinate.
+        DagError: A value is not a Maven coordinate.
     """
     many = (given,) if isinstance(given, str) else given
     if not isinstance(many, list | tuple):

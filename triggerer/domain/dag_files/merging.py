@@ -57,8 +57,8 @@ def merge(
 ) -> Folder:
     """Merge the files. A file that contradicts another defines nothing, and is listed among the conflicts.
 
-    The file that defines the version in force wins; if neither file does, the first path wins. So a new file never
-    replaces a definition of an older one.
+    If two files contradict each other, the file whose definition is in force wins. If neither definition is in force,
+    the first path wins. So a new file never replaces a definition of an older file.
 
     Args:
         unusable: Files that exist but cannot be used now. They still own their definitions in force.

@@ -1,7 +1,8 @@
 """Decides how long a stream that was never read stays closed. No I/O.
 
-The first instance that opens a stream also commits the messages that its watchers resolve. A watcher whose file takes
-longer to read would never see those messages. So a new stream waits until all files that were seen have been read.
+From the opening of a stream on, the messages that its watchers resolve are committed at the broker. A watcher whose
+file is read after the opening would never see those messages. So a new stream waits until all files that were seen have
+been read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def closings(
     """Return the changes: the instant until which a stream stays closed, by digest; None: it may be opened.
 
     Args:
-        never_read: All streams that nobody has opened yet, and the instant until which each is closed.
+        never_read: For each stream that no instance has opened yet, the instant until which the stream is closed.
         new: The digests of streams that are declared right now.
         is_reading: True if a new or changed file has been seen but not read.
         is_start: True if the DAG processor reads files for the first time after its start. Its predecessor may have

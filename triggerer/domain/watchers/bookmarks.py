@@ -61,7 +61,7 @@ class BookmarkStore(Protocol):
         """Return the last bookmark of a watcher.
 
         Raises:
-            StoreError: It cannot be read now.
+            StoreError: The bookmark cannot be read now.
         """
 
     def submit_nowait(self, change: BookmarkChange) -> None:

@@ -39,7 +39,7 @@ class Finding:
     """A fact about a source that an operator should know: a sentence without its full stop.
 
     Attributes:
-        most: The strongest guarantee that this fact allows. None: it is a warning only.
+        most: The strongest guarantee that this fact allows. None: the fact does not limit the guarantee.
         hint: The change that would help.
     """
 
@@ -60,14 +60,14 @@ class DeliveryFacts:
             acknowledgement only afterwards, or the position is stored in the transaction of the events.
         because: The reason for `is_acknowledged`, for people, as in a `Finding`.
         key: The parts of the idempotency key, for people: "topic, partition and offset". None: no key.
-        key_changes: Why a repeated message may have another key; None: it cannot.
-        key_collides: Why two different messages may share a key, so that the second is lost as a repeat; None: they
-            cannot.
+        key_changes: Why a repeated message may have another key. None: a repeated message has the same key.
+        key_collides: Why two different messages may share a key, so that the second is lost as a repeat. None: each
+            message has its own key.
         retention: How long the source keeps an unacknowledged message. None: for ever, or unknown.
         redelivers_after: How long the source waits for an answer before it delivers a message again: a lock, a
-            visibility timeout, an ack deadline. None: it does not redeliver, or unknown.
-        is_renewed: True if the producer extends that wait while a message is in flight.
-        renewed_for: The longest extension. None: as long as necessary.
+            visibility timeout, an ack deadline. None: the source does not redeliver, or unknown.
+        is_renewed: True if the producer extends the wait of `redelivers_after` while a message is in flight.
+        renewed_for: How long the producer extends the wait at most. None: as long as necessary.
         drops_after: The number of failed deliveries after which the source drops a message. None: never.
         has_dead_letters: True if the source keeps the messages that it drops. None: it drops none, or unknown.
         dead_letter_setting: The key of the trigger's connection that names a dead-letter target, for the warning that

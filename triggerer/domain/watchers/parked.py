@@ -139,8 +139,9 @@ class ParkedStore(Protocol):
     ) -> list[StoredMessage]:
         """Return the watcher's next stored messages with ids above `after`, in order.
 
-        If messages are large, the list may be shorter than `limit`. The list is empty only if no message is stored, or
-        if the lease is for another stream than the watcher reads. Then the owner of the watcher's stream delivers them.
+        If messages are large, the list may be shorter than `limit`. The list is empty if no message is stored. The list
+        is also empty if the lease is for another stream than the watcher reads: then the owner of the watcher's stream
+        delivers the messages.
 
         Args:
             lane: Return only messages of this lane; None: of all lanes.
