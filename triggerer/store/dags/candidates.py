@@ -43,9 +43,8 @@ _MAX_RUN_ID: Final = 250
 # A scheduled run whose id is taken counts as created, so a manual run must not have such an id.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
-# Not a decision: the query only leaves out DAGs that need no look. It goes from one DAG of the queue to the next, with
-# one index look-up each. A join would read the whole queue. If few DAGs have waiting events, looking up every DAG is
-# no faster.
+# This query decides nothing, and only leaves out DAGs that need no look. The query finds each DAG of the queue with one
+# index look-up. A join would read the whole queue. A look-up of every DAG is no faster if few DAGs have waiting events.
 CANDIDATES: Final = Statement(
     """
 WITH RECURSIVE waiting AS (
@@ -151,8 +150,8 @@ def lock_and_read(
     """
     if not dag_ids:
         return []
-    # The lock is a statement of its own. A query that reads and locks would, after waiting for the lock, still see the
-    # queue from before the other scheduler's commit.
+    # The lock is a separate statement. A single statement would wait for the lock, and then still read the queue as it
+    # was before the other scheduler's commit.
     if waits:
         yield LockDags(dag_ids)
     else:
@@ -177,9 +176,8 @@ def create_run(
     """Insert a queued run with the events that it takes, and announce it.
 
     Args:
-        run_after: None: the present instant, which is never earlier than an event that the run takes. If the run
-            takes events, a given instant is only a lower bound. If the id built from it is taken, the next free
-            microsecond is used.
+        run_after: None: the present instant. A run is never earlier than an event that it takes, so a given instant may
+            be raised. If another run has the id built from the instant, the next free microsecond is used.
         run_id: None: `<type>__<run_after>`.
         selection: The events queued for the DAG that the run takes. None: no events.
         interval: The data interval of the run.
@@ -225,7 +223,7 @@ async def create_manual_run(
             None: the key of the run's data interval, if the timetable produces keys.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: The DAG is gone from its file, or its timetable produces keys and never this one.
+        DagError: The DAG is gone from its file, or its timetable never produces this key.
         RowRefused: The DAG has a run with this id, or the id or the key is not a valid one.
     """
     if partition_key is not None:

@@ -69,8 +69,8 @@ async def read_graph(
     """Return the graph of all that DAG files declare, or the neighbourhood of one asset.
 
     Args:
-        around: The name or URI of an asset. The answer then has its watchers, and what is at most `hops` steps away:
-            100 nodes at most, the nearest ones.
+        around: The name or URI of an asset. The answer then has the watchers of this asset, and the nodes at most
+            `hops` steps away from it, but only the 100 nearest ones.
         group: Only assets of this group, and the DAGs beside them.
     Raises:
         UnknownAsset: There is no asset `around`.

@@ -21,12 +21,12 @@ from triggerer.store.database.statement import (
 from triggerer.store.runs.new_run import HINT
 
 NEWEST_EVENTS: Final = 16
-"""The newest queued events of each asset, by id, that are read for the quiet period. The latest of their instants
-counts. Instants that lie ahead are ignored, because they are from before the clock was set back."""
+"""How many events of each asset, those with the highest ids, are read for the quiet period. The latest of their
+instants counts. Instants in the future are ignored, because they are from before the clock was set back."""
 
 CLOCK_STEP: Final = timedelta(minutes=1)
-"""A last run or an event that lies no further ahead than this counts. Otherwise a small correction of the clock would
-make a timetable give a run twice, or end a quiet period at once."""
+"""A last run or an event counts even if its instant is this far in the future. Otherwise a small correction of the
+clock would make a timetable ask for a run twice, or end a quiet period at once."""
 
 _SOON: Final = f"statement_timestamp() + interval '{CLOCK_STEP.total_seconds():g} s'"
 _SINCE: Final = """coalesce((
@@ -35,9 +35,10 @@ _SINCE: Final = """coalesce((
                   AND l.run_type IN ('scheduled', 'asset_triggered') AND l.run_after <= {soon}
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
-# One row for each asset of the DAG with queued events, which one index look-up finds, or one row without an asset. With
-# EXISTS, PostgreSQL would join with the whole queue. Without an order it would read all events of an asset that left
-# the DAG. Counting of queued events stops at the bound. The DAG's expression has the assets by name or by an alias.
+# The query returns one row for each asset of the DAG that has queued events, or a single row without an asset. One
+# index look-up finds whether an asset has queued events. With EXISTS, PostgreSQL would join with the whole queue.
+# Without ORDER BY, PostgreSQL would read all events of an asset that left the DAG. Counting of queued events stops at
+# the bound. The DAG's expression has the assets by name or by an alias.
 _SNAPSHOT: Final = Statement(
     """
 SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is_paused, d.is_stale,
@@ -182,8 +183,8 @@ class DagRow(NamedTuple):
     last_automated: tuple[datetime, datetime, datetime] | None
     """`run_after` and the data interval of the last run that the DAG's timetable asked for."""
     made: tuple[tuple[datetime, datetime], ...]
-    """Data intervals from the last run on that other runs cover: runs of backfills, or runs from before the clock was
-    set back."""
+    """Data intervals, from that of the last run on, that already have a run: from a backfill, or from before the clock
+    was set back."""
     last_run: tuple[str, str] | None
     """The id and state of the newest run, backfills excepted; read only if the DAG depends on it."""
     last_kind: str | None

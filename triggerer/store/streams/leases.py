@@ -77,8 +77,8 @@ async def live_instances(session: AsyncSession, *, kind: str) -> list[str]:
 async def forget_instances(session: AsyncSession) -> None:
     """Free all streams, and delete all registrations.
 
-    For a standalone that starts under `lock_exclusively`, which proves that all other processes are dead. So it need
-    not wait for the leases of a killed one.
+    A starting standalone calls this while it holds `lock_exclusively`, so all other processes are dead. Without this
+    call, the standalone would wait until the leases of a killed process expire.
     """
     await session.execute(update(Stream).values(owner=None, expires_at=None))
     await session.execute(delete(InstanceReport))
@@ -118,8 +118,8 @@ async def claim_streams(
 ) -> list[Fence]:
     """Claim up to `limit` streams that are free and may be opened; empty if there are none.
 
-    Streams that another instance claims at this moment are skipped. The leases hold from the caller's commit on. If its
-    outcome is unknown, ask `owned_streams`.
+    Streams that another instance claims at this moment are skipped. The leases hold from the caller's commit on. If the
+    outcome of the commit is unknown, ask `owned_streams`.
 
     Args:
         room: The most triggers that the claimed streams may have in total. Streams that do not fit are skipped.

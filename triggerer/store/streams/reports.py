@@ -69,7 +69,7 @@ async def ask_for_reports(reading: Sessions, changing: Sessions) -> None:
     """Make the instances report often for a while, because somebody looks. Usually this is one short query.
 
     Args:
-        reading, changing: `Database.reading` and `Database.transaction`, or what bounds them.
+        reading, changing: `Database.reading` and `Database.transaction`, or functions that call them with a time limit.
     """
     async with reading() as session:
         outdated = await database_now(session) - _RENEW_AFTER

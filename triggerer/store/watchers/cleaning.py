@@ -1,8 +1,9 @@
 """Finds the watchers whose old events must stay, because their messages may come again.
 
 A repeated message makes no second event while the first event exists with its key. So a watcher's events may be deleted
-once the broker has advanced past their messages. The store shows this by a stream in good order: an instance has its
-lease, all its watchers have been running for a while, and this watcher has no backlog.
+once the broker has advanced past their messages. The store cannot see the broker, but the broker has advanced if the
+stream is in good order: an instance has the stream's lease, all watchers of the stream have been running for a while,
+and this watcher has no backlog.
 """
 
 from __future__ import annotations

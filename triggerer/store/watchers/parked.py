@@ -50,8 +50,8 @@ SET_ASIDE: Final = Statement(
     "ON CONFLICT (watcher_id, idempotency_key) DO UPDATE SET state = excluded.state, "
     "failures = excluded.failures, error = excluded.error, traceback = excluded.traceback"
 )
-# A known message keeps its order and its state. A watcher that was deleted meanwhile, or whose trigger moved to another
-# stream, will not read this stream again, so its messages are parked.
+# A message that is already stored keeps its order and its state. If a watcher was deleted meanwhile, or its trigger
+# moved to another stream, its messages are parked, because it will not read this stream again.
 STORE: Final = Statement(
     "INSERT INTO parked_message "
     "(watcher_id, body_id, lane, idempotency_key, state, failures, error, parked_at) "

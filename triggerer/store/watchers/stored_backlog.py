@@ -88,7 +88,8 @@ async def load_stored_backlogs(
     """Return the lanes with stored messages for watchers of these streams, by watcher.
 
     Args:
-        are_replayed: Only lanes with messages that were parked before. The owner stored all others itself.
+        are_replayed: True to return only lanes with messages that were parked before. The stream's owner stored all
+            other messages itself.
     """
     query = (
         select(
@@ -121,8 +122,8 @@ async def park_strays(session: AsyncSession) -> None:
 
     Replayed messages stay, because they go to the watcher even if it reads another stream.
     """
-    # A join instead of EXISTS, because the planner has no statistics of a table that has just grown, and compared all
-    # pairs of rows.
+    # This is a join because, with EXISTS, the planner compared all pairs of rows: it has no statistics of a table that
+    # has just grown.
     message = aliased(ParkedMessage)
     stray = (
         select(message.id)

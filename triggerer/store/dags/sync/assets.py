@@ -37,8 +37,9 @@ async def _rename_assets(
 ) -> None:
     """Rename the row of an asset that is no longer defined, if a new asset has its name or its URI.
 
-    Watchers, queues and schedules go with the row, and older events keep the identity from their time. If one asset
-    took over the name and another the URI, the row that is left gets a retired name.
+    The row keeps its watchers, queued events and schedules. Older events keep the name and URI from their time. If one
+    new asset has the row's name and another has its URI, only one of them gets the row. A row that is left over gets a
+    retired name.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}

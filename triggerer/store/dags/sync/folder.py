@@ -73,9 +73,9 @@ async def sync_folder(
     """Write the differences from the folder in the caller's transaction, and announce them.
 
     The definitions of a file stay if it is broken, contradicts another, is not parsed yet, or has been missing for less
-    than `removal_grace`. DAGs of a deleted file become stale. Its watchers, triggers and streams are removed, a stream
-    once it is free. `is_paused` is only set for a new DAG. A watcher keeps its row when its trigger changes, and an
-    asset when its name or its URI changes.
+    than `removal_grace`. DAGs of a deleted file become stale. Watchers and triggers of a deleted file are removed, and
+    so is each of its streams once the stream has no lease. `is_paused` is only set for a new DAG. A watcher keeps its
+    row when its trigger changes. An asset keeps its row when its name or its URI changes.
 
     Args:
         folder: The merged definitions of all files.
