@@ -17,9 +17,9 @@ G = TypeVar("G")
 class GroupCommit(ABC, Generic[G]):
     """Writes waiting items as soon as the last group is written. `G` is a group: the items of one transaction.
 
-    A group that the store cannot take now is written again unchanged, after a delay. This includes a commit whose
-    outcome is unknown, so a repeat must not write anything twice. If the store refuses a group, halving finds the item
-    that it refuses.
+    If the store cannot write a group now, or the outcome of the commit is unknown, the unchanged group is written again
+    after a delay. So a repeat must not write anything twice. If the store refuses a group, the group is halved until
+    the refused item is found.
     """
 
     retried: ClassVar[tuple[type[TriggererError], ...]] = (TransientStoreError,)

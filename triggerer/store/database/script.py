@@ -1,8 +1,9 @@
 """Transactions written as scripts: generators that yield one step after the other, and receive its rows.
 
-Between its steps a script decides in plain Python, and it does no I/O. So it can be performed in three ways: on SQLite
-in one turn of the connection's thread, from BEGIN to COMMIT; on PostgreSQL directly through the driver, with a round
-trip for each step (both by `Database.perform`); or as part of a session's transaction (`perform`).
+A script does no I/O: between its steps it decides in plain Python. So there are three ways to perform a script. On
+SQLite, `Database.perform` needs one turn of the connection's thread, from BEGIN to COMMIT. On PostgreSQL,
+`Database.perform` calls the driver directly, with a round trip for each step. `perform` makes the script a part of a
+session's transaction.
 
 A statement through SQLAlchemy costs the event loop 0.2 to 0.3 ms, and a transaction 0.3 to 1.1 ms more. A turn of the
 thread costs 0.07 ms, however long its work (tests/benchmarks/store_bench.py). So the transactions between a message and

@@ -1,7 +1,7 @@
 """Statements of the hot path: text, written once for both databases, that SQLAlchemy does not have to compile.
 
-A `Statement` is formatted when its module is imported, and the driver receives it as it is. Called with its values, it
-is a step of a script. Everything off the hot path is written with SQLAlchemy.
+The text of a `Statement` is formatted when its module is imported, and the driver receives this text unchanged. A call
+of the `Statement` with its values returns a step of a script. Everything off the hot path is written with SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from triggerer.store.database.script import Row
 class OneOrMany(NamedTuple):
     """A constant for a parameter that takes many values or rows, and mostly has one.
 
-    SQLite turns a JSON parameter into a table each time. For one value, that takes a third of a short statement. So
-    there is a second text for one value.
+    SQLite turns a JSON parameter into a table at each execution. For a single value, this takes a third of the time of
+    a short statement. So there is a second text for a single value.
     """
 
     sqlite: str
@@ -38,9 +38,9 @@ class OneOrMany(NamedTuple):
 class Statement:
     """A template with `{parameter}`s, and `{CONSTANT}`s that differ between the databases.
 
-    Called with its values it is a step. Its rows are as the driver gives them, so on SQLite JSON and instants are text.
-    Values are equal for both databases: an aware instant becomes the form of the columns, and a list the form that
-    `in_list` takes.
+    A call with values returns a step. The step's rows are as the driver returns them, so on SQLite JSON and instants
+    are text. Callers pass equal values for both databases: an aware instant is converted to the form of the columns,
+    and a list is converted to the form that `in_list` takes.
 
     Args:
         constants: Each constant's text for SQLite and for PostgreSQL. A text may contain parameters.

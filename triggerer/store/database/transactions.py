@@ -170,12 +170,12 @@ class Database:
     async def perform_steps(self, steps: Sequence[Step]) -> list[list[Row]]:
         """Perform steps that do not depend on one another; return the rows of each.
 
-        On SQLite they share a transaction. On PostgreSQL each has its own, in this order, because a shared one would
-        take two more round trips. It announces nothing, see `announce_here`.
+        On SQLite the steps share a transaction. On PostgreSQL each step has its own transaction, in this order, because
+        a shared transaction would take two more round trips. `perform_steps` announces nothing, see `announce_here`.
 
         Raises:
             As `transaction`. On PostgreSQL the steps before the failed one are committed.
-        Cancellation: A step that has begun is finished. On PostgreSQL the steps after it are left out.
+        Cancellation: A step that has begun is finished. On PostgreSQL the later steps are left out.
         """
         if self._turn is None:
             return [await self.perform_step(step) for step in steps]
@@ -272,8 +272,8 @@ class Database:
             try:
                 await session.close()
             except Exception as error:  # noqa: BLE001 (see below)
-                # The caller needs the outcome of the block, or its error, not this one. A connection
-                # that cannot roll back leaves the pool, and the database undoes its work.
+                # The caller needs the outcome or the error of the block, not this error. A connection that cannot roll
+                # back leaves the pool, and the database undoes the transaction.
                 _log.warning("a connection was dropped", database=self.name, error=str(error))
         if scope.cancelled_caught:
             _log.warning("a connection was abandoned", database=self.name, after_s=seconds)

@@ -1,8 +1,8 @@
 """Opens all connections to the PostgreSQL server that takes the writes.
 
-After a failover two servers may take writes: the promoted one, and the former primary once it is back. The former
-primary may also have been cut off from the rest and still run. A promotion begins a new timeline, with a higher number
-than all before. So once a process has seen a timeline, it uses no server with a lower one.
+After a failover two servers may take writes: the promoted server, and the former primary, which may have come back or
+may only have been cut off. A promotion begins a new timeline with a higher number than all earlier timelines. So once a
+process has seen a timeline, it uses no server with a lower number.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SETTINGS: Final = {
 _APPLICATION: Final = "triggerer"
 _CLOSE_TIMEOUT_S: Final = 2.0
 _IS_READ_ONLY: Final = "SELECT current_setting('transaction_read_only') = 'on'"
-# The name of a segment begins with the timeline in eight digits. pg_control_checkpoint() shows it only after a
-# checkpoint.
+# The name of a segment begins with the timeline in eight digits. pg_control_checkpoint() shows a new timeline only
+# after a checkpoint.
 _HISTORY: Final = """
 SELECT system_identifier,
     CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END

@@ -1,10 +1,10 @@
 """Ends stuck sessions: a process of the service was stopped or cut off in a statement, and its session keeps locks.
 
-The server ends a session that is idle in a transaction (`postgres_primary.SETTINGS`). Two kinds count as active:
-sessions that wait for the rest of a statement, because a driver sends the arguments only after the server has prepared
-it; and sessions whose client does not read the rows. No `statement_timeout` ends them, and PostgreSQL 17's
-`transaction_timeout` does not end the second kind. A process that takes over skips their locked rows (SKIP LOCKED), so
-nobody is seen to wait for them.
+The server itself ends a session that is idle in a transaction (`postgres_primary.SETTINGS`), but two kinds of stuck
+sessions count as active. The first kind waits for the arguments of a statement, which a driver sends only after the
+server has prepared the statement. The second kind waits for a client that does not read the rows. No
+`statement_timeout` ends either kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind. Nobody is
+seen to wait for such a session, because a process that takes over skips the locked rows (SKIP LOCKED).
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ def lock_exclusively(
 ) -> Iterator[None]:
     """Lock this SQLite database against other services. For PostgreSQL it does nothing.
 
-    Commands do not take the lock, because they only read, or write a row or two. The lock ends with the process. The
-    file stays, and has no meaning without the lock.
+    Commands do not take the lock, because a command only reads, or writes a row or two. The lock ends with the process.
+    The file stays, but means nothing while no process has the lock.
 
     Args:
         purpose: The name of this process in the error of a second process.

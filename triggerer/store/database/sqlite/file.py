@@ -1,7 +1,8 @@
 """Notices that a SQLite file is no longer the one that was opened.
 
-SQLite goes on writing to a file that was removed or replaced. Its commits are then in no file, and no error says so.
-Without a write-ahead log SQLite would check this, see SQLITE_READONLY_DBMOVED. Each check costs two microseconds.
+If the database file is removed or replaced, SQLite continues to write to the old file, and the commits are lost without
+an error. SQLite checks this itself only without a write-ahead log, see SQLITE_READONLY_DBMOVED. Our check costs two
+microseconds.
 """
 
 from __future__ import annotations

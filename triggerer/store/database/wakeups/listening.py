@@ -25,8 +25,8 @@ from triggerer.store.database.wakeups.signals import Wakeups
 _log = LazyLogger(__name__)
 
 _MAX_DATAGRAM: Final = 65_536
-# Within this time, a promoted server is found even if the former primary still answers, and so is a session that
-# keeps locks.
+# How often to look for stuck sessions, and for a promoted server, which there may be even if the former primary still
+# answers.
 _LOOK: Final = timedelta(seconds=5)
 # Every sixth look checks if this connection hears anything, because a server may vanish without closing its socket.
 _LOOKS_PER_HEARING: Final = 6
@@ -92,8 +92,8 @@ async def check_announcements(database: Database) -> None:
     """Check that one connection to the database hears the announcements of another. SQLite needs no check.
 
     Raises:
-        ConfigurationError: It does not, for instance behind a pooler in transaction mode, which gives each transaction
-            another connection. Every part of the service would wait for ever.
+        ConfigurationError: No announcement arrives, for instance because a pooler in transaction mode gives each
+            transaction another connection. Every part of the service would wait for ever.
         StoreUnavailable: The database is away.
     """
     if database.dialect == "sqlite":

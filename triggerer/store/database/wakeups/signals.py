@@ -64,7 +64,7 @@ class Subscription:
         """Return all subjects since the last call, by signal; wait for the first if there are none.
 
         Args:
-            timeout: After it, an empty dict is returned. None: no timeout.
+            timeout: How long to wait before an empty dict is returned. None: for ever.
         Cancellation: Pending subjects stay for the next call.
         """
         if self._pending:
@@ -131,8 +131,8 @@ class Wakeups:
 def announce(session: AsyncSession, signal: Signal, *subjects: str) -> None:
     """Wake the signal's subscribers in all processes when the session's transaction has committed.
 
-    Nothing is delivered if it rolls back. Without subjects: about all subjects. The session must come from
-    `Database.transaction`.
+    Nothing is delivered if the transaction rolls back. Without `subjects`, the signal is about all subjects. The
+    session must come from `Database.transaction`.
     """
     announced: Announced = session.info.setdefault(_ANNOUNCED, {})
     announced.setdefault(signal, set()).update(subjects or (ALL,))
