@@ -1,7 +1,7 @@
 """Pages of lists: opaque cursors, and counts that stop at a bound.
 
-A page begins after the sort key of the last row before it, so a page costs the same wherever it lies, and rows that
-come and go in between shift nothing.
+The cursor is the sort key of a page's last row, and the next page begins after this key. So every page costs the same,
+and rows that are added or deleted between two requests do not shift the next page.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# One asset after the other, in the order of the index, and reads only the rows that it returns. Events of an
-# asset that left the DAG's expression stay in the queue, as for other DAGs, because the asset may come back. On
-# PostgreSQL a join would read all of them, and their events.
+# The query goes through the assets in the order of the index, and reads only the rows that it returns. If an asset left
+# the DAG's expression, its events stay in the queue, because the asset may come back. On PostgreSQL a join would read
+# all queue entries of such an asset, and their events.
 _ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
       UNION
       SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id

@@ -41,7 +41,7 @@ async def check(database: Database) -> None:
     """Check that the tables are at this release's revision.
 
     Raises:
-        ConfigurationError: They are older or newer. The hint says what to do.
+        ConfigurationError: The tables are older or newer. The hint says what to do.
         StoreUnavailable: As `Database.reading`.
     """
     revision = await current(database)
@@ -65,8 +65,8 @@ OnUpgrade = Callable[[AsyncSession, str | None], Awaitable[None]]
 async def upgrade(database: Database, on_upgrade: OnUpgrade | None = None) -> bool:
     """Upgrade the tables to this release's revision; return False if they are at it already.
 
-    The upgrade is one transaction, so a failed one changes nothing. If there is nothing to do, it costs one
-    short query, and Alembic is not imported.
+    The upgrade is one transaction, so a failed upgrade changes nothing. If there is nothing to do, this call costs one
+    short query and does not import Alembic.
 
     Raises:
         ConfigurationError: The tables belong to a newer release, or the database's encoding lacks some characters.

@@ -45,8 +45,9 @@ class Asset(Base):
 class FormerIdentity(Base):
     """A former name and URI of an asset, with the events that were recorded under them.
 
-    An asset whose name or URI changes keeps its row. So watchers, queues and schedules continue, and no event of that
-    moment is lost. An event belongs to the row with the lowest `last_event_id` that is not below the event's id.
+    An asset whose name or URI changes keeps its row. So watchers, queues and schedules continue, and no event that
+    arrives during the change is lost. An event belongs to the row with the lowest `last_event_id` that is not below the
+    event's id.
     """
 
     __tablename__ = "asset_former_identity"
@@ -128,9 +129,9 @@ class QueuedAssetEvent(Base):
 
     __tablename__ = "queued_asset_event"
     __table_args__ = (
-        # The event comes first, so that new entries go to the end, however many DAGs wait. It also makes the waiting
-        # index the only way to find a DAG's events. With the DAG first, a plan that was cached while nothing was queued
-        # would read every event that the DAG ever had.
+        # The key begins with the event, so that new entries go to the end of the index, however many DAGs wait. Then
+        # only the waiting index can find a DAG's events. If the key began with the DAG, a plan that was cached while
+        # nothing was queued would read every event that the DAG ever had.
         PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(
             "ix_queued_asset_event_waiting",

@@ -32,8 +32,8 @@ class Trigger(Base):
 class Watcher(Base):
     """An asset's watcher, identified by asset and name, not by the arguments of its trigger.
 
-    The row stays when the watcher is removed. Its id is part of the identity of a redelivered message, so a watcher
-    that is declared again must have it again.
+    The row stays when the watcher is removed. The row's id is part of a message's identity, and a message may be
+    redelivered after the watcher is declared again.
     """
 
     __tablename__ = "watcher"
