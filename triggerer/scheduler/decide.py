@@ -1,7 +1,7 @@
 """Decides which runs must exist, and what delays the next one. Takes a snapshot and uses no clock and no database.
 
-Nothing else decides. `triggerer why-not` shows the result of `look`. The code that creates the runs only checks that
-the DAG's row has not changed since the snapshot.
+No other module decides this. `triggerer why-not` shows the result of `look`. The code that creates the runs only checks
+that the DAG's row has not changed since the snapshot.
 """
 
 from __future__ import annotations

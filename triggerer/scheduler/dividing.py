@@ -1,7 +1,7 @@
 """Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key may start.
 
 This happens under the lock of the DAG's row, in the transaction that creates the runs. The division is stored by key.
-So the cost of a look grows with the new events and new runs, not with the number of waiting events.
+So the cost of a look grows with the numbers of new events and new runs, not with the number of waiting events.
 """
 
 from __future__ import annotations

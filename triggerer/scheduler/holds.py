@@ -37,7 +37,7 @@ class Hold:
     """One reason why there is no next run yet.
 
     Args:
-        until: When time alone ends it. None: only an event or a person ends it.
+        until: The instant at which the hold ends by itself. None: only an event or a person ends the hold.
     """
 
     kind: HoldKind

@@ -101,8 +101,8 @@ class NewRun:
     """How many of the oldest events of each asset the run takes. None: all that are queued when it is created."""
     info: DagRunInfo | None = None
     partition_key: str | None = None
-    """The key of the run's data interval, if a timetable produces keys. Otherwise the run takes the events of this key,
-    and no others."""
+    """If the timetable produces keys, the key of the run's data interval. In a DAG that waits for partitions, the key
+    whose events the run takes. None: the run has no key."""
 
     @property
     def run_after(self) -> datetime | None:

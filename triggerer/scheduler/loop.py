@@ -36,13 +36,15 @@ _MAX_DAGS: Final = 100
 class Scheduler:
     """Creates the runs that assets and timetables ask for. Several schedulers may run at once.
 
-    Each decides under a lock of the DAG's row, or creates the run on condition that the row has not changed since it
-    was read. Every queued event goes into exactly one run of its DAG: one transaction creates the run and moves its
-    events. A timed run has an id that no other run can have. The scheduler never loads a DAG's file.
+    No two schedulers create the same run: each scheduler locks the DAG's row while it decides, or creates the run only
+    if the row has not changed since it was read. Every queued event goes into exactly one run of its DAG, because one
+    transaction creates the run and moves the events. A timed run has an id that no other run can have. The scheduler
+    never loads a DAG's file.
 
-    It sleeps until a commit wakes it, or until a timed run, the end of a gap or the end of a quiet period is due. That
-    moment is computed from the database's time and awaited by a monotonic clock. The sweep reads the database's time
-    again. So it finds events whose wake-up was lost, and a changed clock (the host's too), within `sweep_interval`.
+    The scheduler sleeps until a commit wakes it, or until the alarm: the next timed run, or the end of a gap or of a
+    quiet period. The alarm is computed from the database's time and awaited by a monotonic clock. Every
+    `sweep_interval`, a sweep reads the database's time and the waiting DAGs again. So the sweep finds events whose
+    wake-up was lost, and a changed clock (the host's too).
 
     Args:
         wakeups: By default `database.wakeups`.
@@ -131,8 +133,8 @@ class Scheduler:
             if ALL in dag_ids:
                 self._sweep_due = True
             if signal is Signal.RUNS_ENDED:
-                # The end of a run matters only to DAGs that waited for one at their last look. Events that were
-                # queued since then have sent their own wake-up.
+                # The end of a run matters only to a DAG that, at its last look, waited for a run to end. Events that
+                # were queued since that look have sent their own wake-up.
                 dag_ids &= self._waits_for_end
             self._ready.add(sorted(dag_ids - {ALL}))
 
@@ -177,8 +179,8 @@ class Scheduler:
             found = await self._find_candidates(session)
         self._sweep_due = False
         self._ready.add(found)
-        # If a clock was set, an alarm far ahead may be due now, and nobody wrote a row that says so. Timetables may
-        # also have answered by a host's clock that was wrong.
+        # If the database's clock was set, an alarm far ahead may be due now, though no row has changed. If the host's
+        # clock was wrong, timetables may have given wrong answers.
         ahead = clock.now() - timed.now
         is_set = (
             self._swept_at is None

@@ -31,8 +31,9 @@ from triggerer.store.runs.new_runs import (
 class OptimisticPlanner:
     """Plans in two round trips, for one DAG or many. A transaction with a lock takes three, and one more for each run.
 
-    The runs are created only if the DAG's row has not changed since the look. Every plan that creates a run changes the
-    row, and so does every change of the DAG. Events that arrive and runs that end meanwhile make no new run wrong.
+    The runs are created only if the DAG's row has not changed since the look. The row changes with every plan that
+    creates a run, and with every change of the DAG. The row need not change when an event arrives or a run ends,
+    because neither makes a planned run wrong.
     """
 
     def __init__(self, database: Database, *, limit: int) -> None:

@@ -100,8 +100,9 @@ def evaluate(
 def _depths(limit: int, dags: int) -> list[int]:
     """Return how many runs to look for in a first round, and in a second round for DAGs with more.
 
-    The first number is a share of the limit, and at least 2, which shows if a second run is due. A timetable is asked
-    for each run found. With 32 DAGs, looking for 32 runs of each to create one took half of a plan's time.
+    The first number is the DAG's share of the limit, but at least 2, to show whether a second run is due. There are two
+    rounds because a timetable is asked for each run that a look finds. When each of 32 DAGs was asked for 32 runs, and
+    only one run of each was created, the asking took half of a plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]

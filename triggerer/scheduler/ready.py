@@ -12,8 +12,8 @@ class ReadyQueue:
     """Ready DAGs, oldest first, in two lanes that take turns.
 
     One lane holds DAGs that became ready by an event, the end of a run or a change of the DAG. The other holds DAGs
-    that became ready by the clock. Thus a DAG waits for the transaction under way, one transaction of the other lane,
-    and the DAGs before it in its own lane. A DAG with more to do goes to the end of its lane.
+    that became ready by the clock. So a DAG waits only for the present transaction, one transaction of the other lane,
+    and the earlier DAGs of its own lane. A DAG with more to do goes to the end of its lane.
     """
 
     def __init__(self) -> None:
