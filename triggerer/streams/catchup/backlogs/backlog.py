@@ -103,9 +103,9 @@ class Backlog:
     def stored_position(self) -> Position:
         """The position that is stored.
 
-        If a stretch without messages comes before `position`, this is the begin of the stretch, so that a later owner
-        also finds the stretch. But if the filter has failed with the message after the stretch, it is `position`, and
-        is stored with the failures.
+        Usually `position`. If a stretch without messages ends at `position`, the begin of the stretch is stored, so
+        that a later owner also finds the stretch. But if the filter has failed with the message after the stretch,
+        `position` is stored, because the failures belong to it.
         """
         has_failed = self.failures and self.position == self.cursor
         return self.position if has_failed else self.last_end

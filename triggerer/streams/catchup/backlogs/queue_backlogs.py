@@ -23,8 +23,9 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
     """
     for backlog in backlogs.all():
         if state.stores_messages and backlog.stored_lane is not None:
-            # The event numbers are those of the earlier group. Its messages without durable events are read again, and
-            # late answers of the store do not move the position.
+            # The positions are event numbers of the earlier group, so they begin again at 0. Messages of the earlier
+            # group without durable events are read again. `forget` keeps late answers of the store from moving the new
+            # position.
             if backlog.in_flight_by is not None:
                 backlog.in_flight_by.forget(backlog)
                 backlog.in_flight_by = None

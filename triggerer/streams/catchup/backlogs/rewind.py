@@ -22,9 +22,9 @@ from triggerer.streams.delivery.group_state import GroupState
 class Rewind:
     """One replay in one lane.
 
-    A watcher that is live in the lane stays live until the new position is durable. Then it is behind. Events that the
-    watcher derives before then have their ordinary keys, and are repeated or re-emitted as all events before `end`. So
-    the stream need not wait for the store, and no message counts as failed.
+    A watcher that is live in the lane stays live until the new position is durable. Then the watcher is behind. So the
+    stream need not wait for the store, and no message counts as failed. Events that the watcher derives while it is
+    still live have their ordinary keys. The replay repeats or re-emits these events like all others before `end`.
 
     Args:
         start: The begin of the replay. If the group's position is before `start`, the replay begins at that position.

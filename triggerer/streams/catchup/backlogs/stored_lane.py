@@ -12,7 +12,7 @@ from triggerer.domain.watchers.parked import StoredMessage
 class StoredLane:
     """The state of a lane that is read in two parts: first the stored messages, then the outstanding messages.
 
-    When an outstanding message is at the head of its lane, it is stored, unless all events that the watcher derived
+    An outstanding message is stored when it reaches the head of its lane, unless all events that the watcher derived
     from the message are durable. Events are numbered within the group.
     """
 
@@ -162,8 +162,8 @@ class StoredLane:
         self.failed_with = None
         self.unread_writes = self.pending_writes
         self.handed_to = 0
-        # A message that the filter received from memory and that is still in flight keeps its entry: its row must be
-        # deleted.
+        # A message in flight that the filter received from memory keeps its entry, because the message's row must be
+        # deleted later.
         self.given_before_stored = {
             seq: key for seq, key in self.given_before_stored.items() if key in self.in_flight_keys
         }

@@ -21,12 +21,12 @@ class FallingBehind:
     """Decides at the head of a lane, once every subscriber has resolved the message and one has failed it.
 
     If another watcher acked or rejected the message, the watchers that failed it fall behind: their positions are
-    stored, and then the lane continues. If no watcher did, the message has failed, and the broker redelivers it and all
-    later messages of its lane. A watcher that is already behind counts neither as failed nor as acked, unless it has
-    read the message since.
+    stored, and then the lane continues. If no watcher acked or rejected the message, the message has failed, and the
+    broker redelivers it and all later messages of its lane. A watcher that was already behind does not count, unless it
+    has read the message since.
 
-    No watcher falls behind at a later message that was pulled before this redelivery. Its position would be after the
-    failed message, so it would miss the failed message.
+    No watcher falls behind at a later message that was pulled before this redelivery. Otherwise the watcher's position
+    would be after the failed message, so the watcher would miss that message.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:

@@ -296,8 +296,9 @@ class FallingBehindInQueues(FallingBehind):
         if not backlog.is_gone:
             assert backlog.stored_lane is not None
             backlog.stored_lane.look_from_first()
-            # The watcher may have caught up without this message. So it reads the lane again from the first message.
-            # Events that it derived before have the same idempotency keys, so the store does not write them twice.
+            # The watcher may have caught up without this message. So the watcher reads the lane again from the first
+            # message. Events that the watcher derived before have the same idempotency keys, so the store does not
+            # write them twice.
             backlogs.leave_live(backlog)
         elif self._state.source_of(backlog.watcher) is not None:
             other = backlogs.find(backlog.lane, backlog.watcher.watcher_id)

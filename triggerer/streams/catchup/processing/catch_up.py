@@ -47,10 +47,10 @@ _STORE_EVERY_S: Final = 2.0
 class CatchUp:
     """Catches up for one watcher in one group. `run` returns once the watcher is behind in no lane.
 
-    A second filter reads the backlogs. `Backlog.cursor` moves when this filter resolves a message. `Backlog.position`,
-    which is stored, moves when the message's events are durable. If the filter raises, only its open message has
-    failed: the message's lane waits for a growing delay, and the other lanes continue at once with a new filter. A
-    message that fails too often is parked. Parked messages that are replayed go to this filter too.
+    A second filter of the watcher processes the backlogs, and parked messages that are replayed. `Backlog.cursor` moves
+    when this filter resolves a message. `Backlog.position`, which is stored, moves when the message's events are
+    durable. If the filter raises, only its open message has failed: the message's lane waits for a growing delay, and
+    the other lanes continue at once with a new filter. A message that fails too often is parked.
 
     Args:
         readers: The slots for reading the stream's log in addition to the poll.
@@ -182,8 +182,8 @@ class CatchUp:
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
             if backlog.stored_lane is not None or backlog.cursor != backlog.position:
-                # The failures belong to a later message than the one at the position. In a queue each row has its own
-                # count.
+                # In a log, these failures belong to a message after the position, where the reading begins again. In a
+                # queue, each row has its own count.
                 backlog.failures = 0
             # The known end is old.
             backlog.cursor, backlog.end = backlog.position, None

@@ -52,7 +52,7 @@ class CatchUpDeriver:
         """Submit the filter's events until it returns.
 
         Args:
-            fence: The current lease of the watcher. A message may have another one.
+            fence: The current lease of the watcher. A message in flight may have another lease.
         """
         state, sink, pending = self._state, self._sink, self._pending
         messages, mark_stored = self._in_flight, self._mark_stored

@@ -26,8 +26,8 @@ class _InFlight:
 
     def __init__(self) -> None:
         self.unresolved = 1
-        """The sum of: one until the filter has moved past the message, one for each event that is not durable, and one
-        while the message is being parked.
+        """How many things the message still waits for: the filter until it has moved past the message, each event that
+        is not durable, and the parking of the message while that is under way.
         """
         self.derived = 0
         """The number of derived events."""

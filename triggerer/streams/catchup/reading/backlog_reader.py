@@ -92,8 +92,8 @@ class BacklogReader:
         self._at_end: dict[Backlog, tuple[Position, float]] = {}
         """By lane that was read to its apparent end: this end, and the time since when it leaves its slot to others."""
         self._unanswered: dict[Backlog, int] = {}
-        """By lane, the number of successive readings without a message while other lanes waited. Either the broker is
-        slow, or the lane has ended.
+        """By lane, how often the lane was read in succession without a message while other lanes waited. Either the
+        broker is slow, or the lane has ended.
         """
         parked = context.parked
         self.queue = (
@@ -133,8 +133,8 @@ class BacklogReader:
     def _gives_way(self, backlog: Backlog) -> bool:
         """Return whether a lane at its end must wait, because every slot serves a lane that has messages.
 
-        A broadcast wakes the lane. A message that the poll has not reached yet may wait: siblings do not have it
-        either.
+        A broadcast wakes the lane. A message that the poll has not reached yet may wait, because the other watchers
+        have not received that message either.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
@@ -226,8 +226,8 @@ class BacklogReader:
     async def slice(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
         """Yield messages of a lane from `Backlog.cursor` on, in order, a burst at a time.
 
-        The caller moves `Backlog.cursor` past a whole burst before it asks for the next burst. If it cannot, it must
-        close the generator.
+        The caller moves `Backlog.cursor` past a whole burst before it asks for the next burst. A caller that cannot do
+        so must close the generator.
         """
         bursts = self._bursts(backlog)
         async with aclosing(bursts):

@@ -44,11 +44,11 @@ class LaneTail:
     """The newest broadcasts of one lane since a watcher fell behind there, in order, shared by all its backlogs.
 
     A watcher that has read up to the tail takes its next messages from memory, so it can reach the head of a busy lane.
-    A redelivery changes nothing.
+    A redelivery does not change the tail.
 
     Args:
-        after: The last message that was broadcast before the first watcher fell behind. A redelivery up to it does not
-            adjoin the next message.
+        after: The last message that was broadcast before the first watcher fell behind. A redelivery of this or an
+            earlier message does not adjoin the next message.
         most: The most messages in memory.
     """
 

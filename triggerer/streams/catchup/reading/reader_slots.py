@@ -83,7 +83,7 @@ class ReaderSlots:
         """Wait for a slot.
 
         Args:
-            on_asked: Called when another reader waits for the slot while this one is idle.
+            on_asked: Called when this reader is idle and another reader waits for its slot.
         """
         if self.is_free:
             self._places.acquire_nowait()
