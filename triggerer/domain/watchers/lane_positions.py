@@ -149,8 +149,8 @@ class UsedNumbers(Protocol):
 def cuts_known(incarnation: Any) -> tuple[UsedNumbers, ...]:
     """Return the cuts of a log that an incarnation knows.
 
-    A log that is cut keeps its incarnation, so that its positions stay comparable. A producer's incarnation may list
-    the cuts known so far in an attribute `used`. An incarnation from the store has no such attribute.
+    A log that is cut keeps its incarnation, so that its positions stay comparable. An incarnation from a producer may
+    have an attribute `used` with the cuts known so far. An incarnation from the store has no such attribute.
     """
     used: tuple[UsedNumbers, ...] = getattr(incarnation, "used", ())
     return used

@@ -66,8 +66,8 @@ class StoreNextRun:
 async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
     """Ask the timetables of these DAGs again, and set when the DAGs are due. Call it after a change of a schedule.
 
-    A moment that has passed is due only if the timetable still says so. A timetable that cannot be read, or raises,
-    makes its DAG due at once: the scheduler reports the error, and the other DAGs go on.
+    If the stored moment has passed, the DAG stays due only if the timetable still names this moment. If a timetable
+    cannot be read, or raises, its DAG is due at once, so that the scheduler reports the error. The other DAGs go on.
     """
     now = None
     for dag in dags:

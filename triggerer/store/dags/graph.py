@@ -70,7 +70,7 @@ async def read_graph(
 
     Args:
         around: The name or URI of an asset. The answer then has the watchers of this asset, and the nodes at most
-            `hops` steps away from it, but only the 100 nearest ones.
+            `hops` steps away from it. Only the 100 nearest nodes are returned.
         group: Only assets of this group, and the DAGs beside them.
     Raises:
         UnknownAsset: There is no asset `around`.

@@ -50,8 +50,8 @@ def sqlite_writer(
 ) -> AsyncEngine:
     """Make an engine with one connection, whose transactions take the write lock when they begin.
 
-    A transaction that begins with a read fails at once (SQLITE_BUSY, despite the timeout) if it writes after another
-    writer has committed.
+    Otherwise a transaction that begins with a read would fail at its first write if another writer has committed since:
+    at once, with SQLITE_BUSY, despite the timeout.
     """
     pool = _Pool("BEGIN IMMEDIATE", SQLITE_WRITER_PRAGMAS, size=1, overflow=0)
     return _sqlite_engine(url, busy_timeout, connections, pool)

@@ -145,7 +145,7 @@ async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> Non
     """Show why the watchers of these streams wait. A stream that is being claimed is skipped.
 
     Args:
-        reasons: Stream digest to the reason.
+        reasons: The reason why a stream's watchers wait, by digest of the stream.
     """
     now = await database_now(session)
     # Locked as by a claim, so that nobody can show the watchers as running before this commit.

@@ -32,7 +32,7 @@ class Parking:
 
     Args:
         name: The watcher's name, for the log.
-        tasks: Dead-letters messages when a limit is reached. This may take longer than the catching up.
+        tasks: Runs the dead-lettering when a limit is reached, because dead-lettering may outlast the catching up.
     """
 
     def __init__(
