@@ -37,7 +37,7 @@ class Hold:
     """One reason why there is no next run yet.
 
     Args:
-        until: The instant at which the hold ends by itself. None: only an event or a person ends the hold.
+        until: The instant at which time alone ends the hold. None: only an event or a person ends the hold.
     """
 
     kind: HoldKind
