@@ -13,7 +13,7 @@ from triggerer.worker.spark.jvm.training import start_training
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_one_of_two_concurrent_trainings_makes_the_archive(
     trained_home: TrainedHome,
 ) -> None:
