@@ -124,7 +124,7 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
     _prove(scene, messages=600, kills=2, others=1, restarts=1)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(500)
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
     """The messages that it misses are stored for it (rule 18): the queue becomes empty, and no message is abandoned."""

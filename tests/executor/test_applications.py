@@ -67,6 +67,7 @@ async def test_the_error_is_the_applications_own(house: House, trained_home: Tra
     )
 
 
+@pytest.mark.soak
 async def test_a_cancelled_run_stops_its_application(
     house: House, trained_home: TrainedHome, tmp_path: Path
 ) -> None:
