@@ -197,7 +197,7 @@ class Scene:
 @pytest.fixture(
     params=[
         on_kafka,
-        on_sqs,
+        pytest.param(on_sqs, marks=pytest.mark.soak),
         pytest.param(on_pubsub, marks=pytest.mark.soak),
         pytest.param(on_servicebus, marks=pytest.mark.soak),
     ]
