@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from triggerer.cli.app import app
 from triggerer.config import load_settings
+from triggerer.errors import ConfigurationError
 from triggerer.service.api_part import prepare_access
 from triggerer.store.access.sessions import use_login
-from triggerer.store.access.tokens import find_token
+from triggerer.store.access.tokens import count_tokens, find_token
 from triggerer.store.audit.listing import list_audit
 from triggerer.store.database.opening import open_database
 
@@ -86,3 +87,18 @@ async def test_the_first_start_writes_a_token_that_only_this_user_reads(
             (made,) = await list_audit(session)
     assert (made.action, made.actor, made.via) == ("token.create", "first start", "service")
     assert made.after == {"name": "first start", "role": "admin", "expires_at": None}
+
+
+async def test_a_token_that_cannot_be_written_is_not_stored(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    settings = load_settings(environ={"TRIGGERER__CORE__HOME": str(home)})
+    async with open_database(sqlite_url) as database:
+        with pytest.raises(ConfigurationError, match=r"cannot be written to .*: No such file"):
+            await prepare_access(settings, database, "http://127.0.0.1:1")
+        async with database.reading() as session:
+            assert await count_tokens(session) == 0
+        home.mkdir()
+        await prepare_access(settings, database, "http://127.0.0.1:1")
+    assert (home / "api-token").exists()

@@ -26,20 +26,30 @@ def open_listener(settings: ApiSettings, *, home: Path) -> Iterator[socket.socke
 
     Raises:
         ConfigurationError: The address is taken or unknown, or would be open to the network without protection. Or the
-            certificate cannot be used.
+            certificate cannot be used, or `home` cannot be written to.
     """
     _refuse_open(settings)
     # The process that serves loads the certificate itself, and may start much later.
     certificate_of(settings)
     with _bind(settings) as listener:
         file = home / ADDRESS_FILE
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.write_text(url_of(listener, settings) + "\n", "utf-8")
+        _write_address(file, url_of(listener, settings))
         try:
             yield listener
         finally:
             with suppress(OSError):
                 file.unlink()
+
+
+def _write_address(file: Path, url: str) -> None:
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_text(url + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"the API's address cannot be written to {file}: {error.strerror}",
+            hint="give the service's user room and the right to write in [core] home",
+        ) from error
 
 
 def url_of(listener: socket.socket, settings: ApiSettings) -> str:

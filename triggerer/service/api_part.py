@@ -17,6 +17,7 @@ from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff
 from triggerer.domain.actors import SERVICE, Actor, Role
+from triggerer.errors import ConfigurationError
 from triggerer.operations.tokens import create_login_code, create_token
 from triggerer.processes.child_process import ChildProcess
 from triggerer.processes.ipc import ChannelClosed
@@ -99,6 +100,10 @@ async def prepare_access(settings: Settings, database: Database, url: str) -> No
     """Write the first administrator's token to `home/api-token`, and say where the page is.
 
     The one-time link goes to a terminal only. Logs are read by others.
+
+    Raises:
+        ConfigurationError: The file cannot be written; no token was stored.
+        StoreUnavailable: The database does not answer.
     """
     async with database.transaction() as session:
         is_first = await count_tokens(session) == 0
@@ -116,7 +121,13 @@ async def prepare_access(settings: Settings, database: Database, url: str) -> No
 
 
 def _write_secret(path: Path, secret: str) -> None:
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secret + "\n")
+    try:
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secret + "\n")
+    except OSError as error:
+        raise ConfigurationError(
+            f"the administrator's token cannot be written to {path}: {error.strerror}",
+            hint="give the service's user room and the right to write in [core] home",
+        ) from error

@@ -79,10 +79,8 @@ async def start_api(
     listener: socket.socket,
 ) -> None:
     """Start the API on a socket that listens: as a child process, or in this process if it is the only part."""
-    from triggerer.api.listening import url_of
-    from triggerer.service.api_part import ApiChild, prepare_access
+    from triggerer.service.api_part import ApiChild
 
-    await prepare_access(settings, database, url_of(listener, settings.api))
     if parts == {Part.API}:
         from triggerer.api.serving import serve
 

@@ -185,7 +185,7 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         with lock_exclusively(database), status_served(settings, database, readiness):
             # Only after the database's lock. So a second service learns of the first service, not of a taken port.
             listener = _listener(settings, parts, stack)
-            await start(lambda: _prepare(database, settings))
+            await start(lambda: _prepare(database, settings, listener))
             # The outer group ends last: the parts in the inner group need it to finish their work.
             async with anyio.create_task_group() as background:
                 await background.start(unless_it_returns, "wakeups", partial(listen, database))
@@ -230,7 +230,7 @@ async def _open_database(settings: Settings, stack: AsyncExitStack) -> Database:
     )
 
 
-async def _prepare(database: Database, settings: Settings) -> None:
+async def _prepare(database: Database, settings: Settings, listener: socket.socket | None) -> None:
     await check_announcements(database)
     await migrate(database, Actor("service", Role.ADMIN, SERVICE))
     if database.dialect == "sqlite":
@@ -239,6 +239,11 @@ async def _prepare(database: Database, settings: Settings) -> None:
             await forget_instances(session)
     async with database.transaction() as session:
         await publish_settings(session, settings)
+    if listener is not None:
+        from triggerer.api.listening import url_of
+        from triggerer.service.api_part import prepare_access
+
+        await prepare_access(settings, database, url_of(listener, settings.api))
 
 
 async def _summary(database: Database) -> str:
