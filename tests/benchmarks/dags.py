@@ -78,9 +78,11 @@ def that_does_nothing(
     return _watched(topic, group, watchers, matching) + _NOTHING
 
 
-def that_starts_nothing(topic: str, group: str) -> str:
-    """A watched asset without a DAG, to measure the event path alone."""
-    return _watched(topic, group, 1, "everything")
+def that_starts_nothing(
+    topic: str, group: str, *, watchers: int = 1, matching: Matching = "everything"
+) -> str:
+    """Watched assets without a DAG, to measure the event path alone."""
+    return _watched(topic, group, watchers, matching)
 
 
 def _watched(topic: str, group: str, watchers: int, matching: Matching) -> str:

@@ -1,11 +1,12 @@
 """Two checkouts side by side: the whole service from each, by turns, in one run.
 
-`python -m tests.benchmarks.pairs TREE latency|events|throughput [--store sqlite|postgresql] [--pairs 5]`
+`python -m tests.benchmarks.pairs TREE latency|events|throughput|ingestion [--store sqlite|postgresql] [--pairs 5]`
 
 TREE is a checkout of the commit before (`git worktree add TREE COMMIT`); what it is compared with is the checkout in
 which this runs. Both use this interpreter with its libraries, this broker and the same messages. `latency` goes from
-the message to the run, `events` until the broker is advanced, with no DAG. Shown are the medians of both, and the
-median of the pairs' ratios: machines drift within minutes, and pairs drift together.
+the message to the run, `events` until the broker is advanced, with no DAG. `throughput` reads a backlog beside the runs
+of its DAG, `ingestion` a backlog with no DAG. Shown are the medians of both, and the median of the pairs' ratios:
+machines drift within minutes, and pairs drift together.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tree", type=Path, help="a checkout of the commit before")
-    parser.add_argument("what", choices=["latency", "events", "throughput"])
+    parser.add_argument("what", choices=["latency", "events", "throughput", "ingestion"])
     parser.add_argument("--store", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--rate", type=int, default=100, help="messages/s, for latency")
@@ -61,7 +62,7 @@ def _arguments() -> argparse.Namespace:
 def _measurements(
     scene: Scene, arguments: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[Path], Sample]]]:
-    if arguments.what != "throughput":
+    if arguments.what in ("latency", "events"):
         rate, seconds = arguments.rate, arguments.seconds
         path = "" if arguments.what == "latency" else ", no DAG"
         title = f"{rate} messages/s for {seconds} s{path}"
@@ -74,8 +75,9 @@ def _measurements(
         Case("1 watcher", 1, "everything", messages),
         Case("20 watchers, 1 matches", WATCHERS, "one of 20", messages),
     ):
-        title = f"A backlog of {messages:,}, {case.title}"
-        yield title, partial(_throughput, scene, arguments.store, topic, case)
+        has_dag = arguments.what == "throughput"
+        title = f"A backlog of {messages:,}, {case.title}{'' if has_dag else ', no DAG'}"
+        yield title, partial(_throughput, scene, arguments.store, topic, case, has_dag)
 
 
 def _by_turns(
@@ -114,18 +116,19 @@ def _events(scene: Scene, store: Store, rate: int, seconds: int, tree: Path) -> 
     topic = scene.new_topic()
     dag_file = that_starts_nothing(topic, f"{topic}-group")
     with scene.service(dag_file, store, tree=tree) as service:
-
-        def wait_until_recorded(events: int, *, within_s: float) -> None:
-            service.wait_until(
-                lambda: service.ask("SELECT count(*) FROM asset_event") == events,
-                within_s=within_s,
-                what=f"{events:,} events",
-                every_s=0.5,
-            )
-
-        paced, cpu = _publish(scene, service, topic, rate, seconds, wait_until_recorded)
+        wait_for = partial(_wait_until_recorded, service)
+        paced, cpu = _publish(scene, service, topic, rate, seconds, wait_for)
         stamps = service.stop()
     return _sample(times_of(paced, stamps, None), cpu)
+
+
+def _wait_until_recorded(service: Service, events: int, *, within_s: float) -> None:
+    service.wait_until(
+        lambda: service.ask("SELECT count(*) FROM asset_event") == events,
+        within_s=within_s,
+        what=f"{events:,} events",
+        every_s=0.5,
+    )
 
 
 def _publish(
@@ -157,14 +160,20 @@ def _sample(times: Mapping[str, Sequence[float]], cpu: float) -> Sample:
     return {**shown, "processor time, ms/message": cpu * 1e3}
 
 
-def _throughput(scene: Scene, store: Store, topic: str, case: Case, tree: Path) -> Sample:
+def _throughput(
+    scene: Scene, store: Store, topic: str, case: Case, has_dag: bool, tree: Path
+) -> Sample:
     group = scene.new_folder("group").name
-    dag_file = that_does_nothing(topic, group, watchers=case.watchers, matching=case.matching)
+    make = that_does_nothing if has_dag else that_starts_nothing
+    dag_file = make(topic, group, watchers=case.watchers, matching=case.matching)
     with scene.service(dag_file, store, tree=tree) as service:
         service.start("flushes")
         service.wait_for_watchers(case.watchers)
         cpu = service.cpu_seconds()
-        service.wait_until_done(case.rows, within_s=600)
+        if has_dag:
+            service.wait_until_done(case.rows, within_s=600)
+        else:
+            _wait_until_recorded(service, case.rows, within_s=600)
         cpu = service.cpu_seconds() - cpu
         stamps = service.stop()
     measured = Measured.of(stamps, case)
