@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import itertools
-import operator
 import os
 import re
 import sys
@@ -29,6 +27,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final
+
+from triggerer.plugins.imported_since import ImportedSince
 
 Stamp = tuple[int, int, int, int]
 
@@ -92,8 +92,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# The modules that are known to lie outside a folder, by folder.
-_foreign: dict[str, dict[str, ModuleType]] = {}
+# By folder: all modules that were imported before lie outside the folder.
+_unknown: dict[str, ImportedSince] = {}
 
 
 def _is_plain(path: str) -> bool:
@@ -121,7 +121,6 @@ class DagsFolder:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(os.path.abspath(root))  # noqa: PTH100  (resolve() would follow links)
         self._prefix = f"{self.root}{os.sep}"
-        self._foreign = _foreign.setdefault(self._prefix, {})
 
     def relative(self, path: Path | str) -> str:
         """Return the file's path below the folder, with forward slashes.
@@ -204,12 +203,17 @@ class DagsFolder:
         """Forget the folder's modules. The next import reads their files from disk again."""
         for name, _ in self._own_modules():
             sys.modules.pop(name, None)
+        self.look_ahead()
         for path in self.imported_files():
             _stamps.pop(str(self.root / path), None)
         # Only the finders of this folder: listing all installed packages again took longer than running a DAG file.
         for path, finder in list(sys.path_importer_cache.items()):
             if isinstance(finder, FileFinder) and f"{path}{os.sep}".startswith(self._prefix):
                 finder.invalidate_caches()
+
+    def look_ahead(self) -> None:
+        """Look now through the modules that were imported, which no later call has to look through again."""
+        self._own_modules()
 
     def imported_files(self) -> tuple[str, ...]:
         """Return the relative paths of the files that were run since `forget`, including files that failed."""
@@ -221,16 +225,18 @@ class DagsFolder:
         return all(stamp_of(path) == stamp for path, stamp in mine)
 
     def _own_modules(self) -> list[tuple[str, ModuleType]]:
-        # Called for each run with up to thousands of modules. `compress` skips known ones without Python bytecode.
-        foreign = self._foreign
-        modules = sys.modules.copy()
-        unknown = map(operator.is_not, map(foreign.get, modules), modules.values())
-        own = []
-        for name, module in itertools.compress(modules.items(), unknown):
-            if self._contains(module):
-                own.append((name, module))
-            else:
-                foreign[name] = module
+        # Called for each run, with up to thousands of modules.
+        now = ImportedSince()
+        since = _unknown.get(self._prefix)
+        names = list(sys.modules) if since is None else since.names()
+        modules = ((name, sys.modules.get(name)) for name in names)
+        own = [
+            (name, module)
+            for name, module in modules
+            if module is not None and self._contains(module)
+        ]
+        if not own:
+            _unknown[self._prefix] = now
         return own
 
     def _contains(self, module: ModuleType) -> bool:

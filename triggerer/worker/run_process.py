@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from triggerer.domain.attempts import CallbackOrder, RunOrder, Wait
 from triggerer.errors import RunFailed
+from triggerer.plugins.imported_since import ImportedSince
 from triggerer.processes.ipc import ChildChannel
 from triggerer.processes.lifelines import kill_own_group
 from triggerer.worker.attempt import Sightings, WorkerContext, execute_run
@@ -28,7 +29,7 @@ from triggerer.worker.callbacks import call_back
 from triggerer.worker.failures import WorkerStopped
 from triggerer.worker.fork_server.control import Control
 from triggerer.worker.fork_server.link import ForkServerLink
-from triggerer.worker.fork_server.preloading import imported_by_run
+from triggerer.worker.fork_server.preloading import importable_ahead
 from triggerer.worker.logs import Output, set_up_logging
 from triggerer.worker.protocol import RunReport, message
 from triggerer.worker.reporter import Reporter
@@ -48,6 +49,7 @@ class RunProcess:
         self._numbers = itertools.count()
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._busy = self._is_stopping = False
+        self._imported = ImportedSince()
         self._spark = SparkHolder(setup["spark"], self._link)
         self._sightings = Sightings(self._link.sighted)
         self._context = WorkerContext(
@@ -81,7 +83,7 @@ class RunProcess:
             self._busy = False
         except WorkerStopped:
             os._exit(128 + signal.SIGTERM)
-        self._link.finished(imported_by_run())
+        self._link.finished(importable_ahead(self._imported.names()))
         self._spark.close()
         os._exit(0)
 

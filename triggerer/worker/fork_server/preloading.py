@@ -34,14 +34,16 @@ _INSTALLED_IN: Final = tuple(
 )
 
 
-def imported_by_run() -> list[str]:
-    """Return the names of the modules that this process has, and that the fork server may import for later runs.
+def importable_ahead(names: Iterable[str]) -> list[str]:
+    """Return those of a run's modules that the fork server may import for later runs.
 
     Users' own modules are never among them, because a user's module may change, and may begin threads.
     """
-    return sorted(_OFFERED.intersection(sys.modules)) + sorted(
-        name for name in list(sys.modules) if name.startswith(_PLUGINS) and _is_installed(name)
-    )
+    return [
+        name
+        for name in names
+        if name in _OFFERED or (name.startswith(_PLUGINS) and _is_installed(name))
+    ]
 
 
 def _is_installed(name: str) -> bool:
@@ -77,11 +79,11 @@ class Preloaded:
             wanted |= {*FOR_SPARK, *_NUMBERS}
             if self._is_connect:
                 wanted |= set(_ON_CONNECT)
-        new = wanted - self._tried - sys.modules.keys()
+        new = {name for name in wanted - self._tried if name not in sys.modules}
         self._tried |= wanted
         for name in sorted(new):
             _load(name)
-        return bool(new & sys.modules.keys())
+        return any(name in sys.modules for name in new)
 
 
 def _load(name: str) -> None:

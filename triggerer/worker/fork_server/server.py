@@ -25,6 +25,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from triggerer.plugins import DagsFolder
 from triggerer.processes.descendants import adopt_orphans, end_children
 from triggerer.processes.ipc import ChildChannel
 from triggerer.processes.lifelines import arm_again, die_with_writer, kill_own_group
@@ -64,6 +65,7 @@ class ForkServer:
         self._sightings: dict[str, dict[str, Any]] = {}
         self._left_folders: list[str] = []
         self._preloaded = Preloaded(setup["spark"])
+        self._dags_folder = DagsFolder(setup["dags_folder"])
         self._drivers = DriverKeeper(self, setup)
         # Nobody writes to this pipe. Children notice by its end that this process is gone.
         self._lifeline, self._alive = os.pipe()
@@ -186,6 +188,7 @@ class ForkServer:
 
     def _fork(self, role: Role, live: Callable[[Control], None]) -> Child:
         ours, theirs = Control.pair()
+        self._dags_folder.look_ahead()
         # The objects of now stay alive. A garbage collection in the child would only copy their memory.
         gc.freeze()
         for stream in (sys.stdout, sys.stderr):
