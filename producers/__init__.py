@@ -1,1 +1,1 @@
-"""One module per broker: its configuration, position, producer and error translation."""
+"""One package for each source: its settings, its messages, its producer, and the translation of its client's errors."""

@@ -60,7 +60,7 @@ def shown(url: str) -> str:
 
 
 def translate(error: BaseException, what: str) -> BrokerError:
-    """See `triggerer.pluginkit.guarding`."""
+    """Return the project's error for an error of httpx; `what` begins its message. `guarded` calls this."""
     if isinstance(error, TimeoutError):
         return BrokerUnavailable(
             f"{what}: no complete answer in time",

@@ -23,11 +23,11 @@ from triggerer.pluginkit.guarding import guarded
 _MOST_REDIRECTS: Final = 5
 _KEPT_HEADERS: Final = ("content-type", "etag", "last-modified", "date")
 _SETTLED_AFTER: Final = timedelta(seconds=60)
-"""How much older than the answer a `Last-Modified` has to be to tell contents apart.
+"""A `Last-Modified` is used only if it is this much older than the answer.
 
-The header has a resolution of a second. A second change within the second of the answer has the same header, and "not
-modified since" would hide it. A minute also covers clocks that differ, and file systems that write timestamps late.
-Source: RFC 9110, section 8.8.2.2; RFC 2616, section 13.3.3, for the minute.
+The header counts whole seconds. If the content changes twice within one second, both versions have the same header, and
+the server would answer "not modified" for the second version. A minute also covers clocks that differ, and file systems
+that write timestamps late. Source: RFC 9110, section 8.8.2.2; RFC 2616, section 13.3.3, for the minute.
 """
 
 
@@ -91,12 +91,12 @@ class Fetcher:
     async def _open(self) -> httpx.AsyncClient:
         # httpx logs each URL with its query.
         logging.getLogger("httpx").setLevel(logging.WARNING)
-        # In a thread: this reads some hundred certificates.
+        # In a thread, because this reads some hundred certificates and would block the event loop.
         context = await to_thread.run_sync(_ssl_context, self._settings.verify)
         try:
             return httpx.AsyncClient(verify=context, timeout=self._settings.timeout_s)
         except (httpx.InvalidURL, ImportError, ValueError) as error:
-            # The client reads the proxy settings, and no other argument can be wrong.
+            # The client reads the proxy from the environment. All its other arguments were checked before.
             raise ConfigurationError(
                 f"the proxy that the environment names cannot be used: {error}",
                 hint="check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY: http://host:port",
@@ -118,8 +118,8 @@ class Fetcher:
                     location = response.headers.get("location")
                     if response.status_code in (301, 302, 303, 307, 308) and location:
                         following = _follow(url, location, what)
-                        # After a foreign origin no secrets are sent, not even to the first origin, because the foreign
-                        # origin chose the URL.
+                        # Once a redirect has led to a foreign origin, no secrets are sent any longer, not even to the
+                        # first origin: the foreign origin chose the URL.
                         may_send_secrets = may_send_secrets and origin_of(following) == origin_of(
                             url
                         )

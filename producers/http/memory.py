@@ -19,7 +19,10 @@ MOST_KNOWN: Final = 2 * MOST_ITEMS
 
 @dataclass(slots=True)
 class Round:
-    """One answer. Once its items and all earlier items are settled, a later stream may begin after this answer."""
+    """One answer of the server.
+
+    Once its items and all earlier items are settled, the next stream may continue after it.
+    """
 
     validators: Validators | None
     cursor: Any
@@ -50,13 +53,15 @@ class Delivery:
 class Memory:
     """Remembers the items of one URL.
 
-    The digests of the latest `MOST_KNOWN` settled items are remembered. Items that have left the answers are forgotten
-    first. A forgotten item that comes again has the same idempotency key, and makes no event.
+    An item is settled once its events are stored, or once it was rejected. The memory has the digests of the latest
+    `MOST_KNOWN` settled items, and first forgets items that the server no longer shows. If a forgotten item comes
+    again, its idempotency key is the same as before, so it makes no second event.
 
-    A URL that is one item (`is_document`) fires whenever its content changes, also back to an earlier content. The
-    versions are numbered, and each number has one content. `incarnation` distinguishes them from the versions of an
-    earlier stream. The events of a version may be stored although the version is not settled. A successor has to know
-    such versions, so the state is stored before a version is delivered.
+    A URL whose whole content is the only item (`is_document`) fires whenever the content changes, even back to an
+    earlier content. Each version of the content gets a number. A number never stands for two contents. `incarnation` is
+    a random text that distinguishes these numbers from the numbers of an earlier stream whose state was deleted. If the
+    service dies, events of a version may be stored although the version is not settled. The next process must know this
+    version's number, so the state is stored before the version is delivered.
     """
 
     source: str
@@ -64,7 +69,9 @@ class Memory:
     is_document: bool
     has_begun: bool = False
     validators: Validators | None = None
-    """The validators of the last answer that is settled together with all earlier answers. Its cursor is `cursor`."""
+    """The validators of the last answer whose items, and all earlier items, are settled. `cursor` is from the same
+    answer.
+    """
     cursor: Any = None
     incarnation: str = ""
     version: int = 0
@@ -78,7 +85,7 @@ class Memory:
     """The digest of the version that was delivered last. The version's number is `_latest_version`."""
     _latest_version: int = 0
     _is_unsure: bool = False
-    """Whether a predecessor delivered the latest version, with an unknown outcome."""
+    """Whether an earlier process delivered the latest version, so that its events may or may not be stored."""
     _numbers: int = 0
 
     @classmethod
@@ -219,7 +226,7 @@ class Memory:
             return
         self.known[digest] = None
         if len(self.known) > MOST_KNOWN:
-            # Forget a tenth at once, because each search goes through all of them.
+            # Forget a tenth more than needed, because each search goes through all known items.
             surplus = len(self.known) - MOST_KNOWN + MOST_KNOWN // 10
             gone = [one for one in self.known if one not in self._present][:surplus]
             for one in gone:

@@ -72,7 +72,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         self._has_failed = anyio.Event()
         self._saved: Any = None
         self._is_ahead = False
-        """Whether the state that is being stored includes items which are not advanced yet."""
+        """Whether the state that is being stored already counts items as settled that are not advanced yet."""
         self._has_advanced = anyio.Event()
 
     def use_state(self, state: StreamState) -> None:
@@ -279,6 +279,6 @@ async def check_url(polled: Polled, *, settings: HttpSettings) -> None:
 
 
 def _source(connection: str, polled: Polled) -> str:
-    """Return the beginning of idempotency keys. It depends on the URL and the way of reading, not on the interval."""
+    """Return the beginning of idempotency keys: a digest of the URL and the way of reading it, without the interval."""
     parts = [connection, polled.url, polled.items, polled.item_key]
     return "http/" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

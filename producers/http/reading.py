@@ -61,7 +61,7 @@ class Reader:
         """Read an answer.
 
         Raises:
-            BrokerRefused: The answer is not JSON and has to be, has no list at `items`, or has too many items.
+            BrokerRefused: The answer must be JSON and is not, has no list at `items`, or has too many items.
         """
         document = None
         if self._get_items is not None or self._get_cursor is not None:
@@ -107,8 +107,8 @@ class Reader:
             return [MISSING] * len(items)
         keys = [self._get_key(None, item) for item in items]
         if any(isinstance(key, float) and abs(key) >= _LONG for key in keys):
-            # Two large keys might look equal. So they are read again with all digits, as text, which every store
-            # accepts.
+            # Large numbers lose digits, so two different keys might look equal. Read them again as text with all
+            # digits, which every store accepts.
             assert self._get_items is not None
             exact = [self._get_key(None, item) for item in self._get_items(None, json.loads(body))]
             keys = [

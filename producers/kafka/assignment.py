@@ -75,7 +75,10 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._progress: anyio.Event | None = None
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Wait for a limited time until messages in flight are advanced. Other members receive the others again."""
+        """Wait for a limited time until messages in flight are advanced.
+
+        Other members receive the remaining messages again.
+        """
         lanes = [self.lanes[partition] for partition in revoked if partition in self.lanes]
         membership = self._cluster.membership()
         for lane in lanes:
@@ -152,7 +155,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         """
         for partition in offsets:
             if (lane := self.lanes.get(partition)) is not None and self._consumer_has(lane):
-                # Otherwise the client would fetch at that position again, and report it again.
+                # Pause the partition until its new position is known. Otherwise the client fetches and reports the old
+                # one again.
                 self._consumer.pause(partition)
         if recreated := await self.find_recreated():
             raise recreated

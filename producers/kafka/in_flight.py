@@ -18,7 +18,7 @@ from producers.kafka.wire.cluster import Membership
 from producers.kafka.wire.fetch_request import Divergence
 
 _READ_BEFORE: Final = 100_000
-"""The most messages that an earlier owner may have read beyond its commit, which is more than may be outstanding."""
+"""An earlier owner has read at most this many messages beyond its commit: more than may be outstanding."""
 _CUTS: Final = 8
 """The number of cuts to remember: a commit's metadata is bounded."""
 
@@ -57,8 +57,9 @@ class LaneInFlight:
         """The offset after the last message delivered."""
         self.delivery = 0
         self.probing = committed.failures > 1
-        """Deliver only the message at the position. The later ones wait until it is advanced, so that they are not
-        redelivered as often as a message that keeps failing."""
+        """Deliver only the message at the position, which has failed. The later messages wait until it is advanced;
+        otherwise each further failure would redeliver the later messages too.
+        """
         self.draining = False
         """The partition is being revoked; deliver nothing more."""
         self.closed = False
@@ -72,8 +73,9 @@ class LaneInFlight:
         self.key_prefix = None if topic is None else f"{topic}/{partition.partition}/"
         self.epochs = LeaderEpochs(committed.offset, committed.epoch)
         self.parted: Divergence | None = None
-        """The offset from which the broker's log differs from the messages read, because the log was cut. None: it was
-        not cut, or another lane has taken over."""
+        """The offset from which the broker's log differs from the messages read, because the log was cut. None: the log
+        was not cut, or `after_cut` has replaced this lane.
+        """
         self.used = committed.used
         """The offsets that the log uses again after a cut."""
         self.incarnation = CutTopic(topic, self.used) if topic and self.used else topic

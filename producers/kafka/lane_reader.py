@@ -94,7 +94,8 @@ class LaneReader:
             lane, shown = self.lanes[self._partition], position
             check_at = anyio.current_time() + _CHECK_TOPIC_EVERY_S
             while True:
-                # Lets other tasks and a cancellation in between batches, however much is buffered.
+                # Let other tasks run, and a cancellation take effect, between batches, even if many messages are
+                # buffered.
                 await anyio.lowlevel.checkpoint()
                 place = [lane.incarnation, lane.delivered]
                 if place != shown:

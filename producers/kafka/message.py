@@ -98,7 +98,7 @@ class KafkaMessage(BrokerMessage):
 
     @property
     def attributes(self) -> Mapping[str, bytes]:
-        """The headers; the last of several with the same name. One may be without content (None)."""
+        """The headers. If several have the same name, the last one counts. A header may have no content (None)."""
         return dict(self.headers)
 
     @property

@@ -79,7 +79,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         self._dead_letters = DeadLetters(settings, group)
         self._paused = False
         self._is_unanswered = False
-        """Whether the broker's last answer failed to come; that has been logged."""
+        """Whether the broker did not answer the last request. The failure was logged when this became true."""
         self._report_standing: ReportStanding | None = None
 
     @property
@@ -273,7 +273,10 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return [broker_payload.lane.incarnation, broker_payload.offset]
 
     def get_waiting(self) -> int | None:
-        """Return the messages after the delivered ones, by the ends of the logs in the last fetch answers."""
+        """Return how many messages come after the delivered ones; None: unknown.
+
+        The ends of the logs are those in the last fetch answers.
+        """
         consumer = self._consumer
         if consumer is None:
             return None

@@ -67,7 +67,10 @@ class Settler:
             self._assignment.advanced()
 
     async def _advance_until_failure(self, verdict: Verdict) -> Sequence[AdvanceItem]:
-        """Carry out the verdict; return the rest of the batch if its failed message was set aside, else nothing."""
+        """Carry out the verdict.
+
+        If its failed message went to the dead letters, return the items after it; else no items.
+        """
         if verdict.stale:
             logger.info(
                 "%d messages were advanced after their partition was taken away or rewound; "

@@ -41,8 +41,8 @@ class Verdict:
 def judge(batch: Sequence[AdvanceItem]) -> Verdict:
     """Judge a lane's next contiguous items, up to the first that failed.
 
-    A message that no subscriber received stops the lane like a failed one (rule 5). The lane passes a message that was
-    rejected and not failed once that is dead-lettered or set aside.
+    A message that no subscriber received stops the lane like a failed one (rule 5). A message that was rejected and not
+    failed does not stop the lane: it is in `rejected`, for the dead-letter topic.
     """
     current: LaneInFlight | None = None
     last: KafkaMessage | None = None

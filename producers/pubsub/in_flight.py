@@ -189,7 +189,7 @@ class InFlight:
         while ready:
             delivery = ready.popleft()
             if delivery.state is not READY:
-                # Given back meanwhile.
+                # The message was given back after it had become ready.
                 continue
             if paused and delivery.lane in paused:
                 paused[delivery.lane].append(delivery)

@@ -172,7 +172,10 @@ class Leases:
             return None
 
     def take_due(self, now: float) -> Due:
-        """Return the leases to extend now; each again only after `extended`, `put_off` or half a deadline."""
+        """Return the leases to extend now.
+
+        They are due again after `extended` or `put_off`, or else after half a deadline.
+        """
         deadline_s = self.deadline_s
         limit = now + deadline_s * _TOGETHER
         extend: list[str] = []
@@ -190,7 +193,7 @@ class Leases:
                     extend += ack_ids
                     due[lease] = ack_ids
             for lease, ack_ids in due.items():
-                # In case nobody reports the result.
+                # If the caller never reports a result, the leases are due again after half a deadline.
                 at = self._half(now, deadline_s)
                 self._schedule(ack_ids, lease.received_at, lease.expires_at, at)
         return Due(extend, given_up, deadline_s)

@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 _RETRY_FIRST_S: Final = 0.2
 _RETRY_LONGEST_S: Final = 15.0
 _SHORTEST_DELAY_S: Final = 0.05
-"""Protects a server that ends each stream after its first message."""
+"""The shortest time, in seconds, before a stream is opened again: a server may end each stream after its first message.
+"""
 _STEADY_S: Final = 10.0
 """A stream that lasted this long counts as a success, even without a message."""
 _DRAIN_S: Final = 2.0
@@ -83,7 +84,7 @@ class Receiving:
         self._room.set()
 
     def open_anew(self) -> None:
-        """End the stream in order, and open one with new bounds."""
+        """End the open stream without losing messages that are under way, and open a stream with new bounds."""
         self._is_opened_anew = True
         self._asked_anew.set()
         self._room.set()

@@ -177,7 +177,8 @@ class Session:
         if before != delivery.ack_id:
             self._leases.release([before], now)
         if known.state is State.SETTLING:
-            # Its events are stored, but the acknowledgement under way may have no effect.
+            # The message's events are stored. The acknowledgement under way has the former ack id, and may have no
+            # effect.
             (end,) = self._leases.release([delivery.ack_id], now)
             self._settler.ack_nowait(delivery.ack_id, end)
 

@@ -69,7 +69,7 @@ async def describe_delivery(
         drops_after=None
         if entity.is_dead_letter_queue
         else min((limit for limit in limits if limit), default=None),
-        # Each entity but a dead-letter queue has a dead-letter queue.
+        # Every entity has a dead-letter queue, except a dead-letter queue itself.
         has_dead_letters=not entity.is_dead_letter_queue,
         # The names are not case-sensitive.
         source=f"{entity.described.lower()} at {settings.host.lower()}",

@@ -40,8 +40,8 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     and counts as settled: its key absorbs the events that are stored.
     - A failed message keeps its lock for a growing delay and is then abandoned; nothing else of its session is
     delivered meanwhile. A message that was rejected, or failed `max_deliveries` times, is dead-lettered with the
-    reason. A dead-letter queue has no other one: there, failed messages come again, and rejected ones are logged and
-    completed.
+    reason. If the entity is itself a dead-letter queue, failed messages come again, and rejected messages are logged
+    and completed.
     - Locks are renewed in a separate thread until a message is settled.
     - At the end, messages in flight are given back without a counted delivery.
     """
@@ -185,7 +185,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         return broker_payload.key
 
     def dead_letters_rejected(self, broker_payload: Delivery) -> bool:
-        """Whether the entity has a dead-letter queue: each one but a dead-letter queue does."""
+        """Whether the entity has a dead-letter queue. Every entity has one, except a dead-letter queue itself."""
         return not self._entity.is_dead_letter_queue
 
     def get_size(self, broker_payload: Delivery) -> int:

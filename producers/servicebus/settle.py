@@ -69,7 +69,9 @@ class Settler:
         self._in_flight = in_flight
         self._delay_session = delay_session
         self._is_given_back = False
-        """Whether a message of the session failed: the later ones come again after it, also to the watchers."""
+        """Whether a message of the session failed. Then the later messages of the session are delivered again after it,
+        even to watchers that had them.
+        """
         self._orders: deque[Order] = deque()
 
     def __bool__(self) -> bool:
@@ -79,7 +81,7 @@ class Settler:
         self._orders.extend(orders)
 
     def answer_all(self) -> None:
-        """Answer all orders without settling: their locks have ended or belong to others."""
+        """Answer all orders without settling: the locks have ended, or other receivers have them."""
         orders, self._orders = self._orders, deque()
         for order in orders:
             self.answer(order, is_settled=False)
@@ -91,7 +93,11 @@ class Settler:
             self.answer(order, is_settled=False)
 
     def answer(self, order: Order, *, is_settled: bool) -> None:
-        """Answer an order that was carried out, or cannot be: then the message comes again, or has on another link."""
+        """Answer an order that was carried out, or that cannot be carried out.
+
+        In the second case the message comes again; if it has already come again on another link, that link gets the
+        order.
+        """
         if not is_settled and order.delivery.link is not self._holder:
             order.delivery.link.leave([order])
             return
@@ -195,7 +201,8 @@ class Settler:
             Settlement.ABANDON,
             Settlement.RELEASE,
         ):
-            # The later messages of the session must come after it: all are given back, and come again in order.
+            # The later messages of the session must come after the failed message. So all of them are given back, and
+            # come again in order.
             self._delay_session(order.delay_s)
             raise SessionOver("a message of it failed")
         return True

@@ -89,7 +89,7 @@ class Stream:
             await client.aclose()
 
     async def _open_first(self, client: sdk.Client) -> ServiceBusReceiver | None:
-        """Open the first receiver; None if the entity requires sessions, as it answers to an attach without one.
+        """Open the first receiver; None if Service Bus answers that the entity requires sessions.
 
         There is only one attempt: if it fails, the stream ends, and its watchers show the error. The runtime opens the
         stream again after growing delays.
@@ -154,7 +154,10 @@ class Stream:
             tasks.start_soon(self._accept_sessions, client, tasks)
 
     async def _accept_sessions(self, client: sdk.Client, tasks: TaskGroup) -> None:
-        """Serve one session after another, until another receiver waits for the next one. This one waits first."""
+        """Wait for a session, serve it, and repeat.
+
+        End after a session if another receiver already waits for the next session.
+        """
         retries = _Retries(self)
         while True:
             try:

@@ -28,7 +28,7 @@ class Failure:
     code: str
     text: str
     is_ours: bool
-    """True if a repeat of the same entry would be refused too."""
+    """True if the entry itself is wrong, so that a repeat would be refused too (the service's `SenderFault`)."""
 
 
 Answer: TypeAlias = Failure | BrokerError | None

@@ -78,7 +78,7 @@ def _end_when_replaced(consumer: Any, instance: str) -> None:
     reset_generation = coordinator.reset_generation
 
     def reset_or_end() -> None:
-        # Only for a member that has joined and is not leaving.
+        # An unknown member id means this only if the member has joined and is not leaving.
         if coordinator.generation > 0 and not closing_of(coordinator).done():
             raise sdk.KafkaError(
                 f"another consumer has taken over group_instance_id {instance!r} of this group,"

@@ -1,4 +1,4 @@
-"""Group commit of many lanes: positions that arrive during one request share the next one."""
+"""Commits the positions of many lanes together: positions that arrive during one request share the next request."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class _Waiting:
 class Commits:
     """Sends positions to the group's coordinator, one request at a time.
 
-    Measured on Kafka 4.1, whose coordinator itself gathers commits for 5 ms: 800 advances of 8 lanes took 100 requests
-    and 1.1 s concurrently, and 6.4 s one after the other.
+    Measured on Kafka 4.1, whose coordinator itself gathers commits for 5 ms: 800 advances of 8 lanes took 6.4 s with a
+    request for each. With shared requests they took 100 requests and 1.1 s.
 
     Args:
         topics_may_go: A deleted topic counts as a lost partition; otherwise the broker's answer is an error.
@@ -66,7 +66,7 @@ class Commits:
         """Return True when the position is committed; False if the partition was lost and nothing was committed.
 
         Raises:
-            BrokerUnavailable: No success within the timeout. Whether it is committed is unknown.
+            BrokerUnavailable: No commit succeeded within the timeout. The position may be committed or not.
             BrokerRefused: The broker refuses the commit.
 
         Cancellation: The position may be committed or not. Other positions of the same request are sent again.

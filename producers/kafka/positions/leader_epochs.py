@@ -10,7 +10,7 @@ import struct
 from typing import Final
 
 _BATCH: Final = struct.Struct(">qiib")
-"""Base offset, length after this field, the leader's epoch, format."""
+"""The head of a record batch: its base offset, the length of the rest, the leader's epoch, and the format's version."""
 _AFTER_LENGTH: Final = 12
 _FIRST_WITH_EPOCHS: Final = 2
 _KEPT: Final = 16

@@ -55,7 +55,8 @@ class CommittedPosition:
         partitions: How many partitions the topic had when the group first committed to it. A partition with a higher
             number was added later, and is read from its beginning: `start="latest"` would lose what was written to it
             before it was found.
-        epoch: The epoch of the leader that wrote the message before `offset`, if known: a log that was cut lacks it.
+        epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares it with
+            its log, and so finds out whether the log was cut.
         used: The parts of the log that were cut and written again, until the position passes their end.
     """
 

@@ -60,7 +60,8 @@ class StartingPositions:
         Raises:
             BrokerUnavailable, BrokerRefused: From the brokers.
         """
-        # All partitions of the topics: a new one starts depending on whether the group has read the topic before.
+        # Ask for the commits of all partitions of these topics: the start of a new partition depends on whether the
+        # group has read its topic before.
         committed = await self._cluster.committed(
             [
                 TopicPartition(topic.name, number)
@@ -131,7 +132,7 @@ class StartingPositions:
     def _is_new(
         self, partition: TopicPartition, committed: Mapping[TopicPartition, CommittedPosition]
     ) -> bool:
-        """Whether the partition was added after the group first read its topic, or its topic after others."""
+        """Whether the group read the topic, or other topics of the pattern, before this partition was added."""
         if self._finds_topics and not any(place.topic == partition.topic for place in committed):
             return self.has_started or bool(committed)
         known = [
@@ -146,7 +147,7 @@ def _with_topic(position: CommittedPosition, topic: TopicDescription) -> Committ
     return replace(
         position,
         topic_id=topic.topic_id,
-        # Another program's commit does not tell the number: assume that no partition was added later.
+        # Another program's commit does not say how many partitions there were: assume that none was added later.
         partitions=position.partitions or topic.partitions,
     )
 

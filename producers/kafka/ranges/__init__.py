@@ -1,1 +1,1 @@
-"""Ranges of offsets: how far each partition has been given out, and what is new in it. No message is read."""
+"""Ranges of offsets: how far events cover each partition, and which offsets are new. No message is read."""

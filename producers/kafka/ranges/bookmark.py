@@ -17,7 +17,7 @@ class Cut(NamedTuple):
     below: int
     """Offsets below this one may be in an earlier event, for other messages."""
     is_told: bool
-    """Whether an event has told the cut."""
+    """Whether an event has reported the cut, as `rewound_from`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class LogEnds:
     oldest offsets. A leader election costs one request more.
 
     Args:
-        start: Where a watcher begins that has no place.
+        start: Where a watcher begins in a topic for which its bookmark has no place.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LogEnds:
             fetch_max_wait_ms=settings.fetch_max_wait_ms,
         )
         self._described: Mapping[str, TopicDescription] = {}
-        """As of the last look."""
+        """The topics by name, as the last look found them."""
 
     async def look(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions as they are now, by topic and partition.
@@ -109,7 +109,7 @@ class LogEnds:
     ) -> Mapping[TopicPartition, int]:
         """Return where topics without a place begin. A topic that a pattern finds later begins at its beginning."""
         if self._start == Start():
-            # The oldest offsets are known.
+            # The watcher begins at the oldest offsets, which the look has found already.
             return {}
         is_later = self._topics.pattern is not None and bool(bookmark.topics)
         new = [one for one in places if not (is_later or bookmark.knows(one.topic))]
@@ -124,7 +124,8 @@ class LogEnds:
     ) -> Mapping[TopicPartition, int]:
         """Return where logs were cut before the place of the bookmark.
 
-        Another leader may have another log. The brokers know where the part that both have in common ends.
+        A new leader's log may differ from the log of the leader before. The brokers know up to which offset both are
+        equal.
         """
         cut: dict[TopicPartition, int] = {}
         asked: dict[TopicPartition, int] = {}
@@ -176,7 +177,7 @@ async def open_log_ends(
 
     Raises:
         BrokerUnavailable: No broker answers.
-        BrokerRefused: One answers, and refuses the credentials or the protocol.
+        BrokerRefused: A broker answers, and refuses the credentials or the protocol.
     """
     found = Topics.parse(topics, settings)
     what = f"look-up of the ends of {found} at {settings.bootstrap_servers}"

@@ -17,10 +17,10 @@ class PartitionView:
     Attributes:
         first: The oldest offset that is left.
         end: The offset after the last one that a reader gets, by the connection's isolation level.
-        epoch: The epoch of the leader that told this. None: unknown.
+        epoch: The epoch of the leader that answered. None: unknown.
         start: Where the watcher begins if it knows neither the partition nor its topic.
-        kept_until: If the place of the bookmark may be in a part of the log that was lost: the end of the part that is
-            left of the log as the bookmark knew it. None: nothing was lost.
+        kept_until: The offset up to which the log still has the messages that it had at the bookmark. If this is before
+            the bookmark's place, the log was cut there. None: no cut is known.
     """
 
     topic: str
@@ -42,7 +42,7 @@ class OffsetRange:
     """New offsets of one partition: from `start` up to, and without, `end`.
 
     Attributes:
-        deleted: How many offsets before `start` retention has deleted before they were in an event.
+        deleted: The number of offsets before `start` that retention deleted before any event had them.
         rewound_from: The log was cut at `start`. Earlier events reach up to this offset, for messages that are lost.
         cut: How many times the partition's log was cut, if earlier events may have these offsets; else 0.
     """
@@ -113,7 +113,8 @@ def plan(
     for view in views:
         place, deleted = _place(bookmark, view, warnings)
         if place != bookmark.place(view.topic, view.topic_id, view.partition):
-            # Also without a new range: a cut, a new partition or another leader must not be forgotten.
+            # Store the place even if it has no new range: a cut, a new partition or another leader must not be
+            # forgotten.
             after = after.moved(view.topic, view.topic_id, view.partition, place)
         waiting.append(_ranges(view, place, deleted, max_offsets))
     ranges: list[OffsetRange] = []
@@ -164,7 +165,8 @@ def _new_place(bookmark: RangeBookmark, view: PartitionView, warnings: list[str]
         warnings.append(
             f"topic {view.topic} was deleted and created again: the new topic is read from its beginning"
         )
-    # The partition, or the topic, is newer than the bookmark. `start` would lose what was written before this look.
+    # The partition, or the topic, is newer than the bookmark. `start="latest"` would lose the messages from before this
+    # look.
     return Place(view.first, view.epoch)
 
 

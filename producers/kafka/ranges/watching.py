@@ -46,7 +46,7 @@ async def new_ranges(
                 continue
             bookmark = found.bookmark
             yield found.ranges, bookmark.to_json()
-            # They told of the way to the old bookmark.
+            # The views reported cuts before the old bookmark. The new bookmark includes these cuts.
             views = [_without_cut(view) for view in views]
         await anyio.sleep(interval_s)
 

@@ -202,10 +202,12 @@ class Cluster:
         return found
 
     def _where_to_ask(self, client: Any) -> tuple[int | None, ConnectionGroup]:
-        """Return a node and a connection to it, if possible one without a fetch, which would have to end first.
+        """Return a node and one of its connections, if possible a connection without a fetch.
 
-        A broker answers the requests of a connection one by one. The coordinator's connection has no fetches; while the
-        group is joined it has the join.
+        A fetch would delay the request.
+
+        A broker answers the requests of a connection one by one. The coordinator's connection has no fetches. But while
+        this member joins its group, the open join request would delay others there.
         """
         node = getattr(self._coordinator, "coordinator_id", None)
         # A reader of one partition is in no group and has no coordinator.
@@ -282,7 +284,7 @@ def raise_for_topic(error: type[Exception], name: str, where: str) -> None:
     raise BrokerUnavailable(f"topic {name!r} {where}: {error.__name__}")
 
 
-# With topic ids, a broker may answer the second error for a topic that it has just deleted.
+# A broker with topic ids may answer LeaderNotAvailableError for a topic that it has just deleted.
 _GONE = (sdk.UnknownTopicOrPartitionError, sdk.LeaderNotAvailableError)
 _COORDINATOR_MOVED = (
     sdk.GroupCoordinatorNotAvailableError,

@@ -43,14 +43,14 @@ _DIVERGING_EPOCH = 0
 class PartitionAnswer(AbstractType[tuple[Any, ...]]):  # type: ignore[misc]
     """The part of a response about one partition, as a tuple.
 
-    Its number (int32), error (int16), high watermark, last stable and first offset (int64), the aborted transactions
-    (writer, first offset, tags), preferred replica (int32), batches, tags.
+    Its fields: partition number (int32), error (int16), high watermark, last stable and first offset (int64), the
+    aborted transactions (writer, first offset, tags), preferred replica (int32), batches, tags.
     """
 
     _HEAD: Final = struct.Struct(">ihqqq")
     _REPLICA: Final = struct.Struct(">i")
     _WITHOUT_MESSAGES: Final = struct.Struct(">ihqqqBiBB")
-    """The whole answer if all lengths are zero; longer values have longer length fields."""
+    """The layout of a whole answer without messages, in which each length is one byte."""
     _ABORTED: Final = CompactArray(
         ("producer_id", Int64), ("first_offset", Int64), ("tags", TaggedFields)
     )
@@ -125,8 +125,8 @@ WantedTopics = dict[bytes, list[WantedPartition]]
 class _WantedPartition(AbstractType[WantedPartition]):  # type: ignore[misc]
     """Encodes a `WantedPartition`.
 
-    Its number (int32), the leader's epoch (int32), offset (int64), the epoch of the last message read (int32), the
-    first offset of a follower (int64), the most bytes (int32), and no tags.
+    Its fields: partition number (int32), the leader's epoch (int32), offset (int64), the epoch of the last message read
+    (int32), the first offset of a follower (int64), the most bytes (int32), and no tags.
     """
 
     _FIELDS: Final = struct.Struct(">iiqiqiB")
@@ -211,7 +211,7 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
 
 
 class Divergence(NamedTuple):
-    """The point where a broker's log differs from the messages read: leaders up to `epoch` end at `end_offset`."""
+    """Where a broker's log differs from the messages read: there, leaders up to `epoch` end at `end_offset`."""
 
     epoch: int
     end_offset: int

@@ -23,7 +23,7 @@ class OutOfRange(Exception):
 async def get_records(
     consumer: AIOKafkaConsumer, at_most: int, what: str
 ) -> dict[TopicPartition, list[Record]]:
-    """Return the next records by partition; none if none came for a while.
+    """Return the next records by partition; empty if no record came for a while.
 
     Raises:
         OutOfRange: The broker does not have the positions of some partitions.

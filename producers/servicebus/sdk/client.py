@@ -2,8 +2,9 @@
 
 The SDK's receiver fails at two things that a stream needs, so this module works below `receive_messages`:
 
-- Between two receive calls the SDK gives arriving messages back ("released"). A message that comes as a wait ends is
-not lost, but later ones overtake it, and a session is out of order. This module stores arriving messages in order.
+- Between two receive calls the SDK gives arriving messages back ("released"). A message that arrives at the end of a
+wait is not lost, but later messages overtake it, and the session is out of order. This module stores arriving messages
+in order.
 - The SDK can either wait for messages or do something else, and it waits by polling. Here one task reads frames, and is
 interrupted to settle or to renew. An idle task wakes up a few times a minute.
 
@@ -163,7 +164,7 @@ async def open_receiver(receiver: ServiceBusReceiver) -> None:
 
 
 async def cancelled_once(call: Awaitable[T]) -> T:
-    """Await a call that awaits its cleanup after a cancellation, which anyio would cancel too."""
+    """Await a call that cleans up after a cancellation. anyio would cancel the awaits of this cleanup too."""
     task: asyncio.Task[T] = asyncio.ensure_future(call)
     try:
         return await asyncio.shield(task)
