@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class HttpPollTrigger(MessageTrigger):
     """Fires for each new item of a URL, or for each change of its content.
 
-    Watchers whose arguments are equal, except the last five, share one request; each has its own filter.
+    Watchers share one request if all their arguments except `match`, `decode`, `extra` and `partition_key` are equal.
+    Each watcher has its own filter.
 
     Args:
         url: Absolute, or joined to the connection's `base_url`. User and password belong into the connection.
@@ -45,7 +46,7 @@ class HttpPollTrigger(MessageTrigger):
         cursor: `{"path": …, "param": …}`: the value at that path of an answer becomes that parameter of the next query.
             While an answer has new items and a new cursor, the next request follows at once.
         first: "all": the content at the start of the stream fires. "skip": it does not.
-        match, decode, extra, partition_key: See `MessageTrigger`; they are about the item. The default `extra` has
+        match, decode, extra, partition_key: See `MessageTrigger`; they look at one item. The default `extra` has
             `value`, `url`, `item_key` (a digest if there is none) and `timestamp`: when the item was first seen, in
             milliseconds.
     Raises:

@@ -55,7 +55,8 @@ def _timestamp(message: BrokerMessage) -> int | None:
 class KafkaEventTrigger(MessageTrigger):
     """Fires for each message of the topics that meets `match`.
 
-    Watchers with equal topics, connection and group share one consumer, with the `start` of the one that opens it.
+    Watchers with equal topics, connection and group share one consumer. The `start` of the watcher that opens it
+    counts.
 
     Args:
         topics: A topic, several topics, or a pattern: a regular expression that begins with `^`. Topics that are

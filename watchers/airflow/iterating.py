@@ -10,7 +10,7 @@ from watchers.airflow.threads import StreamThread
 
 
 class _Pulled:
-    """An iterator that runs each step with the stream's thread."""
+    """An iterator whose steps make their blocking calls in the stream's thread."""
 
     def __init__(self, iterator: AsyncIterator[Any], thread: StreamThread) -> None:
         self._iterator = iterator
@@ -26,7 +26,7 @@ class _Pulled:
 
 @asynccontextmanager
 async def pulling(iterator: AsyncIterator[Any], thread: StreamThread) -> AsyncIterator[Any]:
-    """Iterate with the stream's thread, and close the iterator at the end if it has `aclose`."""
+    """Let the iterator make its blocking calls in the stream's thread, and close it at the end if it has `aclose`."""
     try:
         yield _Pulled(aiter(iterator), thread)
     finally:

@@ -1,4 +1,4 @@
-"""Adapts an Airflow producer."""
+"""Makes an Airflow producer usable as a producer of this runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapts an Airflow event trigger."""
+"""Makes an Airflow event trigger usable as a trigger of a watcher."""
 
 from __future__ import annotations
 

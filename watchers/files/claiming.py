@@ -225,7 +225,7 @@ def named_with(name: str, end: str) -> str:
     raw, tail = os.fsencode(name), os.fsencode(end)
     if len(raw) + len(tail) <= _LONGEST_NAME:
         return name + end
-    # A cut character is left out.
+    # If the cut is within a character of several bytes, this character is left out.
     return raw[: max(0, _LONGEST_NAME - len(tail))].decode(errors="ignore") + end
 
 

@@ -36,7 +36,7 @@ class FilePatternTrigger(BaseEventTrigger):
     directory, interval, claim and `move_to` share one scan.
 
     Args:
-        directory: The directory, without its folders. If it is missing, the trigger waits for it.
+        directory: The directory to scan. Its subfolders are not scanned. If it is missing, the trigger waits for it.
         pattern: A pattern of names, case-sensitive: `*` any characters, `?` one, `[a-c]` one of a range, `[!a-c]` one
             outside of it. A name that begins with a dot matches only a pattern that does.
         claim: "move": a file is moved to `move_to` before it fires. "remember": it stays, and the store remembers it
@@ -119,7 +119,7 @@ class FilePatternTrigger(BaseEventTrigger):
         try:
             scan(Path(self.directory))
         except OSError as error:
-            # No refusal: the watcher waits for it, and it may exist where the service runs.
+            # This is no refusal, because the directory may exist on the service's machine. The watcher waits for it.
             raise BrokerUnavailable(
                 f"the directory {self.directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",
