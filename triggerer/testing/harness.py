@@ -155,7 +155,7 @@ class _Sink:
 
 
 class _Positions:
-    """Stores no positions: the harness's watchers end with the harness."""
+    """Stores no positions, because no watcher of the harness outlives the harness."""
 
     def submit_nowait(self, change: PositionChange) -> None:
         change.on_done(None)
@@ -179,7 +179,7 @@ class _States:
 
 
 class _Bookmarks:
-    """Stores bookmarks in memory, by watcher; the events before them become events of the view."""
+    """Stores bookmarks in memory, by watcher. The events that come with a bookmark become events of the view."""
 
     def __init__(self, views: dict[int, HostedView], *, is_automatic: bool) -> None:
         self._views = views
@@ -340,7 +340,7 @@ class StreamHarness:
     async def restart(self, view: HostedView) -> None:
         """Restart a trigger that failed and has a backlog (`catch_up=True`).
 
-        If its catch-up is running and fails at the message it has now, the catch-up is tried again.
+        If the trigger's catch-up still runs and fails at its present message, the catch-up is tried again.
         """
         self._manager.restart(view.member)
 

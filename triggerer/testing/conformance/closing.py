@@ -14,7 +14,8 @@ from triggerer.testing.conformance.features import Feature, case
 from triggerer.testing.conformance.resolutions import acked, nothing
 from triggerer.testing.conformance.suite import ProducerSuite
 
-# An advance may finish before its cancellation arrives. After this number of tries the case stops trying that wait.
+# An advance may finish before its cancellation arrives. After this number of such tries, the case goes on to the next
+# wait.
 _LATE_AT_MOST = 5
 
 
@@ -91,14 +92,15 @@ class ClosingCases(ProducerSuite):
             async with await self._driving(nothing) as driver:
                 await self._await_all(more, driver)
                 came = driver.values
-                # The committed messages are a prefix, so the rest comes complete and in order.
+                # The committed messages are a prefix. So all messages after this prefix come, in order.
                 if self._has(Feature.ORDERING):
                     assert came == published[len(published) - len(came) :]
                 again = committed.intersection(came)
                 assert not again, f"{again} came again after they had been committed"
                 for values, payloads in driver.pending_by_lane():
                     batch = [AdvanceItem(payload, ACKED) for payload in payloads]
-                    # The request for one lane may bring the answer for another lane, which then awaits nothing.
+                    # The request of one lane may bring the answer for another lane. The other lane's advance then
+                    # awaits nothing.
                     way = await cancelled_at(driver.producer.advance(batch), wait)
                     ways.add(way)
                     if way is not CancelledAt.CANCELLED:

@@ -256,7 +256,7 @@ async def close(producer: SharedStreamProducer, patience_s: float) -> None:
 
 
 class CancelledAt(Enum):
-    """How work ended that was to be cancelled at one of its waits."""
+    """The result of an attempt to cancel work at one of its waits."""
 
     CANCELLED = auto()
     NOT_REACHED = auto()

@@ -60,7 +60,7 @@ class StoredMessageCases(ProducerSuite):
 
     @case(Feature.QUEUE, Feature.DEAD_LETTER)
     async def test_a_producer_can_dead_letter_a_message_that_it_never_received(self) -> None:
-        """A message that another owner stored may reach a bound later."""
+        """Another owner may have stored the message, before a bound of stored messages was reached."""
         await self.publish(["a"])
         async with await self._driving() as driver:
             await driver.advanced_count(1)

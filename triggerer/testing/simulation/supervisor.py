@@ -57,7 +57,7 @@ class Outcome:
 
     @property
     def is_spoilt(self) -> bool:
-        """True if a raising filter may explain the violation, so that the seed proves nothing about the product."""
+        """True if a filter that raises may have caused the violation. Then the seed says nothing about the product."""
         violation = self.violation
         return violation is not None and bool(self.failing) and may_explain(violation.rule)
 
@@ -79,7 +79,7 @@ class Supervisor:
     def run(self) -> Outcome:
         world = self.world
         gc.collect()
-        # Users' filters may draw from the global generator.
+        # Users' filters may use Python's global random generator.
         random.seed(world.scenario.seed)
         try:
             while self._run_process():

@@ -29,7 +29,7 @@ _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class Lane:
-    """A partition or an ordering key. It outlives every process."""
+    """A partition or an ordering key. It is not lost when the simulated process ends."""
 
     messages: list[Message] = field(default_factory=list)
     published: list[datetime] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Lane:
 
 
 class Broker:
-    """One topic with its lanes. It outlives every process."""
+    """One topic with its lanes. It is not lost when the simulated process ends."""
 
     def __init__(
         self, topic: str, scenario: Scenario, faults: FaultInjector, checker: Checker
@@ -86,9 +86,11 @@ class Broker:
         self.checker = checker
         self._sizes = sizes_of(scenario.seed, topic)
         self.refusing = Random(f"{scenario.seed}/{topic}/refusing")
-        """Draws which messages cannot be dumped or loaded now."""
+        """The random generator that decides which messages cannot be dumped or loaded now."""
         self.marking = Random(f"{scenario.seed}/{topic}/marks") if has_marks(scenario) else None
-        """Draws which messages of a log a number without a message follows; None if there are no such numbers."""
+        """The random generator that decides after which messages of a log a number without a message follows; None if
+        there are no such numbers.
+        """
         self.lanes = [Lane() for _ in range(scenario.lanes)]
         self.is_shared = scenario.is_log and is_shared(scenario.seed, topic)
         self.session: Session | None = None
@@ -96,7 +98,8 @@ class Broker:
         self.delivered = 0
         self.sessions = 0
         self.readers: dict[AutoResetEvent, None] = {}
-        """The events of the readers beside the stream. A publication sets them."""
+        """The events that wake the readers which read lanes again beside the stream. A publication sets these events.
+        """
         self.now: Callable[[], datetime] = lambda: _LONG_AGO
         """The time of a publication."""
         self._members: list[Session] = []
@@ -209,7 +212,7 @@ class Pause:
     """A lane that its consumer has paused."""
 
     fetched: int
-    """The number of messages that were fetched before the pause. They are still delivered."""
+    """The number of messages that were fetched before the pause. These messages are still delivered."""
     due: list[tuple[float, int, int, int]] = field(default_factory=list)
     """Redeliveries that became due during the pause."""
 
@@ -325,7 +328,7 @@ class Session(Consumer):
         if lane in self._pauses:
             self._pauses[lane].fetched -= 1
         message = model.messages[offset]
-        # A consumer that has lost the lane may not know it yet, and continues in its own generation.
+        # A consumer that has lost the lane may not know that yet, and continues to deliver in its own generation.
         return Delivery(message, self, self._generations[lane])
 
     def _lanes_with_messages(self) -> list[int]:
@@ -337,7 +340,8 @@ class Session(Consumer):
             if self._next[at] < len(lane.messages)
             and not self._is_paused(at)
             and self._rewound.get(at, now) <= now
-            # A replaced consumer may not know it yet, but a member of a consumer group learns it.
+            # A replaced consumer may not know yet that it has lost the lane, but a member of a consumer group learns
+            # it.
             and (lane.consumer is self or not self.broker.is_shared)
         ]
 

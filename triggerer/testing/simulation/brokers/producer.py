@@ -115,8 +115,8 @@ class SimulatedProducer(SharedStreamProducer):
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
         """The lane of a delivery. The runtime asks at the broadcast, so this records the delivery's cohort.
 
-        If the lane was at its bound, the runtime asked before, and the record is overwritten. The runtime may also ask
-        again after the broadcast.
+        If the lane was at its bound, the runtime has also asked before the broadcast. The cohort is then recorded
+        again. The runtime may also ask after the broadcast, which changes nothing.
         """
         lane = self.lane_of(broker_payload.message)
         if broker_payload.is_broadcast:
@@ -215,7 +215,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._broker.acknowledge(delivery)
 
     def _position(self, delivery: Delivery) -> int:
-        """The first offset of the lane that is not done in this delivery's generation."""
+        """The first offset of the lane whose message is not done, in this delivery's generation."""
         done = self._done.get((delivery.message.lane, delivery.generation), set())
         position = self._broker.lanes[delivery.message.lane].position
         while position in done:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WatcherTemplate:
-    """The class and arguments that declare watchers of a stream; with `asset_id` None, for any asset."""
+    """The class and arguments of watchers that may be declared for a stream. `asset_id` None: for any asset."""
 
     cls: type[BaseEventTrigger]
     kwargs: dict[str, Any]

@@ -45,11 +45,11 @@ class CatchingUpChecker:
         self.may_stay_at: Callable[[int, Message], bool] = lambda *_: False
         """Whether a watcher may stay at a message for ever, because the message cannot be parked."""
         self.is_asked: Callable[[int], bool] = lambda _: False
-        """Whether a replay of a watcher is not done."""
+        """Whether a replay of the watcher was requested and is not done."""
         self.is_read_again: Callable[[int, PositionRow], bool] = lambda *_: False
         """Whether a rewound watcher has not yet reached the end that the lane had at the rewind."""
         self.is_selected: dict[int, Callable[[Any], bool]] = {}
-        """The selector of each watcher's live filter."""
+        """The selector of each watcher's live filter: True for a raw event that the filter gets."""
         self._fail = fail
         self._answered = answered
         self._derived: dict[tuple[int, str], int] = {}
@@ -62,11 +62,11 @@ class CatchingUpChecker:
         """The id of the last row of a message, by watcher and message."""
         self._numbers = 0
         self._stored_at: dict[tuple[int, str], int] = {}
-        """The number at which a message was last stored, by watcher and message."""
+        """When a message was last stored, as a number from `_next_number`, by watcher and message."""
         self._given_at: dict[tuple[int, str], int] = {}
-        """The number at which a filter first got a message, by watcher and message."""
+        """When a filter first got a message, as a number from `_next_number`, by watcher and message."""
         self._behind_since: dict[tuple[int, int], int] = {}
-        """The number at which a backlog or a rewind last became durable, by watcher and lane."""
+        """When a backlog or a rewind last became durable, as a number from `_next_number`, by watcher and lane."""
         self._set_aside: set[tuple[int, str]] = set()
         """Parked messages, which wait for the operator."""
         self._replayed: set[tuple[int, str]] = set()
@@ -77,9 +77,11 @@ class CatchingUpChecker:
         self._advanced: dict[tuple[str, int], set[int]] = {}
         """The offsets in advances that returned, with any outcome, by topic and lane."""
         self._comes_again: set[str] = set()
-        """Messages of logs that failed for the whole cohort, so that the broker redelivers them to all."""
+        """Messages of logs that failed for the whole cohort, so that the broker redelivers them to all watchers."""
         self._behind_to: dict[tuple[int, LaneOfSession], int] = {}
-        """The number of the last broadcast while an earlier message was stored for a watcher, by watcher and lane."""
+        """By watcher and lane: the number of the last broadcast that came while an earlier message was stored for the
+        watcher.
+        """
 
     # Filters
 
@@ -95,7 +97,8 @@ class CatchingUpChecker:
                 return
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.rewound_to is not None:
-            # A rewound watcher is live until it knows of the rewind.
+            # The watcher was rewound, but its owner does not know of the rewind yet, so its live filter still gets
+            # messages.
             return
         for earlier in self._between(row, message.offset):
             if not self._has_passed(watcher, earlier):
@@ -210,7 +213,8 @@ class CatchingUpChecker:
         for stored in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, stored
             if self._given_at.get((watcher, key), math.inf) < self._stored_at[at]:
-                # The filter got this message first. The other one failed and was stored later, and the store is slow.
+                # The filter got this message before the earlier message failed and was stored. The store wrote this
+                # event late.
                 continue
             if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
                 self._fail(
@@ -221,13 +225,13 @@ class CatchingUpChecker:
         if row is None or row.topic != topic or row.rewound_to is not None:
             return
         if (watcher, key) in self._replayed:
-            # The lane has continued without the replayed message.
+            # A replayed message has no order with the others, because the lane has continued without it.
             return
         if self._given_at.get((watcher, key), 0) < self._behind_since.get((watcher, int(lane)), 0):
-            # The live filter got the message before the watcher fell behind, and the store is slow.
+            # The live filter got the message before the watcher fell behind. The store wrote this event late.
             return
         for earlier in self._between(row, int(offset)):
-            # The store has none of the events that it refused.
+            # An event that the store refused is never stored, so this event need not wait for it.
             if not (self._is_settled(watcher, earlier) or self._is_refused(watcher, earlier)):
                 self._fail(
                     "S13",
@@ -238,11 +242,12 @@ class CatchingUpChecker:
     def on_moved(
         self, watcher: int, lane: int, before: PositionRow | None, after: PositionRow | None
     ) -> None:
-        """Check the written row of a position; None if there is no row."""
+        """Check a change of a position's row. `before` or `after` is None if there was or is no row."""
         if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
-            # The owner completes a rewind once all of it is durable; otherwise the next owner repeats it.
+            # A rewind is under way. It is complete once all its rows are durable; until then the next owner would
+            # repeat it.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:
@@ -257,7 +262,7 @@ class CatchingUpChecker:
             return
         claimed = self._claimed.get(watcher, {})
         committed = self.lanes(before.topic)[lane].position
-        # The broker redelivers uncommitted messages.
+        # Only the committed messages: the broker redelivers all others.
         for message in messages[before.offset : committed]:
             if message.key in claimed and not self._is_settled(watcher, message):
                 self._fail(
@@ -266,9 +271,10 @@ class CatchingUpChecker:
                 )
         told = self._advanced.get((before.topic, lane), set())
         if before.rewound_to is not None:
-            # The watcher had no backlog before the rewind. Idempotency keys absorb redelivered messages.
+            # The watcher had no backlog before the rewind, so it has seen these messages. Keys absorb the redelivered
+            # messages.
             return
-        # A failed message that comes again is not done.
+        # A failed message that the broker delivers again is not done.
         told = {offset for offset in told if messages[offset].key not in self._comes_again}
         if early := set(range(committed, before.offset)) - told:
             self._fail(
@@ -286,7 +292,7 @@ class CatchingUpChecker:
             self._fail("S13", f"the row of {key} for watcher {watcher} is deleted, but not durable")
 
     def _record_behind_to(self, watcher: int, key: str) -> None:
-        """Record that all broadcasts so far came while a message was stored for the watcher."""
+        """Record the last broadcasts so far, because they came while a message was stored for the watcher."""
         topic, lane, _ = key.rsplit("/", 2)
         if not self.is_log:
             for at, number in self.broadcasts.last_of(topic, int(lane)):
@@ -300,7 +306,10 @@ class CatchingUpChecker:
             self._stored_at[at] = self._next_number()
 
     def is_behind(self, watcher: int, message: Message) -> bool:
-        """Whether other messages of the lane of a queue are stored for the watcher, so that it gets this one again."""
+        """Whether other messages of a queue's lane are stored for the watcher.
+
+        Then the watcher gets this message again.
+        """
         return any(
             row.key != message.key for row in self._stored_in(watcher, message.topic, message.lane)
         )
@@ -349,10 +358,11 @@ class CatchingUpChecker:
         return None
 
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
-        """Whether the watcher has dealt with all these messages after its position.
+        """Whether the watcher has dealt with all messages after its position.
 
-        With redelivery they may also have failed for the whole cohort: the owner does not know that the broker gave up
-        at the limit, so the row stays until the lane's next message. A rewound watcher must read them again.
+        A message may also have failed for the whole cohort, so that the broker redelivers it. The owner does not know
+        whether the broker gave the message up at the limit, so the row stays until the lane's next message. A rewound
+        watcher must read the messages again.
         """
         if self.is_read_again(watcher, row):
             return False
@@ -425,7 +435,7 @@ class CatchingUpChecker:
     def is_excused(self, watcher: int, key: str) -> bool:
         """Whether the watcher need not see a message now: rejected, dead-lettered, discarded, parked or gone.
 
-        In a log that includes messages that are replayed, because the lane continues after them.
+        In a log, a parked message that is being replayed counts too, because the lane continues after it.
         """
         at = watcher, key
         if at in self._excused or at in self._set_aside:

@@ -40,8 +40,8 @@ class Violation(AssertionError):
 class Checker:
     """Records what happened, and the first violation.
 
-    The models call it under the runtime's own error handlers, so it records a violation and the supervisor raises it
-    before the next step.
+    The models call the checker under the runtime's own error handlers, which would catch an error. So the checker
+    records a violation, and the supervisor raises the violation before the next step.
     """
 
     def __init__(self) -> None:
@@ -93,11 +93,11 @@ class Checker:
         self._owed[topic] = watchers
 
     def forgive(self, topic: str, watcher: int) -> None:
-        """No longer require that this watcher resolves the stream's messages, until it is in a cohort."""
+        """Stop requiring that this watcher resolves the stream's messages, until it is in a cohort again."""
         self._owed.get(topic, set()).discard(watcher)
 
     def check_members(self, delivery: Delivery) -> None:
-        """Check that each watcher of an earlier cohort is in this one, unless it was deleted."""
+        """Check that the cohort of this delivery has all watchers of earlier cohorts, except deleted watchers."""
         owed = self._owed.setdefault(delivery.message.topic, set())
         if not self.is_owner(delivery.consumer.owner):
             return
@@ -124,7 +124,8 @@ class Checker:
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
-        # A failed message comes again, so a trigger may accept it although one of its watchers has a backlog there.
+        # A failed message comes again. So a trigger may accept it although one of the trigger's watchers has a backlog
+        # in the lane.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))
@@ -136,7 +137,7 @@ class Checker:
             not watchers or bool(watchers & rejected) for watchers in sharing
         ):
             self.fail("S3", f"{name}, but only {sorted(rejected)} rejected it")
-        # At a bound a rejected message cannot be parked, so it counts as failed.
+        # If a bound of parked messages is reached, a rejected message cannot be parked, so it counts as failed.
         may_fail = set() if self.parked.has_room else rejected
         healthy = {
             watcher
@@ -148,7 +149,8 @@ class Checker:
             )
         }
         if self.catching_up.is_on and outcome.failed:
-            # A watcher that fails alone falls behind, so this message failed for all or follows such a message.
+            # A watcher that fails alone falls behind. So this message failed for all watchers, or follows a message
+            # that did.
             for_all = outcome.failed == count or self.catching_up.falls_behind
             self.catching_up.broadcasts.mark_failed(delivery, for_all=for_all)
         fails_too = self.catching_up.broadcasts.fails_too(delivery)
@@ -161,8 +163,8 @@ class Checker:
                 self._rejected.add(_assignment(delivery))
             if self.catching_up.is_on:
                 spared = {watcher for watcher in owed if self._is_spared(delivery, watcher)}
-                # A lease may end sooner than was agreed. The next owner's watchers need not get the messages that the
-                # old group advances past until it knows.
+                # A lease may end sooner than agreed. Until the old group knows that, it advances past messages. The
+                # next owner's watchers need not get these messages.
                 is_owner = self.is_owner(delivery.consumer.owner)
                 excused = rejected | spared if is_owner else owed
                 if outcome.rejected and is_owner:
@@ -199,8 +201,8 @@ class Checker:
     def check_lease(self, delivery: Delivery, what: str) -> None:
         """Check that a group may broadcast or advance, as `what` says: only while its lease holds.
 
-        The lease is over if the instance knows that, or if the database shows another owner. By then the instance must
-        know from its own clock.
+        The lease is over if the instance knows that, or if the database shows another owner. Before another owner can
+        appear, the instance must know by its own clock that the lease is over.
         """
         if self.is_lease_over(delivery.consumer.owner):
             self._fail_for_lease(delivery, what)
@@ -220,7 +222,7 @@ class Checker:
             self.catching_up.on_done(delivery, watchers, watchers)
 
     def on_passed(self, message: Message, delivery: Delivery) -> None:
-        """Check a message that the broker will not deliver again, because of the advance of `delivery`."""
+        """Check a message that the broker will not deliver again after the advance of `delivery`."""
         if (message.key, *_assignment(delivery)[1:]) not in self._settled:
             self.fail(
                 "S1", f"the position passed {message.key}, which some watchers have not resolved"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class HandoverChecker:
     """Compares the messages of live filters with the messages that the same watcher passed while it caught up.
 
-    Idempotency keys absorb the events of a repeat, so the store shows no sign of it.
+    If a filter gets a message twice, idempotency keys absorb the second events, so the store would not show the fault.
 
     Args:
         fail: Called with the rule that was broken, and how.

@@ -55,8 +55,9 @@ class ParkedChecker:
         self._blamed: dict[Backlog, tuple[Position, str | None, object]] = {}
         """The backlogs whose watcher passed a probe after the message at this position had failed.
 
-        With the position: the message that the watcher got since, if any, and the attempt that gave it. The watcher may
-        have passed that message while the new position is not stored yet.
+        Each has the failed position, the key of the message that the watcher got since (None: no message), and the
+        catch-up attempt that gave this message. The watcher may have passed this message although the new position is
+        not stored yet.
         """
 
     # Filters
@@ -72,7 +73,7 @@ class ParkedChecker:
         self._passed_before.setdefault(at, self._passed_probes[watcher])
         position, given, blamed_by = self._blamed.pop(backlog, (None, None, by))
         if blamed_by is not by or position != backlog.cursor or given not in (None, message.key):
-            # The lane has continued, or another filter started before the failed message was parked.
+            # Either the lane has continued, or another filter has started before the failed message was parked.
             return
         self._blamed[backlog] = backlog.cursor, message.key, by
         if given is not None and self.has_room:

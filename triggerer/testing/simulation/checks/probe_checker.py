@@ -21,7 +21,8 @@ class Lease(Protocol):
 class ProbeChecker:
     """Checks the first time that a filter gets a message of a queue under a lease.
 
-    Later times are not checked, because the results of earlier probes decide whether more probes follow.
+    When the filter gets the message again, nothing is checked: the results of earlier probes decide whether more
+    follow.
 
     Args:
         fail: Called with the broken rule and the details.

@@ -45,7 +45,9 @@ class ReplayChecker:
         self._made: dict[tuple[int, str], int] = {}
         """The number of the last re-emission, by watcher and message."""
         self._rewound: dict[tuple[int, str, int], tuple[int, int, int]] = {}
-        """By watcher, topic and lane: the earliest rewind, the end of the lane at that time, and its number."""
+        """By watcher, topic and lane: the offset of the earliest rewind, the end of the lane then, and the rewind's
+        number.
+        """
         self._reemissions: dict[tuple[int, str, int, int, int, int], int] = {}
         """The number of each request to re-emit, by watcher, topic, lane, request, and first and last offset."""
 
@@ -82,7 +84,8 @@ class ReplayChecker:
     def _asked_from(self, watcher: int, row: PositionRow) -> int | None:
         """The offset from which the watcher must read again; None if its replay is done.
 
-        The position may be earlier, at a message that was outstanding. The watcher need not read that message again.
+        The stored position may be earlier, at a message that was outstanding at the rewind. The watcher need not read
+        that message again.
         """
         lane = self.lanes(row.topic)[row.lane]
         asked = [

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 _HELD = "its stream waits"
-"""So begins what is shown of a watcher whose stream waits for room for another."""
+"""The beginning of a watcher's shown error if its stream waits because another watcher's messages have no room."""
 
 
 class RestChecker:
-    """Records what the owner of a stream must know, to judge which rows may stay.
+    """Records what the owner of a stream has learned. A row that the owner could have deleted must not be left.
 
     Args:
         fail: Called with the broken rule and the details.
@@ -103,7 +103,7 @@ class RestChecker:
         standing: set[tuple[int, int]],
         lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
-        """Rows of positions that this owner has advanced past since the row exists.
+        """Rows of positions that this owner's advances have passed since the rows were written.
 
         The owner does not know of earlier advances. Such a row stays until the lane's next message.
         """
@@ -111,7 +111,7 @@ class RestChecker:
             since = self._begun.get((watcher, lane), 0)
             advances = self._advanced.get((owner, lane), [])
             told = max((offset for at, offset in advances if at > since), default=-1)
-            # An advance of a topic's predecessor proves nothing about the topic.
+            # An advance in a topic that was then recreated says nothing about the new topic.
             is_known = told >= row.offset and told > lanes[lane].starts[-1]
             if (watcher, lane) not in standing and is_known:
                 yield (

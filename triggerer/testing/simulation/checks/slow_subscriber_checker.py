@@ -36,7 +36,8 @@ class Pauses(Protocol):
 class SlowSubscriberChecker:
     """Records for each group since when a subscriber's cursor has paused the stream or a lane.
 
-    The cursors come from the ledger. Other rules compare the ledger with the messages that the filters received.
+    The cursors come from the runtime's own ledger. Checks of other rules compare this ledger with the messages that the
+    filters received.
     """
 
     def __init__(self, fail: Callable[[str, str], None]) -> None:
@@ -56,7 +57,7 @@ class SlowSubscriberChecker:
             or state.is_stopping
             or bool(state.blocked_by)
             or not state.may_act
-            # A watcher has fallen behind, and its backlog is not stored yet: until then its message stays outstanding.
+            # A watcher has fallen behind, and its message stays outstanding until its backlog is stored.
             or any(not backlog.is_stored for backlog in state.backlogs.all())
             or any(one.pending.count >= one.pending.limit for one in group.subscribers)
         )

@@ -173,7 +173,7 @@ class Store:
         self.asset_ids: dict[str, int] = {}
         self.owners = Owners()
         self.shortened: set[tuple[str, str | None, int]] = set()
-        """Leases that another instance may claim before their owners can know it from their own clocks."""
+        """Leases that another instance may claim before their owners' own clocks show that they are over."""
         self.triggers: dict[int, TriggerRow] = {}
         self.positions: dict[tuple[int, int], PositionRow] = {}
         """The rows of positions, by watcher and lane."""
@@ -207,7 +207,7 @@ class Store:
         self.queues: dict[str, dict[int, int | None]] = {}
         """By DAG: its events, each with the run that took it, if any."""
         self.versions: Counter[str] = Counter()
-        """The versions of the DAGs' rows. Each run that takes events changes its DAG's version."""
+        """The versions of the DAGs' rows, by DAG. Each run that takes events changes its DAG's version."""
         self.runs: dict[int, Run] = {}
         self.wakeups: Wakeups = Wakeups()
         self.pending_commits: dict[int, Callable[[], None]] = {}
@@ -230,7 +230,7 @@ class Store:
         return self._last_id
 
     def mark_shortened(self, digests: Iterable[str]) -> None:
-        """Record that the leases on these streams expire too early, for example because the database's clock is set."""
+        """Record that the leases on these streams expire too early, for example after the database's clock was set."""
         self.shortened.update((digest, *self.owners.leases[digest]) for digest in digests)
 
     def is_taken_over(self, fence: Fence) -> bool:

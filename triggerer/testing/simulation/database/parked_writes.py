@@ -20,7 +20,7 @@ PARKED: Final = PARKING
 """The statements on parked messages."""
 _KEPT: Final = ParkedState.KEPT.value
 _OF_BYTES: Final = {parked.DROP, parked.DROP_BODIES}
-"""Statements that follow another one, and so take no time of their own."""
+"""Statements that are sent together with the statement before them, and so take no time of their own."""
 
 _Result = TypeVar("_Result")
 
@@ -101,7 +101,7 @@ class ParkedWrites:
         await self._lock(session)
         rows: list[Row] = []
         for one in step.bodies:
-            # Each body takes its time, because it has bytes.
+            # Writing a body takes time for each message, because a body may be large.
             await session.store.faults.delay()
             body = ParkedBody(one.stream_digest, one.key, one.data.decode())
             id_ = self._bodies.setdefault(body, session.store.next_id())

@@ -171,7 +171,10 @@ class Database:
         session.apply()
 
     def _commit_later(self, session: Transaction) -> None:
-        """Let the commit arrive after the caller's error about its unknown outcome. Until then its locks stay."""
+        """Raise `OutcomeUnknown` in the caller first, and let the commit arrive later.
+
+        The transaction's locks stay until then.
+        """
         store = self.store
         number = store.next_id()
         store.pending_commits[number] = session.apply
@@ -192,7 +195,8 @@ class Transaction:
     def __init__(self, database: Database) -> None:
         self.info: dict[str, Any] = {}
         self.told_leases: list[Fence] = []
-        """The leases that the host owns according to its heartbeat. `on_success` gets them after the commit."""
+        """The leases that the host owns according to its heartbeat. After the commit, `on_success` is called with them.
+        """
         self.on_success: Callable[[list[Fence]], None] = lambda _: None
         self.store = database.store
         self.is_pending = False
@@ -365,7 +369,8 @@ class Transaction:
         if self._owners is not None:
             store.owners = self._owners
             if store.skew != self._skew:
-                # The clock was set during the transaction, so it may have claimed a lease that was not over.
+                # The clock was set during the transaction, so the transaction may have claimed a lease that was not
+                # over.
                 store.mark_shortened(self._owners.leases)
         for event, row in self._rows:
             asset, timestamp = row.asset_id, row.timestamp

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Sickness = Literal["raises", "chokes", "is slow", "hangs", "is absent"]
 """A fault of a watcher for a while.
 
-Its filter raises on each message, raises on some (the same ones each time), is slow, or hangs until the ack timeout; or
-its trigger cannot be made.
+In this order: the filter raises on each message, raises on some messages (each time on the same ones), is slow, or
+hangs until the ack timeout; or the trigger cannot be made.
 """
 
 
@@ -54,7 +54,10 @@ _SHORT: Final[tuple[Sickness, ...]] = ("raises", "raises", "chokes", "is slow")
 
 @dataclass(frozen=True, slots=True)
 class CatchingUpDraws:
-    """Drawn once for each seed. A separate generator leaves the other draws of a seed as they are."""
+    """Drawn once for each seed.
+
+    The random generator is separate, so that the seed's other random choices do not change.
+    """
 
     is_on: bool
     """Whether a watcher can fall behind alone: positions of a log, or messages of a queue, can be stored."""
@@ -163,7 +166,7 @@ def _draw_floods(scenario: Scenario, queues: Random) -> float | None:
 
 
 class Health:
-    """Says which watchers are unwell, and until when. It outlives every process."""
+    """Says which watchers are unwell, and until when. It continues when the simulated process restarts."""
 
     def __init__(self, scenario: Scenario, catching_up_draws: CatchingUpDraws) -> None:
         self.catching_up_draws = catching_up_draws

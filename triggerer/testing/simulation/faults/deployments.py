@@ -35,7 +35,7 @@ class DeployedWorld(Protocol):
 
 
 class Deployments:
-    """Changes watchers' arguments during their streams' traffic. It outlives every process."""
+    """Changes watchers' arguments during their streams' traffic. It continues when the simulated process restarts."""
 
     def __init__(self, world: DeployedWorld) -> None:
         self.is_under_way = False

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _LONGEST_S: Final = 20.0
-"""The longest time until a filter accepts a curable message, which half of the poison is."""
+"""The longest time until a filter accepts a curable message. Half of the poison is curable."""
 _MOST_FAILED: Final = 10
 """After this number of failed probes a lane stays at its message for good."""
 
 
 class Poison:
-    """Drawn once for each seed, by a separate generator. It outlives every process.
+    """The poison of a seed, drawn once, by a random generator of its own. It stays when the simulated process restarts.
 
     A message is poison for at most one watcher. Its siblings accept the message, so the broker does not dead-letter it.
     """
@@ -77,7 +77,8 @@ class Poison:
         if not others:
             firsts = (lane.messages[lane.starts[-1] :][:1] for lane in lanes)
             others = [first for found in firsts for first in found if first.lane != message.lane]
-        # Each probe is tried once, perhaps while the watcher failed every message.
+        # Each probe is tried only once, perhaps while the watcher failed every message. So a tried probe may prove
+        # nothing.
         return all(
             self.was_tried(watcher, message.lane, other) or not self._is_evidence(watcher, other)
             for other in others

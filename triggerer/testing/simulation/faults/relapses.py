@@ -50,7 +50,7 @@ class RelapsingWorld(Protocol):
 
 
 class Relapses:
-    """Makes watchers fall behind, and deploys them again when they have caught up. It outlives every process.
+    """Makes watchers fall behind, and deploys them again when they have caught up. It survives restarts of the process.
 
     At that moment the watcher's position is about to be deleted, and the stream's owner reads the position again.
     """

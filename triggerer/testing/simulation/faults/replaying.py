@@ -31,7 +31,7 @@ class ReplayedWorld(Protocol):
 
 
 class Replaying:
-    """Asks for replays from time to time, by a separate generator. It outlives every process."""
+    """Asks for replays from time to time, by a random generator of its own. It continues when the process restarts."""
 
     def __init__(self, world: ReplayedWorld) -> None:
         self._random = Random(f"{world.scenario.seed}/what is replayed")
@@ -61,5 +61,6 @@ class Replaying:
                 async with database.transaction() as session:
                     await session.ask_for_replay(stream.key, watcher, start, reemit=is_reemitted)
             except StoreError:
-                # The operator sees the error. An unknown outcome may be a commit.
+                # The operator sees the error and does nothing. If the outcome is unknown, the replay may be stored
+                # nevertheless.
                 continue

@@ -13,7 +13,7 @@ _MOST: Final = 10
 
 
 class Standstills:
-    """Drawn for each message of a filter, by a separate generator. It outlives every process."""
+    """Drawn for each message of a filter, by a random generator of its own. It survives restarts of the process."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._random = Random(f"{scenario.seed}/where it stands still")

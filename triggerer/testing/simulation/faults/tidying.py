@@ -82,7 +82,8 @@ class Operator:
                 async with database.transaction() as session:
                     await session.decide_parked(self._decide)
             except StoreError:
-                # The operator sees the error and looks again later. An unknown outcome may be a commit.
+                # The operator sees the error and looks again later. If the outcome is unknown, the decision may be
+                # stored nevertheless.
                 continue
 
     def _decide(self, row: ParkedRow) -> Decision:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.delivery import Delivery, Message
 
 LaneOfSession = tuple[str, int, int]
-"""Topic, session and lane. Delivery numbers grow within these."""
+"""Topic, session and lane. Delivery numbers grow within one such lane."""
 
 
 def lane_of(delivery: Delivery) -> LaneOfSession:
@@ -19,15 +19,17 @@ def lane_of(delivery: Delivery) -> LaneOfSession:
 
 
 class Broadcasts:
-    """The models of the broker record here."""
+    """The broadcasts so far. The models of the broker record them, and the checkers ask about them."""
 
     def __init__(self) -> None:
         self._outstanding: dict[LaneOfSession, dict[int, Delivery]] = {}
-        """Deliveries that were broadcast and are in no advance yet, by number."""
+        """Deliveries that were broadcast and are in no advance yet, by delivery number."""
         self._last: dict[LaneOfSession, int] = {}
         """The number of the last broadcast."""
         self._failed: dict[LaneOfSession, dict[int, float]] = {}
-        """The number of each failed delivery, with the number of the last broadcast when the broker learned of it."""
+        """By number of a failed delivery: the number of the last broadcast at the time when the broker learned of the
+        failure.
+        """
         self._failed_for_all: set[tuple[LaneOfSession, int]] = set()
         """The failed deliveries whose successors in the lane fail too."""
         self._first_behind_failed: set[tuple[LaneOfSession, int]] = set()
@@ -35,7 +37,7 @@ class Broadcasts:
         self._pulled: dict[LaneOfSession, Delivery] = {}
         """The delivery that the poll has pulled and not broadcast."""
         self._done: dict[tuple[str, int], set[int]] = {}
-        """Offsets by topic and lane that all watchers of their cohort were done with."""
+        """By topic and lane: the offsets of the messages that all watchers of their cohort were done with."""
         self._done_before: dict[tuple[int, str, int], frozenset[int]] = {}
         """By watcher, topic and lane: `_done` at the first broadcast of the lane that the watcher had to resolve."""
 
@@ -74,7 +76,11 @@ class Broadcasts:
         self._outstanding.get(lane_of(delivery), {}).pop(delivery.number, None)
 
     def mark_failed(self, delivery: Delivery, *, for_all: bool) -> None:
-        """Record a failure. With `for_all`, the outstanding and pulled messages after it in its lane fail too."""
+        """Record a failure.
+
+        With `for_all`, the message failed for all watchers. Then the outstanding and pulled messages after it in its
+        lane fail too.
+        """
         at = lane_of(delivery)
         self._failed.setdefault(at, {})[delivery.number] = math.inf
         if for_all:
@@ -90,9 +96,10 @@ class Broadcasts:
             self._pulled[at].was_behind_failed = True
 
     def fails_too(self, delivery: Delivery) -> bool:
-        """Whether an earlier message of the lane failed for all while this one was outstanding or pulled.
+        """Whether an earlier message of the lane failed for all watchers while this message was outstanding or pulled.
 
-        Also true for the first broadcast after that: the poll may have pulled it before the runtime saw the failure.
+        True also for the first broadcast after the failure: the poll may have pulled this message before the runtime
+        saw the failure.
         """
         at = lane_of(delivery)
         is_outstanding = any(
@@ -105,7 +112,7 @@ class Broadcasts:
     def may_come_again(self, delivery: Delivery) -> bool:
         """Whether the owner must expect a redelivery, because an earlier message of the lane has failed.
 
-        The owner does not know whether the broker has given up that message at the delivery limit.
+        The owner does not know whether the broker has given up the failed message at the delivery limit.
         """
         at, number = lane_of(delivery), delivery.number
         is_outstanding = any(

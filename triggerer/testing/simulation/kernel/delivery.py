@@ -127,7 +127,7 @@ class ParkedRow:
     failures: int
     parked_at: datetime
     was_set_aside: bool = False
-    """Whether the message is or was parked. If it is in state `kept`, an operator replays it."""
+    """Whether the message is or was parked. If its state is `kept` now, an operator has asked for its replay."""
 
     @property
     def message(self) -> str:
@@ -219,14 +219,14 @@ class Delivery:
     cohort: dict[int, Subscriber | None] = field(default_factory=dict)
     """The watchers that had to resolve the message when it was broadcast; None for an absent watcher."""
     triggers: tuple[frozenset[int], ...] = ()
-    """The watchers in the cohort that each trigger served."""
+    """For each trigger: the watchers of the cohort that it served at the broadcast."""
     is_under_lease: bool = True
     """False if the owner knew at the broadcast that its lease was over."""
     confirm_broadcast: Callable[[Delivery], None] = _ignore
     """Called once there is proof that the message was broadcast."""
     is_broadcast: bool = False
     was_behind_failed: bool = False
-    """Whether an earlier message of the lane failed for all while the poll had pulled this one."""
+    """Whether an earlier message of the lane failed for all watchers after the poll had pulled this message."""
     opened: set[int] = field(default_factory=set)
     caught_up: set[int] = field(default_factory=set)
     """The watchers whose catch-up has passed the message since it was broadcast."""

@@ -12,13 +12,13 @@ class FaultInjector:
     def __init__(
         self, seed: int, *, latency: float, slow_rate: float, is_instant: bool = False
     ) -> None:
-        # Another text would change the meaning of every seed.
+        # Do not change this text: all random choices of every seed would change.
         self.random = random.Random(f"chance {seed}")
         self.are_over = False
         self._latency = latency
         self._slow_rate = slow_rate
         self.is_instant = is_instant
-        """Whether I/O takes one turn of the loop or none."""
+        """Whether I/O takes no virtual time: at most one turn of the event loop."""
 
     def occur(self, rate: float) -> bool:
         """Whether a fault occurs now, given its rate."""

@@ -23,7 +23,7 @@ class Deadlock(Exception):
 
 
 class _Task(asyncio.Task[Any]):
-    """Hashed by its number, because anyio has tasks in sets and cancels them in the order of iteration."""
+    """Hashed by its number, not by its address: anyio has tasks in sets, and cancels them in the order of iteration."""
 
     def __init__(self, number: int, coro: Any, **kwargs: Any) -> None:
         self._number = number
@@ -41,7 +41,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """
 
     def __init__(self, rng: random.Random, now: float, on_step: Callable[[], None]) -> None:
-        # The constructor of the base class reads it.
+        # Set before the base class's constructor, which reads it.
         self._is_running = False
         super().__init__()
         self.now = now
@@ -140,7 +140,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         generators = list(self._generators)
         self._generators.clear()
         if generators:
-            # They belong to a process that has ended, so their errors do not matter.
+            # The generators belong to a process that has ended, so their errors do not matter.
             await asyncio.gather(*[one.aclose() for one in generators], return_exceptions=True)
 
     def _turn(self) -> None:

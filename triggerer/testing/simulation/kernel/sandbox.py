@@ -31,7 +31,8 @@ def sandbox(*processors: Any) -> Iterator[None]:
     hash_before = scope.__hash__
     configured, state = structlog.get_config(), random.getstate()
     disabled = logging.root.manager.disable
-    # Async generators and tasks in reference cycles end when the collector finds them, so `Supervisor` runs it.
+    # Async generators and tasks in reference cycles end when the garbage collector finds them. That must not depend on
+    # memory, so the collector is off, and `Supervisor` runs it at fixed steps.
     is_collecting = gc.isenabled()
     gc.collect()
     gc.freeze()

@@ -88,8 +88,8 @@ def has_outages(scenario: Scenario) -> bool:
 def has_instant_answers(scenario: Scenario) -> bool:
     """Whether broker, store and filters answer within a few turns of the loop: in a tenth of the seeds with a log.
 
-    Answers take no time, so that actions meet in one turn of the loop that hardly ever meet in other seeds. Few
-    messages are outstanding at a time, and many arrive at once.
+    Answers take no time. So actions that are far apart in other seeds fall into one turn of the loop. Few messages are
+    outstanding at a time, and many arrive at once.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/instant").random() < 0.1
@@ -107,7 +107,8 @@ def has_standstills(scenario: Scenario) -> bool:
 def has_replays(scenario: Scenario) -> bool:
     """Whether an operator replays watchers: in a quarter of the seeds with a log.
 
-    Seeds with outages have no replays: a replayed watcher reads the failed messages again, so none would fail for all.
+    Seeds with outages have no replays: a replayed watcher reads failed messages again, so no message would fail for
+    all.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/replays").random() < 0.25
@@ -193,7 +194,7 @@ def has_partitions(seed: int) -> bool:
 
 
 def sizes_of(seed: int, what: str) -> random.Random:
-    """A separate generator for sizes in bytes, so that sizes do not change the other draws of a seed."""
+    """The random generator for sizes in bytes. It is separate, so that a seed's other choices do not change."""
     return random.Random(f"sizes {seed} {what}")
 
 

@@ -51,7 +51,7 @@ class FileReader:
 
     @property
     def is_reading(self) -> bool:
-        # The supervisor asks between the tasks, where anyio may not know the library of the loop.
+        # The supervisor calls this outside any task, where `anyio.current_time` does not work.
         now = asyncio.get_running_loop().time()
         is_replaced = any(until > now for until in self._vanished.values())
         return bool(self._unread) or self._is_look_due or is_replaced

@@ -28,9 +28,9 @@ class File:
 
 
 class Files:
-    """The DAGs folder, which outlives the process.
+    """The DAGs folder, which stays when the simulated process ends.
 
-    A separate generator leaves the draws of worlds without files as they are.
+    The random generator is separate, so that the random choices of worlds without files do not change.
     """
 
     def __init__(self, seed: int, store: Store) -> None:

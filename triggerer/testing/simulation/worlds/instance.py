@@ -58,7 +58,7 @@ class TriggerMaker:
         return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
-        # The world knows the class, but the instance may not have loaded it.
+        # This raises an error unless the instance has loaded the class. The class itself comes from the world.
         self.prepared.class_load.result()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):

@@ -1,4 +1,4 @@
-"""Shared triggers: which watchers with equal triggers share one, and changes of this while messages come."""
+"""Decides which watchers with equal triggers share one trigger, and changes that while messages come."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SharingWorld(Protocol):
 
 
 class Sharing:
-    """Draws by a separate generator which watchers share a trigger. It outlives every process."""
+    """Decides by a random generator of its own which watchers share a trigger. It survives restarts of the process."""
 
     def __init__(self, world: SharingWorld) -> None:
         self._random = Random(f"{world.scenario.seed}/who shares")

@@ -46,7 +46,10 @@ under_lease: ContextVar[LeasedStream] = ContextVar("under_lease")
 
 
 class SimulatedTrigger(BaseEventTrigger):
-    """A mix-in before a trigger's class, with the model's broker and faults in the filter."""
+    """A mix-in that comes before a trigger's class.
+
+    It reads from the model of the broker, and injects faults into the filter.
+    """
 
     leased: ClassVar[LeasedStream]
     original: ClassVar[type[BaseEventTrigger]]
@@ -268,7 +271,7 @@ class RereadingRecord(ErrorProbe):
 
     @property
     def _counts(self) -> bool:
-        """Whether the filter's answer counts. The answer to a probe does not."""
+        """Whether the filter's answer counts as the message's outcome. The answer to a probe does not count."""
         return self._leased.is_alive and not isinstance(self._in_flight, Probe)
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
@@ -297,7 +300,7 @@ class RereadingRecord(ErrorProbe):
             checker.parked.on_tried(in_flight.backlog, watcher, message)
             return
         if isinstance(in_flight, LaneMessageInFlight):
-            # A replayed message comes regardless of earlier messages, so only messages of a lane are checked.
+            # A replayed message comes in no order with its lane's messages, so only messages of a backlog are checked.
             checker.catching_up.on_opened(watcher, message)
             checker.parked.on_given(in_flight.backlog, watcher, message, self._subscriber)
         checker.rest.on_given(watcher, message)

@@ -65,7 +65,7 @@ class World:
             is_instant=has_instant_answers(scenario),
         )
         self.jitter = Random(scenario.seed)
-        """The generator for the jitter of the product's back-offs."""
+        """The random generator for the jitter of the product's back-offs."""
         self._loads = Random(f"loads {scenario.seed}") if has_slow_modules(scenario.seed) else None
         """Draws how long trigger classes take to load; None if they load at once."""
         self.checker = Checker()

@@ -23,7 +23,7 @@ class Attempt(NamedTuple):
 class Timeline:
     """One clock for the database, the kernel and all executors, with an agenda of actions outside their event loops.
 
-    A separate generator leaves the other draws of a seed as they are.
+    The random generator is separate, so that the seed's other random choices do not change.
     """
 
     def __init__(self, seed: int, *, first_step: int, trace: Trace | None) -> None:

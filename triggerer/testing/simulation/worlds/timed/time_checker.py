@@ -37,7 +37,7 @@ class TimeChecker:
         self._made_ahead: set[str] = set()
         """DAGs with a run that was created too early because a host's clock was ahead."""
         self.is_clock_set_back = False
-        """Whether the database's clock ever was."""
+        """Whether the database's clock was ever set back."""
 
     def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
         """Check T3: no run is created before it is due by the database's clock."""

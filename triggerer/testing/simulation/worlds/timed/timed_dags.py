@@ -36,7 +36,8 @@ _TIMETABLES: tuple[Timetable, ...] = (
     DeltaDataIntervalTimetable(timedelta(minutes=12)),
     DeltaTriggerTimetable(timedelta(minutes=9)),
 )
-# No two timetables ask for one data interval at different times, because a changed file would run it again.
+# No two timetables ask for one data interval at different times: after a change of the file, the interval would run
+# again.
 _KEYED: tuple[Timetable, ...] = (
     CronPartitionTimetable("*/12 * * * *", timezone="UTC", run_offset=-1, key_format=MINUTE_FORMAT),
     CronPartitionTimetable("1,31 * * * *", timezone="UTC", run_offset=1, key_format=MINUTE_FORMAT),

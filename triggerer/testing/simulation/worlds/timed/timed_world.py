@@ -54,7 +54,7 @@ class TimedWorld:
     """Runs schedulers for hours with faults, then until no run is due, then for an hour without faults."""
 
     name: ClassVar[str] = "timetables"
-    """The name of the world's generator."""
+    """The name from which the seed of the world's random generator is made."""
     action_interval_s: ClassVar[float] = 240.0
     """The average time between two actions, in seconds."""
     assets = ASSETS
