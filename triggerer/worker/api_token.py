@@ -12,12 +12,15 @@ from typing import Final
 logger = logging.getLogger("triggerer.run")
 
 FILE_VARIABLE: Final = "TRIGGERER_RUN_TOKEN_FILE"
-"""The environment variable with the path of the file."""
+"""The environment variable that has the path of the token's file."""
 
 
 @contextmanager
 def offered(token: str, folder: Path) -> Iterator[None]:
-    """During the block, an environment variable has the path of a file with the token. Only this user can read it."""
+    """Store the token in a file during the block, and put the file's path into `FILE_VARIABLE`.
+
+    Only this user can read the file. An empty token makes no file and no variable.
+    """
     path = folder / f"run-token-{os.getpid()}"
     try:
         if token:

@@ -63,8 +63,8 @@ class _Files(NamedTuple):
 class Sightings:
     """Remembers when a process of this worker first saw each DAG file in its present state.
 
-    Time stamps alone are no proof that a file is complete: a writer truncates the file first, and its modification time
-    changes later.
+    A run must tell a broken file from a file that is still being written. Time stamps alone do not show this: when a
+    writer truncates a file, the size changes a moment before the modification time, so the file looks old and complete.
 
     Args:
         tell: Receives each first sighting, and passes it to the processes of later runs.
@@ -75,7 +75,7 @@ class Sightings:
         self._first: dict[Path, tuple[_Files, float]] = {}
 
     def recall(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over the sightings of former processes. All processes of a machine have one monotonic clock."""
+        """Take over the sightings of former processes. All processes share one monotonic clock."""
         for path, one in told.items():
             file, *folders = (None if stamp is None else tuple(stamp) for stamp in one["stamps"])
             self._first[Path(path)] = (_Files(file, tuple(folders)), one["since"])
@@ -93,7 +93,7 @@ class Sightings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """The settings and callables that a run's process has before it has an order."""
+    """The settings and callables that a run's process has before it learns which run to execute."""
 
     dags_folder: Path
     home: Path
@@ -101,7 +101,7 @@ class WorkerContext:
     file_patience_s: float
     """How long a run waits for a missing file, because a deployment may be replacing the file."""
     holds_broken: bool
-    """True: a run whose file does not load is queued again. False: it fails."""
+    """True: a run whose DAG file does not load is queued again. False: the run fails."""
     sightings: Sightings
     query: Callable[..., Any]
     """`QueryEvents` with the run's primary key as first argument. The callables below take the key too."""
@@ -133,10 +133,12 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
 
 
 class _Until(NamedTuple):
-    """The deadlines for a run's file, on the monotonic clock."""
+    """How long a run waits for its DAG file: moments on the monotonic clock."""
 
     missing: float
+    """When a file that is still missing counts as deleted."""
     changing: float
+    """When a file that still changes is judged as it is."""
 
 
 class _Attempt:
@@ -212,7 +214,11 @@ class _Attempt:
                 logger.warning("%s", unknown)
 
     def _load_when_stable(self) -> LoadedFile:
-        """Load the file. If it fails or lacks the DAG, load it again after each change, until it is stable."""
+        """Load the DAG file. If it fails or lacks the DAG, load it again at each change: it may be incomplete.
+
+        Raises:
+            Exception: The file is stable and does not load. The error is that of the last try.
+        """
         root = self._worker.dags_folder
         path = root / self._order.path
         began, patience_s = time.monotonic(), self._worker.file_patience_s
@@ -236,12 +242,12 @@ class _Attempt:
             logger.warning("%s is being replaced; it is loaded again", self._order.path)
 
     def _changes(self, files: _Files, path: Path, until: _Until, stable_s: float) -> bool:
-        """Wait until the files change (True) or have been stable for `stable_s` (False)."""
+        """Wait. Return True once the files change, and False once they were stable for `stable_s` or the time is up."""
         while time.monotonic() < until.changing:
             if _Files.now(path, self._worker.dags_folder) != files:
                 return True
             if files.file is None:
-                # The file has just vanished, or the wait for it is over.
+                # The file has vanished. Load again, and so wait for it, until the patience for a missing file is over.
                 return time.monotonic() < until.missing
             watched_s = self._worker.sightings.unchanged_s(path, files)
             if watched_s >= STABLE_AFTER_S and files.are_stable(stable_s):
@@ -312,7 +318,7 @@ class _Attempt:
         self._worker.on_start(self._order.run_pk, start)
 
     def _submit_for(self, dag: DAG, spark: RunSession) -> Callable[..., None]:
-        """Return the function that submits a task's application. Nothing is imported before it is called."""
+        """Return the function that submits a task's Spark application. The first call imports its module."""
 
         @functools.cache
         def submitter() -> ApplicationSubmitter:

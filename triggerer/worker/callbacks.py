@@ -34,7 +34,7 @@ def call_back(order: CallbackOrder, worker: WorkerContext) -> None:
             except BaseException as error:
                 logger.error("the callbacks could not be called", exc_info=error)
     except OSError as error:
-        # The log cannot be written, perhaps because the disk is full. Callbacks without a log would run unseen.
+        # The log cannot be written, perhaps because the disk is full. Call nothing: nobody would see what callbacks do.
         logging.getLogger(__name__).error("no callback of %s was called: %s", run.run_id, error)
 
 

@@ -1,4 +1,4 @@
-"""The values that a run fills in for the arguments of its tasks."""
+"""The arguments that a run passes to its tasks and callbacks, such as `spark`, `dag_run` and `inlet_events`."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class RunContext:
         self.dag_run = DagRun(**{**details, "params": {**dag.params, **order.params}})
 
     def arguments(self, task: Task, outlet_events: OutletEvents) -> dict[str, Any]:
-        """Return the context arguments of a task, for one try.
+        """Return the arguments that the service fills in for one try of a task, by name, such as `spark` or `params`.
 
         Raises:
             SubmitFailed: The task names `spark`, and no session could be opened.
-            RunFailed: An argument names an asset that does not exist.
+            RunFailed: An argument has the name of an asset that does not exist.
         """
         made = {name: self._make(name, task, outlet_events) for name in task.context_names}
         named = {name: find_asset(self._query, name) for name in task.arguments.inlets}
@@ -107,7 +107,7 @@ class RunContext:
         """Return the rendered value of a `templated` argument.
 
         Args:
-            arguments: The context arguments of this try.
+            arguments: The result of `arguments` for this try.
         Raises:
             TemplateError: The value cannot be rendered.
         """
@@ -123,14 +123,15 @@ class RunContext:
             case "spark":
                 return self._spark()
             case "output":
-                # Each try gets a new `Output`, because the calls of a try are numbered from the beginning.
+                # Each try gets a new `Output`, which counts the try's calls from one: the number is part of an output's
+                # identity, so the second call for a table must have the number 2 in every try.
                 return Output(self._order.output_token(task.task_id), self._may_commit)
             case "triggering_asset_events":
                 return self._triggering
             case "outlet_events":
                 return outlet_events
             case "inlet_events":
-                # Each try gets a new object, which sees everything that was recorded before.
+                # Each try gets a new object, which also sees the events that were recorded during former tries.
                 return InletEvents(self._query, task.inlets)
             case "dag_run":
                 return self.dag_run
@@ -139,7 +140,7 @@ class RunContext:
             case "log":
                 return logging.getLogger(f"task.{task.task_id}")
             case _:
-                # run_id, logical_date, data_interval_start, data_interval_end and params
+                # The name is run_id, logical_date, data_interval_start, data_interval_end or params.
                 return getattr(self.dag_run, name)
 
     def _may_commit(self) -> bool:

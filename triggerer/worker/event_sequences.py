@@ -13,7 +13,7 @@ from triggerer.domain.assets import Asset
 from triggerer.worker.protocol import PAGE_SIZE, SPOOL_FROM
 
 _CACHED_PAGES: Final = 8
-"""Two loops at once need no more pages. A sequence of millions of events must not stay in memory."""
+"""The most pages in memory: enough for two loops at once, however many millions of events the sequence has."""
 
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 """The characters that make a path a pattern in Hadoop's file systems, and therefore in Spark."""
@@ -69,14 +69,16 @@ class _PagedReader:
     """Reads a sequence page by page from one of its ends, and caches recent pages.
 
     Args:
-        fetch: Takes the fields of a `triggerer.store.events.run_events.Page`, except `last_id`.
+        fetch: Returns the rows of one page. Takes the fields of `triggerer.store.events.run_events.Page`, except
+            `last_id`.
+        newest_first: True: the reading begins at the newest event, which has the index 0.
     """
 
     def __init__(self, fetch: Callable[..., list[EventRow]], *, newest_first: bool) -> None:
         self._fetch = fetch
         self._newest_first = newest_first
         self._pages: dict[int, list[EventRow]] = {}
-        """By the index of the first row, counted from this end. The least recently used page is first."""
+        """Pages by the index of their first row. The least recently used page is first, and is dropped first."""
         self._ahead = 1
 
     def at(self, index: int) -> EventRow | None:
@@ -133,16 +135,16 @@ class AssetEvents(Sequence[AssetEvent]):
     """The events of one asset, oldest first. Nothing is fetched before it is used.
 
     The first use fixes the sequence: events that are recorded later are not part of it. (On PostgreSQL, an event that
-    another transaction is recording at that moment may become part of it.) An index or a slice reads the rows that it
-    returns, and all rows before them, from the nearer end if the length is known. The length is counted when it is
-    first needed. A loop has one page in memory, however long the sequence is.
+    another transaction is recording at that moment may become part of it.) For an index or a slice, the database skips
+    all rows before it, so the middle of a long sequence is slow. The skipping begins at the nearer end if the length is
+    known. The length is counted when it is first needed. A loop fetches page after page, and keeps only a few pages.
 
     Args:
         fetch: See `_PagedReader`.
         last_id: The id of the newest event; 0: no events.
         total: The length, or a function that counts it.
-        spool: Asks the executor for files with all events; it returns their paths and the number of events, or None.
-            It takes `as_text`, see `triggerer.executor.spooling`.
+        spool: Asks the executor to write all events into Parquet files, with `extra` as JSON text if `as_text` is true.
+            Returns `files` (their paths) and `rows` (the number of events), or None if no files can be written.
     """
 
     def __init__(

@@ -89,7 +89,7 @@ class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
     """All events so far of the assets and aliases that a task declares as inlets.
 
     Args:
-        inlets: References are looked up when the first inlet is used.
+        inlets: The task's inlets. An `AssetRef` is looked up by its name when the first inlet is used.
     """
 
     def __init__(self, query: QueryEvents, inlets: Sequence[Asset | AssetAlias | AssetRef]) -> None:

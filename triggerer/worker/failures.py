@@ -65,9 +65,10 @@ def death_reason(code: int, *, has_begun: bool, malformed: str | None = None) ->
     """Return the error of a run whose worker has died.
 
     Args:
-        code: The exit code, as from `WorkerProcess.reap`.
+        code: The exit code. Negative: the number of the signal that killed the worker.
         has_begun: True if the worker had accepted the run.
-        malformed: The reason why data in the worker's channel cannot be understood, if the worker was ended for it.
+        malformed: Why the executor could not understand the data in the worker's channel, and so ended the worker.
+            None: the worker was not ended for that.
     """
     if malformed is not None:
         return (

@@ -12,7 +12,8 @@ def kept_tasks(dag: DAG, kept: Mapping[str, TaskState]) -> dict[str, TaskState]:
     """Return the final states of the tasks that are not executed again.
 
     The return value of a task exists only in the memory of its run's process. So a successful task is executed again if
-    an executed task needs its return value. Its events get the same keys again, so no event is recorded twice.
+    an executed task needs its return value. The repeated task's events have their former keys, so no event is
+    recorded twice.
 
     Args:
         kept: The final states that may stay. Tasks that the file no longer has are ignored, and new tasks are executed.

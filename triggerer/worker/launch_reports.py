@@ -62,9 +62,10 @@ class SessionLaunches:
         return self._order.connect is not None
 
     def begin(self) -> str | None:
-        """Return the tag for the next session. None: the session ends with this process.
+        """Report the next session, and return its tag. None: the session is on no server, and ends with this process.
 
-        The claim has stored the intent for the first session. A further session is opened if a session has died.
+        The store has known the first session's tag since the executor claimed the run. The attempt opens a further
+        session if a session has died.
         """
         if not self.are_remote:
             return None
@@ -75,7 +76,7 @@ class SessionLaunches:
         return self._tag
 
     def released(self) -> None:
-        """Report that the server has released the last session, so that the session no longer works."""
+        """Report that the server has released the present session, so that no operation of the session works."""
         if self._tag is not None:
             self._tell(AttemptState.SUCCESS)
             self._tag = None

@@ -49,8 +49,8 @@ def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
     # A task may have written half a line, or have been killed in the middle of one.
     if tail(path, 1) not in ("", "\n"):
         line = "\n" + line
-    # The line may fail, perhaps because the disk is full, as the run's output does then. The store has the run's end
-    # and its error.
+    # The write may fail, for instance because the disk is full. That is no loss: the store has the run's end and its
+    # error.
     with suppress(OSError), open(open_log(Path(path)), "ab") as log:
         log.write(line.encode("utf-8", "backslashreplace"))
 
@@ -101,7 +101,7 @@ class _Formatter(logging.Formatter):
         task_id = own_task.get()
         return text if task_id is None else f"[{task_id}] {text}"
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802  (logging's name)
+    def formatException(self, ei: Any) -> str:  # noqa: N802  (a name of the module logging)
         try:
             return super().formatException(ei)
         except Exception as other:  # noqa: BLE001  (an exception may have anything for its text, its line or its notes)
@@ -135,7 +135,7 @@ class Output:
             OSError: The file cannot be opened. Nothing was changed.
         """
         log = open_log(path)
-        # Copies to restore afterwards. Children do not inherit them.
+        # Duplicates of the present descriptors, which are restored afterwards. Children do not inherit the duplicates.
         original = (os.dup(1), os.dup(2))
         try:
             self._tell(log)

@@ -24,7 +24,7 @@ class OutletEvent:
     def __init__(self, outlet: Asset | AssetAlias, *, partition_key: str | None = None) -> None:
         self.outlet = outlet
         self.extra: dict[str, Any] = {}
-        """The event's `extra`, for assets."""
+        """The event's `extra`, if the outlet is an asset. For an alias, `add` takes the `extra` of each event."""
         self.partition_key = partition_key
         """The event's partition key, at first the run's key. None: no key. All events of an alias have one key."""
         self._added: dict[Hashable, tuple[Asset, dict[str, Any]]] = {}
@@ -77,10 +77,10 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
             self[metadata.asset].extra.update(metadata.extra or {})
 
     def emitted(self) -> tuple[EmittedEvent, ...]:
-        """Return the events of a successful task: one for each asset outlet, and all events of aliases.
+        """Return the events of a successful task: one for each asset outlet, and those added to aliases.
 
-        Several outlets and aliases may name the same asset. Their events are merged if `extra` and partition key are
-        equal, as in Airflow. A merged event has all aliases.
+        Several outlets and aliases may name the same asset. Their events become one event if `extra` and partition key
+        are equal, as in Airflow. That event belongs to all of these aliases.
 
         Raises:
             RowRefused: An extra or a partition key cannot be stored.

@@ -1,18 +1,30 @@
 """The messages between the executor and its workers, over `triggerer.processes.ipc`.
 
-A worker receives `warm` (open Spark's driver now), `stop` and `kill` (end the process with this number).
+A worker, which forks the processes of runs, receives:
 
-A worker sends `ready`, `prepared` (a process accepts an order; the descriptor of its channel comes along), `ended` (a
-process and its descendants are gone), `spark` (whether the driver is open now) and `warmed` (after `warm`).
+- `warm`: open Spark's driver now.
+- `stop` and `kill`: send SIGTERM or SIGKILL to the process with this number.
 
-A run's process receives `release` (give Spark's executors back), then `run` (a `RunOrder`) or `callback` (a
-`CallbackOrder`), and `reply` (the answer to the `query` with this number).
+A worker sends:
 
-A run's process sends `started` (a `TaskStart`, unless the task ends at once), `waiting` (a `Wait`), `launch` (a
-`Launch` has changed), `progress` (a `RunProgress`), `results` (a `RunReport`), `called` (after `callback`) and `query`
-(it asks for a page of events, or for a `Launch` to be stored before it begins).
+- `ready`: the worker has begun.
+- `prepared`: a process for the next run exists. The descriptor of that process's own channel comes along.
+- `ended`: a process and its descendants are gone.
+- `spark`: whether the driver is open now.
+- `warmed`: the result of `warm`.
 
-Every message is an object with `type`. Instants are ISO 8601 text.
+A run's process receives `release` (give Spark's executors back to the cluster), then `run` (a `RunOrder`) or `callback`
+(a `CallbackOrder`), and `reply` (the answer to the `query` with this number).
+
+A run's process sends:
+
+- `started`: a try of a task has begun, or has failed and the next try waits for its time (`TaskStart`).
+- `waiting`, `progress` and `launch`: a `Wait`, a `RunProgress` or a `Launch` has changed.
+- `query`: a question about events, or the request to store a `Launch` before the launch begins.
+- `results`: tasks or the run have ended (`RunReport`).
+- `called`: the callbacks of the `CallbackOrder` were called.
+
+Every message is a JSON object with `type`. Instants are ISO 8601 text.
 """
 
 from __future__ import annotations
@@ -24,7 +36,7 @@ from typing import Any, Final
 from triggerer.domain.attempts import RunEnd, TaskResult
 
 PAGE_SIZE: Final = 2000
-"""The most events in a reply. Typical ones have a megabyte together, and take 20 ms of the event loop. A reply has
+"""The most events in a reply. That many typical events are a megabyte, and occupy the event loop for 20 ms. A reply has
 fewer events if they are large, see `triggerer.store.events.run_events`."""
 
 
@@ -50,7 +62,7 @@ class RunReport:
     tasks: tuple[TaskResult, ...]
     end: RunEnd | None
     is_unloaded: bool = False
-    """True: the file does not load and its runs are held, so the run is queued again. `end` has the reason."""
+    """True: the DAG file does not load, and `holds_broken` is set, so the run is queued again. `end` has the reason."""
     is_blocked: bool = False
     """True: nobody can tell whether a former attempt still works, so the run is queued again. `end` has the reason."""
 

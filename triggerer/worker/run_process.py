@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunProcess:
-    """This process, from its fork to its end. `live` runs in its main thread."""
+    """The process of one run, from its fork to its end. `live` runs in the main thread."""
 
     def __init__(self, channel: ChildChannel, control: Control, setup: dict[str, Any]) -> None:
         self._channel = channel
@@ -107,11 +107,11 @@ class RunProcess:
         return reply["value"]
 
     def _await_order(self) -> dict[str, Any]:
-        """Prepare for an order, and return it."""
+        """Do what the fork server and the executor ask for in advance, until an order comes. Return the order."""
         while True:
-            # Listen to the fork server alone until the former run is gone, and only then for an order.
+            # Until the former run is gone, listen to the fork server alone. Afterwards, listen for an order, too.
             sources: list[ForkServerLink | ChildChannel]
-            sources = [self._link, self._channel] if self._link.has_gone else [self._link]
+            sources = [self._link, self._channel] if self._link.may_begin else [self._link]
             ready = [] if self._channel.has_more else select.select(sources, (), ())[0]
             if self._link in ready:
                 heard = self._link.receive()
@@ -127,7 +127,7 @@ class RunProcess:
             try:
                 order: dict[str, Any] = self._channel.receive()
             except EOFError:
-                # The executor wants another process.
+                # The executor has closed the channel, because it needs no such process.
                 os._exit(0)
             if order["type"] != "release":
                 return order
@@ -186,7 +186,8 @@ class RunProcess:
 
     def _report(self, run_pk: int, report: RunReport) -> None:
         if self._is_stopping and report.end is not None:
-            # The task's code has replaced the exception by another one.
+            # The task's code has replaced `WorkerStopped` by another exception. Raise it again, so that no end is
+            # reported.
             raise WorkerStopped
         self._reporter.report(run_pk, report)
 

@@ -47,14 +47,14 @@ class SparkHolder:
         self._interrupter: threading.Thread | None = None
 
     def begin_run(self, launches: SessionLaunches) -> None:
-        """Report the sessions of this run, if they are on a Spark Connect server."""
+        """Report sessions that the run opens on a Spark Connect server through `launches`."""
         self._launches = launches
 
     def end_run(self) -> None:
         """Release the session on a Spark Connect server, because its operations would otherwise continue.
 
-        After an interruption the executor or the next attempt releases it, see `triggerer.worker.launchers`: Spark
-        takes some seconds to kill the Python workers of interrupted tasks, and this run should not wait for that.
+        After an interruption, the executor or the next attempt releases the session, see `triggerer.worker.launchers`.
+        Spark takes some seconds to kill the Python workers of interrupted tasks, and this run should not wait for that.
         """
         if self._session is not None and self._is_connect and not self._was_interrupted:
             self._drop()
@@ -174,7 +174,7 @@ class SparkHolder:
         self._interrupts.put(_nothing)
 
     def kill_driver(self, reason: str) -> None:
-        """Kill the driver with its Python workers, because its work does not end. The next try gets another."""
+        """Kill the driver with its Python workers, because its work does not end. The next try gets another driver."""
         if self._driver is not None:
             self._link.unusable(reason, self._driver.pid)
             kill_jvm(self._driver.pid)
@@ -187,7 +187,11 @@ class SparkHolder:
         return self._link.how_driver_ended(self._driver.pid, patience_s=0.0) is not None
 
     def how_driver_ended(self, error: BaseException) -> str | None:
-        """Return a sentence that says how the driver ended, if the error comes from that. None: it does not."""
+        """Return a sentence that says how the driver ended. None: the driver has not ended.
+
+        Args:
+            error: If it says that a connection was lost, this call gives the JVM a moment to end.
+        """
         if self._driver is None:
             return None
         patience_s = _DYING_S if _has_lost_connection(error) else 0.0

@@ -46,16 +46,17 @@ class Finished:
 
 
 class TaskRunner:
-    """Executes tasks of one attempt of a run, on the worker's main thread.
+    """Executes tasks of one attempt of a run: in the main thread, or each in its own thread if tasks run side by side.
 
     Args:
         on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
             failed and the next one waits for its time.
-        cancel_work: Called with the id of a task whose time is up and that is one of several, from another thread. It
-            ends the task's work on Spark.
-        on_abandoned: Called when a try has timed out, because it may have left work behind, for instance on Spark.
-        await_end: Returns once nothing of a failed try works on Spark. Raises `RunFailed` if nobody can tell.
-        find_cause: Returns a sentence about the end of Spark's driver, if that explains the error of a try.
+        cancel_work: Ends the work on Spark of one task, by its id. Called from another thread, when the time of a task
+            that runs beside others is up.
+        on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may go on.
+        await_end: Returns once nothing of a failed try works on Spark. Raises `RunFailed` if the work does not end.
+        find_cause: Returns a sentence about the end of Spark's driver; None: the driver has not ended. Called with the
+            error of a try.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class TaskRunner:
 def skipped(
     task: Task, reason: str | None, try_number: int = 0, started_at: datetime | None = None
 ) -> TaskResult:
-    """Return the result of a skipped task. Try 0: the task was skipped because an upstream task was."""
+    """Return the result of a skipped task. `try_number` 0: it was skipped because an upstream task was skipped."""
     error = None if reason is None else storable(reason)
     now = datetime.now(UTC)
     return TaskResult(task.task_id, TaskState.SKIPPED, try_number, started_at, now, error)
@@ -218,7 +219,7 @@ def time_limit(limit: timedelta | None) -> Iterator[None]:
         raise
     except BaseException as error:
         if has_expired:
-            # The task's code has replaced the exception by another one.
+            # The task's code has caught the timeout, and raised another exception.
             raise TaskTimeout(late) from error
         raise
     finally:

@@ -12,37 +12,37 @@ from triggerer.worker.fork_server.control import Control
 
 
 class Role(Enum):
-    """The task of a child."""
+    """What a child process is for."""
 
     NEXT = auto()
-    """The child waits for an order."""
+    """The child waits for the order to execute the next run, or callbacks."""
     RUN = auto()
-    """The child executes an order."""
+    """The child executes a run, or callbacks."""
     OPENER = auto()
-    """The child opens a driver."""
+    """The child opens a Spark driver, and ends."""
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A child that is not reaped yet."""
+    """A child process of the fork server."""
 
     number: int
     pid: int
     control: Control
     role: Role
-    has_gone: bool = False
-    """True once the child knows that nothing of the former run is left, see the message `go`."""
+    may_begin: bool = False
+    """True once the server has sent `go` to the child: nothing of the former run is left."""
     driver_pid: int | None = None
     """The process id of the JVM to which the child must attach."""
     is_attached: bool = False
     is_leaving: bool = False
     """True once the server has asked the child to end. A child that already has an order ignores this."""
     log: int | None = None
-    """The run's log."""
+    """The descriptor of the run's log; None: the child has no order yet."""
     folders: list[str] = field(default_factory=list)
     """The folders to remove after the child has ended."""
     is_reaped: bool = False
-    """True: another process may have the same process id now."""
+    """True: the kernel may have given the process id to another process."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, and not to its group."""

@@ -1,15 +1,24 @@
 """The connection between the fork server and each of its children.
 
-A run's process sends `taken` (it has an order; the descriptor of the run's log comes along), `attached` or `unusable`
-(the answer to `driver`), `open` (it asks for a driver), `how_ended` (it asks why its driver does not answer), `sighted`
-(a DAG file does not load), `imported` (modules that later runs may need), `owns` (a folder to remove after the process
-has ended) and `finished` (it ends now).
+A run's process sends:
 
-The process that opens a driver sends `started` (the JVM's process id), `output` (it asks for the JVM's output),
-`opened` and `failed`.
+- `taken`: the process has an order. The descriptor of the run's log comes along.
+- `attached` or `unusable`: the answer to `driver`.
+- `open` and `how_ended`: questions. The process asks for a driver, or why its driver does not answer.
+- `sighted`: a DAG file does not load in its present state.
+- `owns`: a folder that must be removed after the process has ended.
+- `imported`: modules that later runs may need.
+- `finished`: the process ends now.
 
-The fork server sends `go` (nothing of the former run is left), `driver` (attach to this driver), `leave` (end, unless
-you have an order) and `reply` (the answer to a question).
+The process that opens a driver sends `started` (the JVM's process id), `output` (a question about the JVM's output),
+and in the end `opened` or `failed`.
+
+The fork server sends:
+
+- `go`: nothing of the former run is left, so the process may accept an order.
+- `driver`: attach to this Spark driver.
+- `leave`: end, unless you have an order.
+- `reply`: the answer to a question.
 """
 
 from __future__ import annotations
@@ -39,7 +48,7 @@ class Message(NamedTuple):
 
 
 class Control:
-    """One end of the connection. A message is written whole or not at all, because the socket keeps boundaries."""
+    """One end of the connection: a socket that keeps the boundaries of messages, so no message is written in part."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock

@@ -28,7 +28,7 @@ _LOOK_EVERY_S: Final = 0.05
 
 
 class Server(Protocol):
-    """What the keeper needs from the fork server."""
+    """The part of the fork server that the keeper of drivers uses."""
 
     @property
     def next(self) -> Child | None: ...
@@ -65,12 +65,12 @@ class DriverKeeper:
 
     @property
     def pids(self) -> set[int]:
-        """The ids of the processes that belong to no run: the JVMs and the training."""
+        """The ids of the processes that belong to no run: the JVMs, and the process that makes the class archive."""
         drivers = [*self._former, *filter(None, [self._driver])]
         found = {driver.pid for driver in drivers if driver.pid is not None}
         return found | ({self._training.pid} if self._training is not None else set())
 
-    # For the executor.
+    # Called for the executor.
 
     def warm(self) -> None:
         """Open a driver before a run needs it. Send `warmed` once the next run's process has attached to the driver."""
@@ -81,7 +81,7 @@ class DriverKeeper:
             self._server.tell("warmed", error=storable(str(error)))
             return
         if is_connect:
-            # The server is warm. Each run has a session of its own there.
+            # A Spark Connect server runs already, and each run opens a session of its own there.
             self._server.tell("spark", open=True)
             self._server.tell("warmed", error=None)
             return
@@ -106,7 +106,7 @@ class DriverKeeper:
             self._warms = False
             self._server.tell("warmed", error=error)
 
-    # For the processes of runs.
+    # Called for the processes of runs.
 
     def push(self, child: Child) -> None:
         """Tell the next run's process to attach, if there is a driver."""
@@ -116,7 +116,7 @@ class DriverKeeper:
 
     def _push_to_next(self) -> None:
         child = self._server.next
-        if child is not None and child.has_gone:
+        if child is not None and child.may_begin:
             self.push(child)
 
     def hear(self, child: Child, heard: Message) -> None:
@@ -162,7 +162,7 @@ class DriverKeeper:
         if self._server.is_child(question.child):
             question.child.control.send("reply", number=question.number, **fields)
 
-    # Opening.
+    # Opening a driver.
 
     def _open(self) -> None:
         if self._opener is not None:
@@ -204,7 +204,7 @@ class DriverKeeper:
             self._drop_driver()
             self._fail(self._error or f"the process that opens Spark ended with code {code}")
         elif self._asked:
-            # Processes asked while the driver was being opened, and that driver is gone already.
+            # Runs' processes asked for a driver, but the driver that was being opened is already dropped. Open another.
             self._open()
 
     def _fail(self, error: str) -> None:
@@ -213,10 +213,10 @@ class DriverKeeper:
             self._answer(question, driver=None, error=error)
         self._tell_warmed(storable(error))
 
-    # Ends.
+    # Ending a driver.
 
     def on_end(self, pid: int, code: int) -> None:
-        """Handle the end of the training, or of a process that the kernel gave to the fork server, such as a JVM."""
+        """Handle the end of a child that no run owns: a JVM, or the process that makes the class archive."""
         if self._training is not None and self._training.pid == pid:
             self._end_training()
         for driver in [*self._former, *filter(None, [self._driver])]:
@@ -260,7 +260,7 @@ class DriverKeeper:
             self._ended = driver
 
     _ended: Driver | None = None
-    """The driver that ended last."""
+    """The last driver whose JVM has ended."""
 
     def _find(self, pid: int) -> Driver | None:
         known = [self._driver, *self._former, self._ended]
@@ -276,7 +276,7 @@ class DriverKeeper:
             return
         self._answer(question, how=how)
 
-    # Output.
+    # Reading a driver's output.
 
     def _read_output(self, driver: Driver) -> None:
         while lines := driver.read():
@@ -300,7 +300,7 @@ class DriverKeeper:
         lines = driver.lines
         self._answer(question, lines=lines.last_lines, is_out_of_memory=lines.is_out_of_memory)
 
-    # The archive of Spark's classes.
+    # The archive of Spark's classes. A process makes it in a session of its own: a training run, see `jvm/training.py`.
 
     def _train(self, driver: Driver) -> None:
         from triggerer.worker.spark.jvm.training import start_training
@@ -315,7 +315,7 @@ class DriverKeeper:
             training.stdin.close()
 
     def close_in_child(self) -> None:
-        """In a forked child: close the descriptors that only the fork server may have."""
+        """In a forked child: close the descriptors that only the fork server may have, see `Driver.close_in_child`."""
         for driver in [*self._former, *filter(None, [self._driver])]:
             driver.close_in_child()
         if self._training is not None and self._training.stdin is not None:

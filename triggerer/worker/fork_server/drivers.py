@@ -16,11 +16,11 @@ class Driver:
     """A driver from the start of the process that opens it, until its JVM has ended.
 
     Attributes:
-        lifeline: The reading end of the JVM's standard input, for the opening process.
-        write_end: The writing end of the JVM's output, for the opening process.
-        output: The reading end of the output, which does not block.
-        pid: The JVM; None before it starts.
-        shared: How processes attach to it (`SharedDriver`), as JSON; None until it is open.
+        lifeline: The reading end of the pipe that the opening process gives to the JVM as its standard input.
+        write_end: The writing end of the pipe that the opening process gives to the JVM for its output.
+        output: The reading end of that pipe, which does not block.
+        pid: The JVM's process id; None: the JVM has not started.
+        shared: What a process needs to attach to the driver (`SharedDriver` as JSON); None until the driver is open.
         code: The JVM's exit code; None: it has not ended.
     """
 
@@ -61,13 +61,16 @@ class Driver:
         os.close(self.output)
 
     def close_in_child(self) -> None:
-        """In a forked child: close the ends that only the fork server may have."""
+        """In a forked child: close the pipes' ends that only the fork server may have.
+
+        The JVM ends when its standard input is closed, and an open copy of the writing end would prevent that.
+        """
         if not self.is_dropped:
             os.close(self._alive)
         os.close(self.output)
 
     def how_ended(self) -> str | None:
-        """Return how the JVM ended, as a sentence without its period; None: it is usable."""
+        """Return how the JVM ended, as a sentence without its period; None: the JVM is usable."""
         return how_jvm_ended(
             self.code, self.lines.last_lines, is_out_of_memory=self.lines.is_out_of_memory
         )

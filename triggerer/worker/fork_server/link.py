@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ForkServerLink:
-    """Asks the fork server, and stores the messages that arrive meanwhile. One thread at a time waits for an answer.
+    """Asks the fork server questions, and stores what it says unasked. One question at a time is under way.
 
     Attributes:
-        has_gone: True once nothing of a former run is left.
+        may_begin: True once nothing of a former run is left, so that this process may accept an order.
         sightings: See `triggerer.worker.attempt.Sightings`.
         left_folders: The folders of former processes, which this process must remove.
         driver: The driver to attach to. None until the fork server has sent it.
@@ -28,7 +28,7 @@ class ForkServerLink:
         self._control = control
         self._numbers = itertools.count()
         self._asking = threading.Lock()
-        self.has_gone = False
+        self.may_begin = False
         self.sightings: dict[str, dict[str, Any]] = {}
         self.left_folders: list[str] = []
         self.driver: SharedDriver | None = None
@@ -46,7 +46,7 @@ class ForkServerLink:
             kill_own_group()
             raise EOFError("the fork server is gone")
         if heard.kind == "go":
-            self.has_gone = True
+            self.may_begin = True
             self.sightings = heard.fields["sightings"]
             self.left_folders = heard.fields["folders"]
         elif heard.kind == "driver":

@@ -1,4 +1,4 @@
-"""The process that opens a driver: it starts the JVM, opens Spark's context, tells the fork server, and ends."""
+"""The process that opens a driver: it starts the JVM, opens Spark's context, reports to the fork server, and ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class _ReadElsewhere:
-    """The output of a JVM. Not this process, but the fork server reads it."""
+    """The output of a JVM. The fork server reads the output, so this process asks the fork server for its lines."""
 
     def __init__(self, control: Control, write_end: int) -> None:
         self._control = control
@@ -33,7 +33,7 @@ class _ReadElsewhere:
         return bool(self._ask(0.0)["is_out_of_memory"])
 
     def close_ours(self) -> None:
-        """Do nothing: another JVM may write to the pipe, and this process ends soon."""
+        """Do nothing: if the JVM does not start, another try needs the pipe, and this process ends soon."""
 
     def wait_for_end(self, timeout_s: float) -> None:
         self._ask(timeout_s)
@@ -48,10 +48,10 @@ class _ReadElsewhere:
 
 
 def open_driver(control: Control, driver: Driver, setup: dict[str, Any], *, warms: bool) -> None:
-    """Open the driver, and tell the fork server. Afterwards this process must end by `os._exit`.
+    """Open the driver, and tell the fork server how to attach to it. Then this process must end by `os._exit`.
 
     Args:
-        warms: True: execute once the calls that most runs begin with, so that the JVM has loaded their classes.
+        warms: True: make the calls that most runs begin with, so that the JVM has loaded the classes for them.
     """
     driver.close_in_child()
     try:

@@ -1,13 +1,14 @@
 """The worker's main process: it forks a process for each run, and never runs users' code.
 
 The server has one thread and one loop, because a fork copies only the thread that calls it. (Libraries such as NumPy
-have idle threads, and end them before a fork.) Each run's process has a channel of its own to the executor, which ends
-with the process. So nothing that a run leaves behind can speak in the name of the next run.
+have idle threads, and end them before a fork.) Each run's process has a channel of its own to the executor, and the
+channel ends with the process. So nothing that a run leaves behind can speak in the name of the next run.
 
-1. The server forks `NEXT`, and sends its channel to the executor. `NEXT` waits for `go`: the former run's process and
-   its descendants are gone. Then `NEXT` attaches to the driver, if there is one, and waits for an order.
-2. `NEXT` has an order, and sends `taken`. It is `RUN` from now on. The server forks another `NEXT`.
-3. `RUN` ends. The server kills its process group, and its other descendants, which the server has adopted.
+1. The server forks a process with the role `NEXT`, and sends the process's channel to the executor. `NEXT` waits for
+   the message `go`, which means that the former run's process and its descendants are gone. Then `NEXT` attaches to the
+   Spark driver, if there is one, and waits for an order.
+2. `NEXT` receives an order, sends `taken`, and has the role `RUN` from now on. The server forks another `NEXT`.
+3. `RUN` ends. The server kills the process group of `RUN`, and its other descendants, which the server has adopted.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class ForkServer:
         self._preloaded = Preloaded(setup["spark"])
         self._dags_folder = DagsFolder(setup["dags_folder"])
         self._drivers = DriverKeeper(self, setup)
-        # Nobody writes to this pipe. Children notice by its end that this process is gone.
+        # Nobody writes to this pipe. It ends when this process is gone, and then the kernel kills the processes of
+        # runs.
         self._lifeline, self._alive = os.pipe()
         self._wakeup, self._wake = os.pipe()
 
@@ -91,7 +93,7 @@ class ForkServer:
                 self._on_end(*self._dead.pop(0))
             self._timers.run_due()
 
-    # What the keeper of drivers needs.
+    # Called by the keeper of drivers.
 
     def tell(self, kind: str, **fields: Any) -> None:
         """Send a frame to the executor."""
@@ -139,7 +141,7 @@ class ForkServer:
     def is_child(self, child: Child) -> bool:
         return self._children.get(child.pid) is child
 
-    # The loop.
+    # The event loop.
 
     def _watch(self, source: Any, on_ready: Callable[[], None]) -> None:
         self._selector.register(source, selectors.EVENT_READ, on_ready)
@@ -149,7 +151,8 @@ class ForkServer:
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake_up)
-        # A stop of the service may send SIGTERM to all its processes. A run's process unwinds on its own.
+        # A stop of the service may send SIGTERM to all its processes. During a run this process ignores the signal, so
+        # that the run's process has time to unwind.
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self._watch(self._wakeup, self._drain)
 
@@ -184,12 +187,13 @@ class ForkServer:
     def _numbered(self, number: int | None) -> Child | None:
         return next((one for one in self._children.values() if one.number == number), None)
 
-    # Forking.
+    # Forking processes.
 
     def _fork(self, role: Role, live: Callable[[Control], None]) -> Child:
         ours, theirs = Control.pair()
         self._dags_folder.look_ahead()
-        # The objects of now stay alive. A garbage collection in the child would only copy their memory.
+        # A garbage collection in the child skips the present objects. It would free none of them, but copy their
+        # memory.
         gc.freeze()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -260,20 +264,20 @@ class ForkServer:
             self.after(_FORK_AGAIN_S, self._fork_next)
         finally:
             ours.close()
-        self._let_go()
+        self._send_go()
 
-    def _let_go(self) -> None:
+    def _send_go(self) -> None:
         """Tell the next process that nothing of the former run is left."""
         child = self._next
-        if child is None or child.has_gone or self._run is not None:
+        if child is None or child.may_begin or self._run is not None:
             return
-        child.has_gone = True
+        child.may_begin = True
         # The child removes the folders, because this process must not wait for a file system.
         child.control.send("go", sightings=self._sightings, folders=self._left_folders)
         self._left_folders = []
         self._drivers.push(child)
 
-    # Children.
+    # The messages and the ends of children.
 
     def _read_control(self, child: Child) -> None:
         heard = child.control.receive()
@@ -285,7 +289,8 @@ class ForkServer:
         try:
             self._handle(child, heard)
         except (KeyError, TypeError, ValueError) as error:
-            # The run's code has written into the connection. The executor may learn the reason in a moment.
+            # The run's code has written into the connection, and perhaps also into the executor's channel. The delay
+            # lets the executor notice that first, because its error names the cause.
             logger.warning("a run's process sent what cannot be understood: %r", error)
             heard.close()
             self.after(_DAMAGED_S, child.kill)
@@ -348,7 +353,7 @@ class ForkServer:
             if self._preloaded.load_noted():
                 self.replace_next()
         self._left_folders += child.folders
-        # This comes last: the executor may send the next order as soon as the channel is closed.
+        # Report the end last: the executor may send the next order as soon as it knows.
         child.close()
         self.tell("ended", process=child.number, code=code)
         if child is self._next:
@@ -358,7 +363,7 @@ class ForkServer:
                 self.after(_FORK_AGAIN_S, self._fork_next)
                 return
         self._fork_next()
-        self._let_go()
+        self._send_go()
 
     def _hear_the_rest(self, child: Child) -> None:
         """Read the last messages of a child that has ended."""

@@ -21,7 +21,7 @@ class Timers:
 
     @property
     def wait_s(self) -> float | None:
-        """The time until the next call; None: no call is due."""
+        """The time until the next call; None: no call is planned."""
         return max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
 
     def run_due(self) -> None:

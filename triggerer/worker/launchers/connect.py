@@ -64,7 +64,7 @@ class ConnectLauncher:
         return self._handle(intent.tag)
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        """Look for the session. The question opens the session, so a session that is not released counts as running."""
+        """Look for the session. The question itself opens the session, so it counts as running until it is released."""
 
         def answer(client: Any) -> Sighting:
             client.get_configs("spark.app.name")
@@ -85,8 +85,8 @@ class ConnectLauncher:
             return sighting
         (end,) = stopped
         known = self._handle(handle.tag)
-        # The server does not say when the Python workers are gone. Wait also if no operation was interrupted now: the
-        # dead client may have interrupted one a moment ago.
+        # The server does not say when the Python workers are gone. Wait even if no operation was interrupted now,
+        # because the dead client may have interrupted an operation a moment ago.
         time.sleep(end.python_workers_live_for_s)
         if not end.operations:
             return Ended(known, AttemptState.LOST, "its session had nothing under way")
@@ -115,7 +115,7 @@ class ConnectLauncher:
         def ask() -> None:
             try:
                 answers.append(self._ask_now(tag, answer))
-            except Exception as error:  # noqa: BLE001 - whatever the client raises, nobody can tell
+            except Exception as error:  # noqa: BLE001 - whatever the client raises, the session's state is unknown
                 reason = reason_of(error)
                 answers.append(Unknown(f"the Spark Connect server {self._shown} said: {reason}"))
 

@@ -1,4 +1,4 @@
-"""The logs of drivers on a standalone cluster, which the pages of their workers show."""
+"""The logs of drivers on a standalone cluster, read from the web pages of the Spark workers that execute them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ class DriverLog:
     """The log of one driver's standard error."""
 
     page: str
-    """The address of the worker's page."""
+    """The address of the Spark worker's web page."""
     driver: str
+    """The driver's id, such as `driver-20251128184500-0001`."""
 
     @property
     def link(self) -> str:

@@ -30,11 +30,12 @@ logger = logging.getLogger("triggerer.run")
 
 _LOOK_EVERY_S: Final = 0.5
 _SHORT_PATIENCE: Final = timedelta(seconds=3)
-"""The patience for an attempt that was unknown for too long already. Then the run is queued again and frees a slot."""
+"""How long to ask about an attempt that was unknown for too long already. Then the run is queued again, and frees its
+slot."""
 
 
 class StillUnknown(Exception):
-    """Nobody can tell whether a former attempt still works. The text has the attempt and the cause (`waiting_for`)."""
+    """Nobody can tell whether a former attempt still works. The text names the attempt and the cause, for users."""
 
 
 class FormerAttempts:
@@ -121,7 +122,7 @@ class FormerAttempts:
 
 
 def patience_for(former: FormerLaunch, patience: timedelta, now: datetime) -> timedelta:
-    """Return how long to wait for an answer: the whole patience at first, and seconds once the patience has passed."""
+    """Return how long to wait for an answer: the whole patience at first, and a few seconds in later attempts."""
     since = former.unknown_since
     if since is not None and now - since > patience:
         return min(patience, _SHORT_PATIENCE)

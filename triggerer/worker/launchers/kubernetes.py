@@ -40,7 +40,7 @@ _CONFLICT: Final = 409
 
 
 class KubernetesLauncher:
-    """See `Launcher`."""
+    """Launches applications on Kubernetes, see `Launcher`."""
 
     name = KUBERNETES
     can_reattach = True
@@ -100,7 +100,7 @@ class KubernetesLauncher:
         try:
             self._api.ask("DELETE", f"{self._pods}/{meta['name']}", options)
         except NoAnswer as error:
-            # The driver is gone: nothing has the name by now, or another pod.
+            # The driver is gone already. No pod has the name now (404), or a later pod has it (409).
             if error.status not in (_NOT_FOUND, _CONFLICT):
                 raise
 
@@ -136,7 +136,7 @@ def _sighting(tag: str, pod: Mapping[str, Any]) -> Sighting:
 def _reason(status: Mapping[str, Any]) -> str | None:
     for container in status.get("containerStatuses") or []:
         ended = (container.get("state") or {}).get("terminated")
-        # A container beside the driver may have ended well.
+        # Look for the container that failed: a sidecar beside the driver may have ended with 0.
         if ended and ended.get("exitCode"):
             said = ended.get("message") or ended.get("reason") or "no reason"
             return f"exit code {ended['exitCode']}: {said}"

@@ -37,7 +37,7 @@ def main() -> None:
         patience=_PATIENCE,
     )
     for launch in map(FormerLaunch.from_json, order["launches"]):
-        # The launch was reported as unknown already.
+        # `end_all` has already reported the launch as unknown.
         with suppress(StillUnknown):
             former.end_all([launch])
 

@@ -42,7 +42,7 @@ class HttpPlace:
     tls: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Return the answer; an empty one is an empty dictionary.
+        """Return the parsed JSON of the answer; an empty answer gives an empty dictionary.
 
         Raises:
             NoAnswer: There is no usable answer.
@@ -98,7 +98,9 @@ def ask_active(
     ask: Callable[[HttpPlace], Any],
     is_active: Callable[[Any], bool] = lambda answer: True,
 ) -> Any:
-    """Ask servers of which one is active, one after the other. Return the answer of the active one.
+    """Ask a cluster's servers one after the other, and return the answer of the active server.
+
+    In a highly available cluster, one server is active and the others stand by.
 
     Raises:
         NoAnswer: No server is active.
@@ -131,7 +133,7 @@ def watch_by_asking(
 
 
 def answered(look: Callable[[], Sighting]) -> Sighting:
-    """Call `look`. Return its result, or `Unknown` if the cluster gives no answer, or an answer that lacks its list."""
+    """Call `look`. Return its result, or `Unknown` if there is no answer, or an answer without the expected fields."""
     try:
         return look()
     except NoAnswer as error:

@@ -57,8 +57,8 @@ class Ended:
 class Absent:
     """The place answered that it has no such launch. So the launch does not work, and never will.
 
-    A launcher may return this only if the place remembers every launch that may still work. After a restart that ended
-    all launches, an empty list is enough.
+    A launcher may return this only if the place remembers every launch that may still work. A place that ends all
+    launches when it restarts may forget them then.
     """
 
 
@@ -75,11 +75,12 @@ Sighting = Running | Ended | Absent | Unknown
 
 
 class Launcher(Protocol):
-    """Starts work in one kind of place.
+    """Starts, finds and stops work in one kind of place, such as a YARN cluster.
 
     Attributes:
         name: The name that the store keeps with each launch.
-        place: The address of the server or the cluster where it launches, without secrets. None: there is only one.
+        place: The address of the server or the cluster where the work runs, without secrets. None: there is only one
+            place.
         can_reattach: True if `watch` can follow a launch of a former attempt, so that the launch need not be stopped.
     """
 

@@ -57,7 +57,7 @@ _REASONS: Final = {
     "ERROR": "the worker of its driver was lost, or could not start it",
 }
 _NOT_ALIVE: Final = "Current state is not alive"
-"""How Spark begins the answer of a master that stands by, or that recovers its drivers."""
+"""The beginning of the answer of a master that stands by, or that is recovering its drivers."""
 _REST_HINT: Final = (
     "start it with spark.master.rest.enabled=true; another port than 6066 goes into spark.master.rest.port of"
     " [spark] conf"
@@ -66,7 +66,7 @@ _FROM_THE_CLUSTER: Final = "Exception from the cluster:"
 
 
 class StandaloneLauncher:
-    """See `Launcher`."""
+    """Launches applications on a standalone cluster, see `Launcher`."""
 
     name = STANDALONE
     can_reattach = True
@@ -95,7 +95,7 @@ class StandaloneLauncher:
             )
         application = submission.application
         if application.startswith("/"):
-            # Spark takes it for a URL, in which a space would be an error.
+            # Spark reads the path as a URL, and a space in a URL is an error.
             application = Path(application).as_uri()
         request = {
             "action": "CreateSubmissionRequest",
@@ -154,7 +154,7 @@ class StandaloneLauncher:
         )
 
     def _state(self) -> Any:
-        """Return what the master's page shows."""
+        """Return the content of the master's web page, as JSON."""
         return ask_active(
             self._pages,
             lambda page: page.ask("GET", "/json/"),

@@ -54,7 +54,7 @@ def submit_to_cluster(intent: Intent, settings: SparkSettings, extra: dict[str, 
     if done.returncode != 0:
         logger.error("spark-submit said:\n%s", output)
         reason = cause_in(output.splitlines()) or f"it ended with code {done.returncode}"
-        # The client of Kubernetes repeats the message as the text of an object.
+        # The client of Kubernetes appends its status object, which repeats the message.
         reason = reason.partition(" Received status: ")[0]
         raise SubmitFailed(f"spark-submit was refused: {reason}")
     return output

@@ -36,7 +36,7 @@ _ENDS: Final = {
 
 
 class YarnLauncher:
-    """See `Launcher`. The resource manager stores the tag with the application."""
+    """Launches applications on YARN, see `Launcher`. The resource manager stores the tag with the application."""
 
     name = YARN
     can_reattach = True

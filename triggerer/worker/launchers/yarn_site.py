@@ -1,4 +1,4 @@
-"""Where YARN's resource managers are, by Hadoop's own configuration."""
+"""Finds the addresses of YARN's resource managers in Hadoop's own configuration."""
 
 from __future__ import annotations
 

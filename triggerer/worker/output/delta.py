@@ -1,4 +1,7 @@
-"""`output.delta`: each commit has one of Delta's transaction identifiers, which Delta checks in the commit itself."""
+"""`output.delta`: each commit carries the output's name as its transaction identifier (`txnAppId`).
+
+Delta checks in the commit itself whether the table has a commit with this identifier. If so, Delta writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class DeltaTable:
     def exists(self) -> bool:
         try:
             return bool(self._spark.catalog.tableExists(self._in_sql))
-        except Exception:  # noqa: BLE001 - a path without a table is an error; the write tells any other
+        except Exception:  # noqa: BLE001 - Spark raises for a path without a table; other errors recur at the write
             return False
 
     def identity(self) -> str | None:
@@ -56,10 +59,11 @@ class DeltaTable:
         return str(row["id"])
 
     def writer_of(self, name: str) -> str | None:
-        """Return the mark of the call that wrote this output; None: the table's history does not have it."""
+        """Return the mark of the call that wrote this output; None: the table's history does not have the output."""
         limit = 1
         while True:
-            # Most often it is the latest commit. Delta reads as many of its commits as this asks for.
+            # The output's commit is usually the latest one. Ask for few commits first: Delta reads all that are asked
+            # for.
             rows = self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT {limit}").collect()
             for row in rows:
                 words = (row["userMetadata"] or "").split()
@@ -103,7 +107,7 @@ class DeltaTables:
         """Return the name by which this try has first called the table."""
         with self._lock:
             if all(table.name != known.name for known in self._tables):
-                # The question takes a while, and most tasks write to one table.
+                # Ask for no identity at the first table: the answer takes a while, and most tasks write to one table.
                 own = table.identity() if self._tables else None
                 for known in self._tables:
                     if own is not None and known.identity() == own:
@@ -123,7 +127,7 @@ def check_mode(mode: str) -> None:
 
 
 def write_delta(df: DataFrame, table: DeltaTable, writing: Writing, *, mode: str) -> Outcome:
-    """Write the rows in one commit, unless an earlier try has.
+    """Write the rows in one commit, unless an earlier try has done so.
 
     Raises:
         OutputRefused: This attempt is no longer the run's current one.
@@ -135,10 +139,11 @@ def write_delta(df: DataFrame, table: DeltaTable, writing: Writing, *, mode: str
     except Exception as error:
         if not mentions(error, "ConcurrentTransactionException", "DELTA_CONCURRENT_TRANSACTION"):
             raise
-        # Another try committed at the same moment. The repeat finds its commit.
+        # Another try committed at the same moment. Delta finds its commit now, and writes nothing.
         table.write(df, mode, writing.name, writing.mark)
     found = table.writer_of(writing.name)
     if found is None:
-        # A commit that creates a table from its name keeps no mark, and Delta deletes old commits of its log.
+        # A commit that creates a table by its name has no mark in the history, so this call has written a new table.
+        # For a table that existed, Delta has deleted the earlier try's commit from its history.
         return "written" if is_new else "was_there"
     return writing.outcome(found, table.name)

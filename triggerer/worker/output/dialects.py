@@ -1,9 +1,9 @@
 """The databases of `output.jdbc`: how each of them names, lists and creates tables, and commits a draft's rows.
 
-A commit is a statement that stores the token and moves the rows in one transaction. The token's primary key lets it
-fail if another try has stored the token. Spark executes a statement on a connection that commits after each. So
-databases that take several statements at once get them in a transaction. The others, Derby and SQLite, get a trigger
-that moves the rows when the token is stored.
+A commit stores the output's token and moves the draft's rows to the target, in one transaction. The token is a primary
+key, so the commit fails if another try has stored the token. Spark's connection commits after each call, so one call
+must do both. PostgreSQL does both in one statement. Most databases accept several statements in one call, and get them
+with BEGIN and COMMIT around them. Derby and SQLite get a trigger that moves the rows when the token is stored.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ DRAFT: Final = "triggerer_draft"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The rows on their way from the draft to the target. The names are quoted as the database wants them."""
+    """A move of rows from the draft to the target. All names are quoted already."""
 
     target: str
     draft: str
     columns: Sequence[str]
     key: Sequence[str]
-    """The columns of a unique constraint; empty: every row is a new one."""
+    """The columns of a unique constraint; empty: every row is added."""
     condition: str
+    """See `Dialect`."""
 
     @property
     def others(self) -> list[str]:
@@ -66,7 +67,7 @@ def _merge(move: Move, hint: str = "") -> str:
 
 
 def _merge_with_range_lock(move: Move) -> str:
-    # Without the lock, SQL Server's MERGE inserts a key twice if two of them run at once.
+    # Without the lock, SQL Server inserts a key twice if two MERGE statements with the key run at once.
     return _merge(move, " WITH (HOLDLOCK) AS")
 
 
@@ -82,21 +83,21 @@ _IN_INFORMATION_SCHEMA: Final = _tables("INFORMATION_SCHEMA.TABLES", "TABLE_SCHE
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What one database says differently. Its texts are templates for `Statements`.
+    """How the SQL of one database differs. The texts are templates, which `Statements` fills in.
 
     Args:
         name: The database in a message.
         driver: The class of its JDBC driver; None: Java finds the driver by the URL.
-        commit: Statements that store the token and move the rows. The last of them decides.
+        commit: Statements that store the token and move the rows. The last statement stores the token.
         replace: Makes the statement that replaces rows by their key.
-        fold: How the database reads a name without quotes.
+        fold: Returns a name without quotes as the database stores it, for instance in lower case.
         schema: An expression for the present schema; None: tables are named without a schema.
         drafts: A query for the kind and the name of each draft in a schema.
         empty_copy: Creates the draft with the types that the target's columns have.
-        nothing: A query without any table.
+        nothing: A query that reads no table.
         timestamp: The type of a column for an instant.
-        options: Of the JDBC connection.
-        condition: A condition of the insertion of the rows.
+        options: Options of the JDBC connection.
+        condition: The WHERE clause of the statement that inserts the rows.
     """
 
     name: str
@@ -114,7 +115,7 @@ class Dialect:
     condition: str = "1 = 1"
 
     def quoted(self, name: str) -> str:
-        """Return a name as the database reads it exactly."""
+        """Return a name in the database's quotes, so that the database takes it literally."""
         opening, closing = self.quotes
         return f"{opening}{name.replace(closing, closing * 2)}{closing}"
 
@@ -122,13 +123,15 @@ class Dialect:
 _POSTGRESQL: Final = Dialect(
     "PostgreSQL",
     "org.postgresql.Driver",
-    # The condition lets the token be stored first, where another try waits for the end of this statement.
+    # The condition makes PostgreSQL store the token before the rows. If another try is storing the same token, this
+    # statement waits there until the other one has ended.
     ("WITH token AS ({token} RETURNING 1) {rows}",),
     _on_conflict,
     schema="current_schema()",
     empty_copy="CREATE UNLOGGED TABLE {draft} AS SELECT {columns} FROM {table} WHERE 1 = 0",
     timestamp="TIMESTAMP WITH TIME ZONE",
-    # The draft has the types of the target, and PostgreSQL reads a text as whatever the column is.
+    # Spark writes some types as text. This option lets PostgreSQL read a text as the type of the draft's column, which
+    # is the type of the target's column.
     options={"stringtype": "unspecified"},
     condition="EXISTS (SELECT 1 FROM token)",
 )
@@ -137,7 +140,7 @@ _MYSQL: Final = Dialect(
     "com.mysql.cj.jdbc.Driver",
     ("START TRANSACTION; {token}; {rows}; COMMIT",),
     _on_duplicate_key,
-    # Whether the case of a table's name counts depends on the server's file system.
+    # Names are taken as they are written: whether upper and lower case differ depends on the server's file system.
     fold=str,
     schema="DATABASE()",
     quotes=("`", "`"),
@@ -160,11 +163,13 @@ _MARIADB: Final = Dialect(
 _SQL_SERVER: Final = Dialect(
     "SQL Server",
     "com.microsoft.sqlserver.jdbc.SQLServerDriver",
-    # With counts of rows as results, the driver would not look at the result of the second statement.
+    # Without NOCOUNT each statement returns a count of rows. The driver would look at the first count only, and miss an
+    # error of the second statement.
     ("SET NOCOUNT ON; SET XACT_ABORT ON; BEGIN TRANSACTION; {token}; {rows}; COMMIT",),
     _merge_with_range_lock,
     schema="SCHEMA_NAME()",
-    # A union has no identity column, which the draft's column would otherwise become.
+    # SELECT INTO also copies the identity property of a column, and an identity column accepts no given values. The
+    # result of a union has no such property.
     empty_copy=(
         "SELECT {columns} INTO {draft} FROM {table} WHERE 1 = 0"
         " UNION ALL SELECT {columns} FROM {table} WHERE 1 = 0"
@@ -226,7 +231,7 @@ _SQLITE: Final = Dialect(
     _on_conflict,
     schema=None,
     drafts=f"SELECT type AS kind, name FROM sqlite_master WHERE name LIKE '{DRAFT}%'",
-    # One writer at a time has the database, so one partition writes the draft.
+    # SQLite has one writer at a time, so one partition writes the draft.
     options={"numPartitions": "1"},
 )
 
@@ -243,10 +248,10 @@ _DIALECTS: Final = {
 
 
 def dialect_of(url: str) -> Dialect:
-    """Return what the database behind a URL of JDBC speaks.
+    """Return the dialect of the database that a JDBC URL names.
 
     Raises:
-        OutputRefused: It is another one.
+        OutputRefused: There is no dialect for this database.
     """
     kind = ":".join(url.split(":")[:2])
     dialect = _DIALECTS.get(kind.removeprefix("jdbc:"))

@@ -7,15 +7,17 @@ A folder with outputs has a hidden folder, which Spark's readers ignore, as they
     path/_triggerer/written/<name>.json           the commit: the draft's mark, and each file's final name
 
 The creation of the commit's file decides. Two tries that are alive at once try to create the same file, and one of them
-succeeds. From then on the draft's files are moved to their final names. An object store cannot move, so it copies each
-file and deletes the first copy. If a try dies there, the next write to the folder by any task finishes the moves,
+succeeds. Then the draft's files are moved to their final names. An object store cannot move a file, so it copies the
+file and deletes the original. If a try dies during the moves, the next write to the folder by any task finishes them,
 because the commit's file names them all.
 
-A draft is deleted once it cannot be committed: when another draft of its output was, or after a week. `commit` refuses
-a draft of that age. So nobody deletes a draft that another process may commit at the same moment, and no file system
-needs to rename a folder at once.
+A draft is deleted once it can no longer be committed: after another draft of the same output was committed, or after a
+week, because `commit` refuses a draft of that age. So nobody deletes a draft that another process may commit at the
+same moment, and a file system need not rename a whole folder in one step.
 
-This module is sent to Spark's servers, so it imports nothing of ours except `marks`, which is sent as well.
+`<name>` is the output's name, see `Writing`. `<mark>` names the call that wrote the draft, see `marks`.
+
+This module is sent to Spark Connect servers, so it imports nothing of ours except `marks`, which is sent as well.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Files(Protocol):
         """Create a file with its whole text at once, unless the file exists.
 
         Args:
-            by_way_of: Where the text may be written first. Its folder must exist.
+            by_way_of: A temporary path where the text may be written first. Its folder must exist.
         """
 
     def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
@@ -109,7 +111,7 @@ def _create_commit(files: Files, path: str, name: str, mark: str) -> None:
 
 
 def _tidy(files: Files, path: str) -> None:
-    """Publish the drafts that were committed, and delete those that cannot be."""
+    """Move the files of committed drafts to their final names, and delete drafts that cannot be committed."""
     for entry in files.names(f"{path}/{HIDDEN}/drafts"):
         name, _, mark = entry.rpartition(".")
         found = _commit_of(files, path, name)

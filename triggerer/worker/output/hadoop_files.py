@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
-"""Hadoop's name for the ability to create an object at the end of its upload, unless there is one. S3A has it."""
+"""Hadoop's name for an ability of S3A: it creates an object at the end of the upload, unless the name is in use."""
 _MOVES_AT_ONCE: Final = 16
 """An object store copies each file, and takes many copies at once."""
 
@@ -35,7 +35,7 @@ class HadoopFiles:
 
     @property
     def local_root(self) -> str | None:
-        """The path on this machine; None: it is elsewhere."""
+        """The path on this machine; None: the files are on another file system."""
         return str(self._path(self.root).toUri().getPath()) if self._scheme == "file" else None
 
     def exists(self, path: str) -> bool:
@@ -86,7 +86,8 @@ class HadoopFiles:
         try:
             list(pool.map(lambda pair: self.move(*pair), moves))
         finally:
-            # A task whose time is up does not wait for the copies that are under way. They belong to a commit.
+            # A task whose time is up does not wait for copies under way. These files are committed, so the next write
+            # to the folder finishes the moves.
             pool.shutdown(wait=False, cancel_futures=True)
 
     def move(self, source: str, target: str) -> None:
@@ -97,10 +98,10 @@ class HadoopFiles:
             if self._fs.rename(self._path(source), self._path(target)):
                 return
         except Py4JJavaError as error:
-            # Some file systems answer False, others raise.
+            # If a rename is refused, some file systems return False, and others raise an error.
             refusal = error
         if not self.exists(source):
-            # Another try has moved it.
+            # Another try has moved the file.
             return
         if not self.exists(target):
             raise OSError(f"{source} cannot be renamed to {target}") from refusal
@@ -115,7 +116,7 @@ class HadoopFiles:
         return str(self._path(self.root).toUri().getScheme())
 
     def _upload_to_new(self, path: str, text: str) -> None:
-        """Create an object, at the end of its upload, unless the store has one of this name."""
+        """Create an object at the end of its upload, unless the store has an object of this name."""
         from py4j.protocol import Py4JJavaError
 
         new = self._path(path)
@@ -127,19 +128,21 @@ class HadoopFiles:
                 stream = self._fs.createFile(new).recursive().must(_CONDITIONAL, True).build()
             _write(stream, text)
         except Py4JJavaError:
-            # Each store has its own error for an object that exists, and the answer to a request may be lost.
+            # Each store has its own error for a name in use, and the answer to a successful request may be lost. In
+            # both cases the object exists now.
             if not self.exists(path):
                 raise
 
     def _rename_to_new(self, source: str, target: str) -> None:
-        """Rename a file unless the target exists, at once where the file system can do that, as HDFS can."""
+        """Rename a file unless the target exists. HDFS checks and renames in one step; some object stores cannot."""
         from py4j.protocol import Py4JJavaError
 
         hadoop: Any = self._jvm.org.apache.hadoop.fs
         try:
             context = hadoop.FileContext.getFileContext(self._path(self.root).toUri(), self._conf)
         except Py4JJavaError:
-            # Some object stores have no such class. Their answer to `exists` is a moment old.
+            # Some object stores offer no `FileContext`. Then another try may create the target between check and
+            # rename.
             if not self.exists(target):
                 self._fs.rename(self._path(source), self._path(target))
             return
@@ -163,7 +166,7 @@ def _write(stream: Any, text: str) -> None:
 
 @contextmanager
 def _errors_of_python() -> Iterator[None]:
-    """Turn Hadoop's errors about files that are there or not into Python's."""
+    """Turn Hadoop's errors about missing and existing files into Python's."""
     from py4j.protocol import Py4JJavaError
 
     try:

@@ -27,7 +27,11 @@ _BRANCH: Final = "triggerer_draft_"
 
 
 class IcebergTable:
-    """An Iceberg table. Args: `table` is its name as Spark resolves it, with or without a catalog."""
+    """An Iceberg table.
+
+    Args:
+        table: The table's name as Spark resolves it, with or without a catalog.
+    """
 
     def __init__(self, spark: SparkSession, table: str) -> None:
         self._spark = spark
@@ -67,7 +71,7 @@ class IcebergTable:
         self._spark.sql(f"ALTER TABLE {self.name} DROP BRANCH IF EXISTS `{branch}`")
 
     def drafts(self) -> dict[str, int]:
-        """Return the snapshot ids of our branches, by branch."""
+        """Return the branches of all drafts, with the id of the snapshot that each branch has."""
         rows = self._spark.sql(f"SELECT name, snapshot_id FROM {self.name}.refs").collect()
         return {row[0]: row[1] for row in rows if row[0].startswith(_BRANCH)}
 
@@ -94,7 +98,7 @@ class IcebergTable:
         return True
 
     def _in_procedures(self) -> tuple[str, str]:
-        """Return the catalog and the table's whole name. Iceberg logs 90 lines if a name begins with the database."""
+        """Return the catalog, and the table's name with the catalog. Without it, Iceberg would log 90 lines."""
         first, _, rest = self.name.partition(".")
         if rest and self._spark.conf.get(f"spark.sql.catalog.{first.strip('`')}", None) is not None:
             return first, self.name

@@ -1,7 +1,7 @@
 """`output.jdbc`: Spark writes a draft table. Then one statement stores the token and moves the draft's rows.
 
-Spark's own connection executes the statements, as its option `sessionInitStatement`. So the statements use the driver
-that writes the rows, and work in classic sessions and over Connect.
+Spark's own connection executes the statements, which it receives in the option `sessionInitStatement`. So the
+statements use the driver that writes the rows, and work in classic sessions and over Connect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("triggerer.run")
 
 _NO_CONSTRAINT: Final = (
-    # PostgreSQL, then SQLite.
+    # The first text is of PostgreSQL, the second of SQLite.
     "no unique or exclusion constraint matching the ON CONFLICT",
     "ON CONFLICT clause does not match any PRIMARY KEY or UNIQUE constraint",
 )
@@ -45,7 +45,7 @@ class Connection:
             self._options.setdefault("driver", self.dialect.driver)
 
     def execute(self, statement: str, *, then: str | None = None) -> Sequence[Any]:
-        """Execute a statement, which commits at once, and return the rows of a query after it."""
+        """Execute a statement, which commits at once. Then execute the query `then`, and return its rows."""
         return self._read(then or self.dialect.nothing, sessionInitStatement=statement).collect()
 
     def query(self, query: str) -> Sequence[Any]:
@@ -63,7 +63,8 @@ class Connection:
 
     def _read(self, query: str, **options: str) -> DataFrame:
         reader = self._spark.read.format("jdbc").options(**{**self._options, **options})
-        # With a fetch size, Spark switches the automatic commit off. A query cannot be read in parts.
+        # No fetch size, because with one Spark switches the automatic commit off. One partition, because Spark cannot
+        # read a query in parts.
         return reader.options(fetchsize=0, numPartitions=1).option("query", query).load()
 
 
@@ -123,7 +124,8 @@ def _write(
         *preparations, last = output.commit(columns, keys)
         for statement in preparations:
             connection.execute(statement)
-        # The token's row decides. A former attempt that gets past this is stopped by that row.
+        # Ask late, so that a former attempt usually stops here. If it continues, the token's primary key stops its
+        # commit.
         writing.require_current()
         try:
             with _explained(output.table, keys):
@@ -139,10 +141,10 @@ def _write(
 
 
 def _refuse_repeated_keys(connection: Connection, output: Statements, keys: Sequence[str]) -> None:
-    """Refuse rows with the same key. Databases differ in which of them would win, if any.
+    """Refuse a draft in which two rows have the same key, because databases differ in which row they would keep.
 
     Raises:
-        OutputRefused: There are some.
+        OutputRefused: Two rows have the same key.
     """
     if keys and connection.query(output.count_repeated_keys(keys))[0][0]:
         raise OutputRefused(
@@ -158,12 +160,14 @@ def _sweep(
     *,
     is_written: bool,
 ) -> None:
+    """Drop this call's draft, and drafts that can no longer be committed. An error is only logged."""
     try:
         found = connection.query(output.drafts()) if drafts is None else drafts
         for drop in output.drop(found, is_written=is_written):
             connection.execute(drop)
     except Exception:
-        # The rows are there, or the write's own error is the one to tell. The next write to the table sweeps.
+        # The rows are written, or the write has failed and the user needs its error. The next write to the table drops
+        # the drafts.
         logger.exception("a draft table could not be dropped")
 
 
@@ -187,7 +191,7 @@ def _matching(wanted: Sequence[str], known: Sequence[str], where: str) -> list[s
 
 @contextmanager
 def _explained(table: str, key: Sequence[str]) -> Iterator[None]:
-    """Turn a refusal of the last statement into a sentence."""
+    """Explain the error if the table lacks the unique constraint that the statement needs."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The files of this machine, for `drafts`. Spark's servers receive this module, so it imports nothing of ours."""
+"""The files of this machine, for `drafts`. Spark Connect servers receive this module, so it imports none of ours."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class LocalFiles:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # Two tries at the same moment could both pass here. Only the question to the service is left then.
+            # Two tries at the same moment could both pass this check. Then only the service, which each try asks before
+            # its commit, keeps them apart.
             if not Path(path).exists():
                 Path(by_way_of).rename(path)
 
@@ -70,7 +71,7 @@ class LocalFiles:
             else:
                 Path(path).unlink(missing_ok=True)
         except FileNotFoundError:
-            # Another try is deleting the same draft.
+            # Another try is deleting the same draft. Delete what is left.
             self.delete(path)
 
 

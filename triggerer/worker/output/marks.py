@@ -1,4 +1,7 @@
-"""Marks tell the calls of the writers apart. This module is sent to Spark's servers, so it imports nothing of ours."""
+"""A mark identifies one call of a writer, such as `output.parquet`, in one try of a task.
+
+This module is sent to Spark Connect servers, so it imports nothing of ours.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def new_try() -> str:
 
 
 def new_mark(of_try: str, call: int) -> str:
-    """Return the mark of a call that begins now: the time in seconds, the try, and the call's number in it."""
+    """Return the mark of a call that begins now: the time in seconds, the try, and the call's number in the try."""
     return f"{_time_digits(time.time())}{of_try}_{call}"
 
 

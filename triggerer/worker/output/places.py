@@ -20,7 +20,7 @@ class Place(Protocol):
     """A folder for Parquet files. `drafts` describes the methods."""
 
     identity: str
-    """An identity of the folder, equal for all of its names."""
+    """The folder's address, equal however the user writes the path."""
 
     def draft(self, name: str, mark: str) -> str: ...
     def prepare(self, name: str) -> str | None: ...
@@ -32,7 +32,7 @@ def open_place(spark: SparkSession, path: str) -> Place:
     """Return the place for this path.
 
     Raises:
-        OutputRefused: The session is a Connect client's, and the path is not on the server's own file system.
+        OutputRefused: The session is a Connect client's, and the path is relative, or not on the server's file system.
     """
     if hasattr(spark, "_jsparkSession"):
         return _PlaceOfDriver(spark, path)
@@ -96,7 +96,7 @@ class _PlaceOfServer:
         self._call(drafts.discard, name, mark)
 
     def _call(self, function: Callable[..., Any], *arguments: str) -> Any:
-        """Call a function of `drafts` in a Python worker of the server. Spark may call it again if a worker dies."""
+        """Call a function of `drafts` in a Python worker of the server. If the worker dies, Spark calls it again."""
         from pyspark.cloudpickle import register_pickle_by_value
         from pyspark.sql.functions import udf
 

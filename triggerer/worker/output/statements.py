@@ -18,12 +18,12 @@ _IS_DRAFT: Final = re.compile(rf"{DRAFT}_(?P<digest>[0-9a-f]{{16}})_(?P<mark>[0-
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """What is said to the database about one output.
+    """Makes the SQL statements and queries for one output.
 
     Args:
         table: The table's name as in SQL, with or without a schema.
         name: The output's name, see `Writing`.
-        mark: The call's mark.
+        mark: The call's mark, see `marks`.
     """
 
     dialect: Dialect
@@ -33,16 +33,16 @@ class Statements:
 
     @property
     def draft(self) -> str:
-        """The draft table, in the schema of the target. A trigger of the draft has the same name."""
+        """The name of the draft table, in the schema of the target. A trigger of the draft has the same name."""
         return f"{self._prefix}{DRAFT}_{self._digest}_{self.mark}"
 
     def look(self) -> str:
-        """Return a query for the mark of the call that wrote the output. It has no row if there is none."""
+        """Return a query for the mark of the call that wrote the output. No row: no call has written the output."""
         where = f"token = {_text(self.name)} AND target = {_text(self._target)}"
         return f"SELECT mark FROM {self._tokens} WHERE {where}"
 
     def create_tokens(self) -> str:
-        """Create the table of tokens."""
+        """Return a statement that creates the table of tokens."""
         return (
             f"CREATE TABLE {self._tokens} (token VARCHAR(64) NOT NULL, target VARCHAR(300) NOT NULL,"
             " mark VARCHAR(64) NOT NULL,"
@@ -51,7 +51,7 @@ class Statements:
         )
 
     def create_draft(self, columns: Sequence[str]) -> str:
-        """Create the draft with the types that the target's columns have."""
+        """Return a statement that creates the draft. Its columns have the types of the target's columns."""
         return self.dialect.empty_copy.format(
             draft=self.draft, table=self.table, columns=", ".join(self._quoted(columns))
         )
@@ -66,10 +66,11 @@ class Statements:
         )
 
     def commit(self, columns: Sequence[str], key: Sequence[str]) -> list[str]:
-        """Store the token and move the draft's rows, in one transaction, which the last statement is.
+        """Return the statements of the commit. The last one is a transaction: it stores the token and moves the rows.
 
-        A row replaces the one with the same key. The last statement fails, and moves nothing, if the token is stored. A
-        try at the same moment waits at the token for the first one's end.
+        With a `key`, a row replaces the row with the same key. If the token is stored already, the last statement fails
+        and moves nothing. If two tries commit at the same moment, the second waits at the token until the first has
+        ended.
         """
         dialect = self.dialect
         move = Move(
@@ -96,10 +97,10 @@ class Statements:
 
         Args:
             drafts: The result of the query `drafts`.
-            is_written: True: the output is there, so that no other draft of it can be committed. Drop those, too.
+            is_written: True: the output is written, so its other drafts can no longer be committed. Drop them, too.
         """
         statements = []
-        # A trigger goes before its table.
+        # Drop a trigger before its table.
         for kind, name in sorted(drafts, reverse=True):
             found = _IS_DRAFT.fullmatch(name.lower())
             if found is None:

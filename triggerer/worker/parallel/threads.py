@@ -16,11 +16,11 @@ from triggerer.worker.failures import TaskTimeout
 logger = logging.getLogger("triggerer.run")
 
 own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", default=None)
-"""The id of the task that this thread executes. None: the thread is not one of several."""
+"""The id of the task that this thread executes. None: this thread executes no task beside other tasks."""
 
 
 def raise_in(thread: threading.Thread, kind: type[BaseException] | None) -> None:
-    """Raise an exception in another thread once it executes Python code. None: withdraw an exception that waits."""
+    """Raise an exception in another thread once it executes Python code. `kind` None: withdraw one not yet raised."""
     value = None if kind is None else ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), value)
 

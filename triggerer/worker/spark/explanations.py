@@ -1,4 +1,7 @@
-"""Sentences for errors of Spark: the event, and what to do. Spark's own text follows below. No PySpark is imported."""
+"""Explains errors of Spark in a sentence: what happened, and what to do. Spark's own text follows that sentence.
+
+This module imports no PySpark.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 1.0
 _MOST_OF_NAME: Final = 200
 _NO_NAME: Final = " at NativeMethodAccessorImpl.java:0"
-"""What Spark calls the place of a call from Python that it does not know."""
+"""How a stage's name ends if Spark does not know the line of Python that caused the stage."""
 
 
 class ProgressWatch:
@@ -40,7 +40,7 @@ class ProgressWatch:
         self._by_task: dict[str, Stages] = {}
         """The stages of each running task, in its last try."""
         self._current: str | None = None
-        """The task under way. None: several tasks are, each in a thread, and the pool of a stage names its task."""
+        """The task that runs alone. None: tasks run side by side, and the scheduler pool of a stage names its task."""
         self._noting = threading.RLock()
         self.session: SparkSession | None = None
         self._thread: threading.Thread | None = None
@@ -67,7 +67,7 @@ class ProgressWatch:
         self._ended.set()
 
     def begin_task(self, task_id: str) -> None:
-        """Begin a try of a task, in the thread that executes it."""
+        """Collect the progress of a task's new try from now on. The thread that executes the try calls this."""
         self._by_task[task_id] = Stages()
         if own_task.get() is None:
             self._current = task_id
@@ -75,7 +75,7 @@ class ProgressWatch:
     def end_task(self, task_id: str, *, has_succeeded: bool) -> TaskProgress | None:
         """Return the progress of the task's last try. None: no stage was seen."""
         stages = self._by_task[task_id]
-        # After a failure Spark may be the cause, and not answer.
+        # Do not ask Spark after a failure. Spark may be the cause, and may not answer.
         if has_succeeded and self._counts_rows and stages.active:
             self._look_if_possible()
         del self._by_task[task_id]

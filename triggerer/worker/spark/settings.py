@@ -43,7 +43,7 @@ _OWN_ALLOCATION: Final = frozenset({"spark.dynamicAllocation.enabled", "spark.ex
 _DRIVER_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _EXIT_NAME: Final = "ExitOnOutOfMemoryError"
 _EXIT: Final = f"-XX:+{_EXIT_NAME}"
-"""With this option, a JVM without memory exits. Otherwise only one thread ends, and Spark may wait for it for ever."""
+"""The option lets a JVM that runs out of memory exit. Otherwise one thread ends, and Spark may wait for it for ever."""
 
 
 def mode_of(settings: SparkSettings) -> str:
@@ -158,7 +158,7 @@ def classic_conf(
         # No progress bar, because the output goes into a log.
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Tasks of a run that are executed side by side have a pool each. Without pools this setting has no effect.
+        # Tasks of a run that run side by side have a scheduler pool each. Without pools this setting has no effect.
         "spark.scheduler.mode": "FAIR",
         # A cancelled Python function is killed after this time. Spark's default is two seconds.
         "spark.python.task.killTimeout": "100ms",
@@ -176,7 +176,7 @@ def classic_conf(
             _DRIVER_OPTIONS: shlex_join([_EXIT, *java_options]),
         }
     else:
-        # Without reuse, a run's function finds no modules and variables of another run's functions.
+        # Each Spark task gets a new Python worker, so that no function finds the modules and variables of another run.
         defaults["spark.python.worker.reuse"] = "false"
     if not is_local(master) and not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
         defaults |= _SHARING

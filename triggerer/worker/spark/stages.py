@@ -1,4 +1,4 @@
-"""The stages of a run's Spark work, or of one task's: the sum of all of them, and the newest."""
+"""Collects the stages of the Spark work of a run or of a task: a sum of all stages, and the newest one by one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_STAGES: Final = 20
 
 
 class Stages:
-    """Stages by a key. Those that are over count in the sum when they are forgotten."""
+    """Stages by a key. Of the stages that are over, the newest stay, and a sum replaces the older ones."""
 
     def __init__(self) -> None:
         self._shown: dict[object, StageProgress] = {}
@@ -34,12 +34,12 @@ class Stages:
             self._former = _sum(self._former, [self._shown.pop(old)])
 
     def total(self) -> Progress | None:
-        """Return the sum of all stages; None: there was none."""
+        """Return the sum of all stages; None: no stage was added."""
         stages = list(self._shown.values())
         return _sum(self._former, stages) if stages else self._former
 
     def progress(self) -> TaskProgress | None:
-        """Return the sum and the newest stages; None: there was none."""
+        """Return the sum of all stages, and the newest stages; None: no stage was added."""
         total = self.total()
         if total is None:
             return None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def describe_jobs(session: SparkSession, run: str) -> None:
-    """Describe this thread's jobs by their run, for Spark's pages. A Spark Connect server shows the tag instead."""
+    """Show the run at this thread's jobs on Spark's web pages. A Spark Connect server shows the tag instead."""
     if not is_connect(session):
         session.sparkContext.setLocalProperty("spark.job.description", run)
 
@@ -26,7 +26,7 @@ def enter_thread(session: SparkSession, run: str, task_id: str) -> None:
     context.addJobTag(tag_of(task_id))
     context.setLocalProperty("spark.scheduler.pool", task_id)
     context.setLocalProperty("spark.job.description", f"{run} {task_id}")
-    # The Java thread of this thread has no active session yet.
+    # The Java thread that serves this Python thread has no active session yet.
     remote: Any = session
     jvm = remote._jvm  # noqa: SLF001
     remote._get_j_spark_session_class(jvm).setActiveSession(remote._jsparkSession)  # noqa: SLF001

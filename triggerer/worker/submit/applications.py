@@ -123,7 +123,7 @@ class ApplicationSubmitter:
         arguments: Sequence[Any],
         environment: Mapping[str, str],
     ) -> None:
-        """Run a Python file as a client of the server. Its session has the id that belongs to the tag."""
+        """Run a Python file as a client of the server. The tag decides its session's id, so that others can end it."""
         remote = self.settings.remote or ""
         handle = Handle(tag, session_id_of(tag))
         launcher = launcher_named(CONNECT_LAUNCHER, self.settings)
@@ -151,7 +151,7 @@ class ApplicationSubmitter:
             state = AttemptState.SUCCESS
         finally:
             if state is not AttemptState.SUCCESS:
-                # The server would continue the operations of a client that is gone.
+                # Without this, the server would continue the operations of the client, which is gone.
                 launcher.stop(handle)
             tell(state)
 

@@ -61,8 +61,8 @@ def follow(
 ) -> None:
     """Return once the application has succeeded. If the task is stopped, the application is stopped too.
 
-    If a former attempt submitted an application for this task, and it still works or has succeeded, then it is followed
-    and no new application is submitted.
+    If a former attempt's application for this task still works or has succeeded, the call follows that application and
+    submits no new one.
 
     Args:
         former: The launches of former attempts that may still work.
@@ -98,7 +98,7 @@ def follow(
                 handle = again.handle
                 logger.info("the application of a former attempt still works, and is followed")
             else:
-                # Store this before the cluster is asked, because the application may work from then on.
+                # Store the launch before the cluster is asked, because the application may work from then on.
                 tell(handle, AttemptState.LAUNCHING)
                 details = {"submission": submission, "installation": installation}
                 intent = Intent(submission.tag, submission.name, details)

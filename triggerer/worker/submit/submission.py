@@ -29,7 +29,7 @@ _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _NOT_FOR_APPLICATIONS: Final = ("spark.api.mode", "spark.app.name", "spark.master")
 """Settings that are for our own sessions, or are arguments of `spark-submit`."""
 _OF_THIS_MACHINE: Final = ("spark.driver.host", "spark.driver.bindAddress")
-"""Settings of `[spark] conf` that are wrong for a driver elsewhere."""
+"""Settings of `[spark] conf` that are wrong for a driver on another machine."""
 _SETTINGS_PREFIX: Final = "TRIGGERER__"
 """The prefix of the service's own settings, such as the database's password. No application needs these settings."""
 
@@ -61,7 +61,7 @@ class Submission:
 
 
 def application_path(application: str, dags_folder: Path) -> str:
-    """Return the URL unchanged, or the absolute path of a file on this machine.
+    """Return a URL unchanged. For a file on this machine, return its absolute path.
 
     Raises:
         SubmitFailed: There is no such file, or it is neither a Python file nor a jar.

@@ -53,7 +53,7 @@ EVENT_COLUMNS: Final = (
 _PATTERN: Final = re.compile(r"([\[\]{}*?\\])")
 _ESCAPED: Final = r"\\\1"
 _UPLOADED_AT_ONCE: Final = 100_000
-"""The most events in one piece. Typical ones have 30 MB together, and are in memory in Python and in the driver."""
+"""The most events in one piece. That many typical events are 30 MB, which Python and the driver both have in memory."""
 
 
 def to_dataframe(
@@ -71,7 +71,8 @@ def to_dataframe(
     """
     rows = list(events)
     if extra_schema is None:
-        # Files cannot store an empty struct. In an empty map, `extra.value` is null.
+        # Without events, `extra` is a map: files cannot store a struct without fields, and `extra.value` is null in a
+        # map.
         return _create(spark, to_arrow(rows), empty="map<string, string>")
 
     from pyspark.sql.functions import from_json

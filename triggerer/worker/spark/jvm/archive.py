@@ -31,7 +31,7 @@ class ClassArchive:
     """An absolute path, because Java writes the path of the base archive into our archive."""
     key: str
     needs_base: bool
-    """True if this Java came without an archive of its own classes, which ours could extend."""
+    """True if this Java came without an archive of its own classes, so that we must make it: ours extends it."""
 
     @property
     def path(self) -> Path:
@@ -42,7 +42,7 @@ class ClassArchive:
         return self.directory / f"{self.key}.base.jsa"
 
     def new_draft(self) -> Path:
-        """Return a new path for Java to write to. A former path may still be written to by a JVM without a parent."""
+        """Return a new path for Java to write to. A JVM of an earlier training may still write to its path."""
         return self.directory / f"{os.getpid()}-{time.monotonic_ns()}.draft"
 
     def drafts(self) -> list[Path]:

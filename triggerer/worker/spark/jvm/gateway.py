@@ -34,7 +34,7 @@ _NEEDED_AT_START: Final = frozenset(
         "spark.master",
     }
 )
-"""The settings that the JVM needs at its start. `ps` shows their values, so they must have no secrets, as docs say."""
+"""The settings that the JVM needs at its start. `ps` shows their values, so users must put no secrets into them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class JvmStreams:
     """The streams of a JVM that another process owns."""
 
     lifeline: int
-    """The JVM's standard input: a pipe that only the owner can write to. The JVM ends when it is closed."""
+    """The JVM's standard input: a pipe into which only the owner can write. When the owner closes it, the JVM ends."""
     output: JvmOutput
     on_start: Callable[[int], None]
     """Called with the JVM's process id as soon as it starts."""
@@ -55,7 +55,7 @@ Environment = Mapping[str, str | None]
 def launch(
     conf: Mapping[str, str], environment: Environment, streams: JvmStreams | None = None
 ) -> JavaGateway:
-    """Start a JVM with the part of `conf` that it needs at its start, and with `environment` over our environment.
+    """Start a JVM with the settings that `on_command_line` selects, and with `environment` over our own variables.
 
     Args:
         streams: None: the JVM ends with this process, because it reads from a pipe that only this process can write
@@ -114,7 +114,7 @@ def _start(
 
 
 def _read_gateway(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, str]:
-    """Wait for a starting JVM, and return its port and its secret. Spark renames the file once it is complete."""
+    """Return the port and the secret of a starting JVM, once it has written its complete answer."""
     while process.poll() is None and not answer.is_file():
         time.sleep(_LOOK_EVERY_S)
     if not answer.is_file():
@@ -154,7 +154,7 @@ def on_command_line(conf: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def laid_over_environment(variables: Environment) -> Iterator[None]:
-    """Set variables during the block, because PySpark passes nothing else to its JVM."""
+    """Set variables of this process during the block: PySpark's launcher has no other way to pass them to its JVM."""
     before = {name: os.environ.get(name) for name in variables}
     _set(variables)
     try:

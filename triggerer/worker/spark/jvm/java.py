@@ -52,7 +52,7 @@ class Java:
 
     @property
     def wants_each_jar_once(self) -> bool:
-        """True for versions that compare the class path strictly: seen with Java 21, but not with 17 or 25."""
+        """True if this Java refuses our archive when a jar is named twice: seen with Java 21, not with 17 or 25."""
         return OLDEST_JAVA < self.feature < 25
 
     @property
@@ -208,8 +208,8 @@ for argument do
 done
 """
 _ONE_OF_EACH_JAR: Final = """\
-# Spark names one of its jars before "jars/*", which has it again; for the sake of that repetition this
-# Java would refuse an archive of classes that it made with the very same class path.
+# Spark's class path names one jar, and then "jars/*", which has this jar again. Because of the repetition,
+# this Java would refuse an archive of classes that it made with the very same class path.
 one_of_each() {
   jars=${1##*:}
   named=${1%"$jars"}

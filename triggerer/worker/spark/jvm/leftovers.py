@@ -1,4 +1,4 @@
-"""Clears the traces of a run from a JVM that the next run uses: the JVM returns to the state that was remembered.
+"""Clears the traces of a run from a JVM that the next run uses: restores the state from before the first run.
 
 The Spark sessions of a JVM share its context, its cache and its Java objects. This module uses internals of PySpark,
 and for listeners, streaming queries and files also internals of Spark. A test covers each kind of trace.
@@ -21,13 +21,13 @@ _ADDED: Final = {
     "addedArchives": "removeFile",
     "addedJars": "removeJar",
 }
-"""By kind of file that a run gave to the executors, the method of Spark's file server that removes one file."""
+"""The kinds of files that a run can give to Spark's executors. The file server's method in each value removes one."""
 _DEFAULT: Final = "default"
 _ENDING_S: Final = 2.0
 _LOOK_EVERY_S: Final = 0.01
 
 Kept = Mapping[str, Any]
-"""Java objects by name. No run removes these objects."""
+"""The Java objects that `remember` returns, by name. `clear` does not remove them."""
 
 
 def remember(context: Any, session: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def remember(context: Any, session: Any) -> dict[str, Any]:
     }
     for name in _ADDED:
         kept[name] = java.HashSet(_added(jvm, scala, name))
-    # The names of all Java objects of the opening process: also those above, and this set itself.
+    # Py4J's names of all Java objects up to now, including the objects above and this set. `clear` removes later ones.
     bindings = java.HashSet(_bindings(context._gateway).keySet())  # noqa: SLF001
     bindings.add(bindings._target_id)  # noqa: SLF001
     return kept | {"bindings": bindings}
@@ -66,7 +66,7 @@ def recall(names: Mapping[str, str], client: Any) -> dict[str, Any]:
 def clear(gateway: Any, kept: Kept, *, pid: int, log_level: str, python_daemon: str) -> None:
     """Undo a run's changes to the JVM outside the run's session, and end its jobs and queries.
 
-    The calling process must have no other Java objects yet.
+    The calling process must not have Java objects of its own yet, because this call removes them.
 
     Args:
         pid: The JVM's process id.
@@ -164,7 +164,7 @@ def _log_level(jvm: Any) -> str:
 
 
 def _added(jvm: Any, scala: Any, name: str) -> Any:
-    """Return the addresses of a context's files, archives or JARs, as a Java set. Removing one changes the context."""
+    """Return the addresses of a context's files, archives or JARs. A change of this Java set changes the context."""
     inner = _as_java(jvm, getattr(scala, name)()).get(_DEFAULT)
     return jvm.java.util.HashSet() if inner is None else _as_java(jvm, inner).keySet()
 

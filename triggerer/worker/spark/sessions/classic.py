@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG4J: Final = """\
-# Written by triggerer. Yours goes into $SPARK_CONF_DIR/log4j2.properties, and this is then not used.
+# Written by triggerer. It is not used if you have a file $SPARK_CONF_DIR/log4j2.properties.
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
 appender.console.type = Console
@@ -54,10 +54,10 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX}{UTC} %p %c{1}: %m%n%ex
-# That Hadoop's native library is absent is so everywhere but on a Hadoop cluster.
+# Only a Hadoop cluster has Hadoop's native library, so the warning that it is absent helps nobody.
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
-# Between two runs the idle Python workers are ended, see jvm_leftovers.py, and Spark warns about each.
+# Between two runs the idle Python workers are ended (worker/spark/jvm/leftovers.py). Spark warns about each.
 logger.python.name = org.apache.spark.api.python.PythonWorkerFactory
 logger.python.level = error
 """
@@ -168,7 +168,7 @@ def is_classic_alive(session: SparkSession) -> bool:
 
 
 def close_classic(grace: timedelta) -> None:
-    """Stop this process's session, if any, and the session's JVM."""
+    """Stop this process's session, if there is one, and its JVM, by force after `grace`."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001
@@ -286,7 +286,7 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
         "SPARK_CONNECT_MODE_ENABLED": None,
     }
     if "SPARK_LAUNCHER_OPTS" not in os.environ:
-        # The launcher is a JVM that prints a command and ends, within a tenth of a second.
+        # The launcher is a JVM that only prints a command, so it should start fast, and need not optimize its code.
         variables["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     if is_local(master_of(settings)):
         variables.setdefault("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1")
@@ -297,19 +297,22 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
     if "PYSPARK_PYTHON" not in os.environ:
         # Spark executes Python functions in this Python, not in the first on PATH. On a cluster the paths differ.
         here = sys.executable if is_local(master_of(settings)) else None
-        # Only `spark-submit` applies this setting; PySpark ignores it.
+        # PySpark ignores `spark.pyspark.python`, which only `spark-submit` applies. So it is applied here.
         variables["PYSPARK_PYTHON"] = settings.conf.get("spark.pyspark.python") or here
     return variables
 
 
 def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
-    """Return the lifelines for a session's Python workers; empty if the workers run on another machine."""
+    """Return the paths of the pipes whose end kills the session's Python workers, see `triggerer.processes.lifelines`.
+
+    Empty if the Python workers run on other machines.
+    """
     return armed_lifelines() if is_local(master_of(settings)) else ()
 
 
 @contextlib.contextmanager
 def interrupt_handler_kept() -> Iterator[None]:
-    """After the block, restore the handler of SIGINT, which PySpark replaces. Python's default is not restored."""
+    """After the block, restore the handler of SIGINT, which PySpark replaces, unless it was Python's default."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     try:

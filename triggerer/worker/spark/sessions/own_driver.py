@@ -157,7 +157,7 @@ def _stop_work(session: SparkSession) -> None:
 
 @contextmanager
 def _detached() -> Iterator[None]:
-    """During the block, PySpark knows no session of this process. The session's JVM stays as it is."""
+    """Hide this process's session from PySpark during the block, so that PySpark can open another one."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession, SQLContext
 

@@ -35,7 +35,7 @@ class RunSession:
     """Opens the session when a task first asks for it, in any thread. A run's own driver ends with the block.
 
     Args:
-        holder: The worker's warm session.
+        holder: Opens the session if the run needs no driver of its own.
         modules: See `SparkHolder.get`.
         home: The service's own directory.
         on_wait: Receives the reason when the run begins to wait for Spark, and None when the wait ends.
@@ -111,7 +111,7 @@ class RunSession:
         """Return once nothing of a failed try works on Spark. A driver whose work does not end is killed.
 
         Raises:
-            RunFailed: The work may go on, and this run must not kill the driver.
+            RunFailed: The work may go on, and other tasks or other clients use the driver, so it must not be killed.
         """
         session, task_id = self._progress.session, own_task.get()
         if session is None or self._has_driver_ended():
@@ -145,7 +145,7 @@ class RunSession:
         return True
 
     def how_driver_ended(self, error: BaseException) -> str | None:
-        """Return a sentence that says how the driver ended, if the error comes from that. None: it does not."""
+        """Return a sentence that says how the driver ended; None: it lives. See `SparkHolder.how_driver_ended`."""
         if self._own is not None:
             return self._own.how_it_ended()
         return self._holder.how_driver_ended(error)
@@ -156,7 +156,7 @@ class RunSession:
             cancel_task(self._progress.session, task_id)
 
     def begin_task(self, task_id: str) -> None:
-        """Begin a try of a task, in the thread that executes it."""
+        """Collect the progress of a task's new try from now on. The thread that executes the try calls this."""
         self._progress.begin_task(task_id)
 
     def end_task(self, result: TaskResult) -> TaskResult:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _KILL_TIMEOUT: Final = ("spark.python.task.killTimeout", "2s")
 _MONITOR_S: Final = 2.0
-"""Spark looks this often whether a Python worker belongs to an interrupted task. Then it waits for `killTimeout`.
+"""How often Spark looks for Python workers of interrupted tasks. It kills such a worker after a further `killTimeout`.
 Source: PythonRunner.MonitorThread in Spark 4.1."""
 _MARGIN_S: Final = 0.5
 _ENDING_S: Final = 5.0
@@ -32,15 +32,16 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def await_end(session: SparkSession, task_id: str | None) -> bool:
-    """Return True once no job of the session works, no task of them runs, and no Python worker executes one.
+    """Return True once no job of the session works, and none of its Spark tasks runs, also not in a Python worker.
 
-    A Spark Connect server does not tell. So this waits for as long as a Python worker of an interrupted task may live.
+    A Spark Connect server does not tell this. There the call waits for as long as a Python worker of an interrupted
+    Spark task may live.
 
     Args:
-        task_id: Only the work of this task, which runs beside others. None: all work, which is cancelled again while
-            there is any.
+        task_id: The DAG's task whose work must end, while other tasks of the run go on. None: all work must end, and is
+            cancelled again while there is any.
     Returns:
-        False: it did not end in time.
+        False: The work did not end in time.
     """
     if is_connect(session):
         remote: Any = session
@@ -99,7 +100,7 @@ def _seconds_of_workers(kill_timeout: str) -> float:
 
 
 def _seconds(duration: str) -> float:
-    """Return a duration of Spark's configuration. Without a unit it has milliseconds."""
+    """Return a duration of Spark's configuration in seconds. A number without a unit means milliseconds."""
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", duration)
     if found is None:
         return 2.0

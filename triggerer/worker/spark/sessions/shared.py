@@ -40,7 +40,10 @@ class SharedDriver:
 
 
 def share(session: SparkSession, environment: jvm.Environment) -> SharedDriver:
-    """Return the data with which other processes attach to the session's JVM. This process must end by `os._exit`."""
+    """Return the data with which other processes attach to the session's JVM.
+
+    This process must end by `os._exit`. At a regular end, Py4J would remove the Java objects that the others need.
+    """
     context: Any = session.sparkContext
     gateway = context._gateway  # noqa: SLF001
     process = jvm.process_of(gateway)
@@ -71,7 +74,7 @@ def attach(driver: SharedDriver) -> SparkSession:
     try:
         with jvm.laid_over_environment(driver.environment), interrupt_handler_kept():
             gateway: Any = jvm.connect(driver.port, driver.secret)
-            # If this process had a session before, PySpark's handler of Java's errors is in place, and needs the JVM.
+            # PySpark's handler of Java's errors needs the JVM, and is in place already if this process had a session.
             SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # noqa: SLF001
             client = gateway._gateway_client  # noqa: SLF001
             kept = jvm_leftovers.recall(driver.kept, client)

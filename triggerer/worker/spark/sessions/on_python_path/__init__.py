@@ -1,1 +1,1 @@
-"""A folder for the PYTHONPATH of Spark's JVM, which imports these modules by their bare names."""
+"""A folder on the PYTHONPATH of Spark's JVM, whose Python processes import these modules by their bare names."""
