@@ -34,7 +34,7 @@ _HAND_BACK_S: Final = 2.0
 
 
 class CallbackRunner:
-    """Makes the calls that are due, one run at a time.
+    """Calls the callbacks that are due, one run at a time.
 
     A call is repeated only if its executor dies or stops before the call has ended. A callback that damages its worker
     does no harm to runs, because they have other workers.
@@ -118,7 +118,10 @@ class CallbackRunner:
     async def _call_with(
         self, worker: WorkerProcess, call: CallbackOrder | None
     ) -> CallbackOrder | None:
-        """Make this call and the following ones while the worker is usable. Return a call for the next worker."""
+        """Make this call and further ones, while the worker is usable. Return the call that the next worker must make.
+
+        None: no call is due.
+        """
         while call is not None and not worker.gone.is_set():
             try:
                 await self._call(worker, call)

@@ -1,4 +1,4 @@
-"""Runs that are claimed ahead of the workers, and the limit for their number. Synchronous; no store, no clock."""
+"""Runs that are claimed before a worker is free, and the limit for their number. Synchronous; no store, no clock."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Final
 from triggerer.domain.attempts import RunOrder
 
 _AHEAD_S: Final = 0.2
-"""The amount of work to claim ahead, so that a claimed run starts within about this time."""
+"""How many seconds of work to claim ahead. So a claimed run starts after about this time at the latest."""
 _MOST_AHEAD: Final = 64
 _WEIGHT: Final = 0.2
+"""How much a run that is shorter than the average changes the average duration."""
 
 STALE_SECONDS: Final = 2.0
-"""After waiting this long for a worker, a claimed run is queued again: another executor may have a free one."""
+"""After waiting this long for a worker, a claimed run is queued again: another executor may have a free worker."""
 
 
 class PrefetchLimit:
@@ -68,7 +69,8 @@ class ClaimedQueue:
 
         Args:
             free: The number of idle workers.
-            warming: True while a Spark session is opened. Runs that wait for it do not reduce the room for others.
+            ahead: The number of runs to claim beyond the idle workers, see `PrefetchLimit`.
+            warming: True while a Spark session opens. Runs that wait for this session do not reduce the room.
         """
         waiting = len(self._orders)
         if warming:

@@ -52,7 +52,7 @@ class Claims:
         self._connect = connect
 
     def claim_step(self, limit: int) -> Step:
-        """Return a step that claims up to `limit` queued runs. `claimed` reads its rows."""
+        """Return a statement that claims up to `limit` queued runs. Pass the rows of the statement to `claimed`."""
         return claim_runs(
             executor=self._executor, limit=limit, log_home=self._home, connect=self._connect
         )
@@ -102,7 +102,7 @@ class Claims:
             return await any_run_may_use_pools(session)
 
     async def to_cancel(self) -> list[int]:
-        """Return our running runs that must be cancelled. Queued runs with a request are cancelled here."""
+        """Cancel queued runs that a user wants cancelled. Return our running runs that the caller must cancel."""
         async with self._database.transaction() as session:
             ended = await queries.cancel_queued(session)
             if ended:
@@ -165,7 +165,7 @@ def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
 
 
 def _count(orders: Sequence[RunOrder]) -> None:
-    """Count a claim, for the metrics."""
+    """Record the longest delay from a scheduled run's time to its queuing, for the metrics."""
     scheduled = [
         (order.queued_at - order.run_after).total_seconds()
         for order in orders

@@ -1,4 +1,4 @@
-"""Answers the queries of a run's tasks: about asset events, and whether the run may commit an output."""
+"""Answers the queries of a run: about asset events, whether it may commit an output, and the report of a launch."""
 
 from __future__ import annotations
 

@@ -48,16 +48,16 @@ class Executor:
     runs, because other executors may begin them.
 
     Args:
-        instance_id: The row in `instance` that the caller keeps alive.
+        instance_id: The id of this executor's row in the table `instance`, which the caller keeps alive.
         workers: The number of concurrent runs. A process starts when it is first needed.
-        spark: `[spark]` as a mapping: mode, master, remote, conf.
+        spark: The settings of `[spark]` as JSON: mode, master, remote, conf.
         prewarm: True to open a Spark session in advance if a DAG needs one.
-        holds_broken: True: a run stays queued until its file loads. False: a run whose file does not load fails.
+        holds_broken: True: a run stays queued until its DAG file loads. False: a run whose file does not load fails.
         cancel_grace: The time from SIGTERM to SIGKILL for a cancelled run.
         timeout_grace: How long a task may outlive its own timeout before its worker is killed.
         callback_timeout: The time for all callbacks of one run together.
         shutdown_grace: The time that running runs have to end when the executor is cancelled.
-        sweep_every: How often the store is checked without any announcement.
+        sweep_every: How often to search the store for changes that no announcement has reported.
         counts_dags: True to count the runs of each DAG for the metrics, too.
     """
 
@@ -150,10 +150,12 @@ class Executor:
         """Runs in the claimed queue that the store shows as waiting."""
         self._log_files = LogFiles()
         self._changed = AutoResetEvent()
+        # True if there may be runs to claim, runs to cancel, and changed DAGs.
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._uses_pools = self._has_broken_files = False
-        # If other executors can take the runs, `mark_lease_kept` is called before `run`.
+        # With SQLite there is no other executor and no guard, so nobody calls `mark_lease_kept`, and the lease never
+        # ends.
         self._has_lease = True
         self.guard: LeaseGuard | None = None
         """Ends the workers if the lease ends while this process cannot; None before the first guarded lease."""
@@ -167,7 +169,7 @@ class Executor:
 
     @property
     def executing(self) -> list[int]:
-        """The keys of the runs that workers execute now."""
+        """The primary keys of the runs that workers execute now."""
         return [slot.run.run_pk for slot in self._slots if slot.run is not None]
 
     def mark_lease_lost(self) -> None:
@@ -198,7 +200,7 @@ class Executor:
         back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            # With `start`, a cancellation would wait for a task that ends only after the `finally` below.
+            # Not `start`: a cancellation would then wait for `_work`, which ends only after the `finally` below.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -217,7 +219,7 @@ class Executor:
                 self._stopping.set()
 
     async def _work(self) -> None:
-        # Shielded: after a cancellation, runs still have their grace. `_wind_down` bounds it.
+        # Shielded, because runs still have their grace after a cancellation. `_wind_down` limits the time.
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as work:
                 work.start_soon(self._result_writer.run)
@@ -271,6 +273,7 @@ class Executor:
                 await self._requeue_waiting()
 
     async def _catch_up(self, tasks: TaskGroup) -> None:
+        """Do what is due: sweep, cancel runs, look at changed DAGs, and claim runs."""
         if not self._sweeps.wait_s:
             self._cancels = False
             with self._sweeps.sweeping():
@@ -344,7 +347,8 @@ class Executor:
             self._left_launches.ask()
         self._assign_runs()
         self._warm_up()
-        # Otherwise a slot that always has a next run would never give its cores back to the cluster.
+        # Another slot's run waits for cores. A slot that always has a next run would never give its cores back
+        # otherwise.
         if any(other.is_waiting for other in self._slots):
             slot.release_executors()
         if was_cut_short:

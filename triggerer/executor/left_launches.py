@@ -60,7 +60,7 @@ class LeftLaunches:
         self._sweep_every_s = sweep_every_s
         self._asked = AutoResetEvent()
         self._tries: dict[str, tuple[float, float]] = {}
-        """By launch that could not be ended, the time of the next try (`time.monotonic`) and the last delay."""
+        """Launches that have not ended, by tag: when to try again (`time.monotonic`), and the last delay in seconds."""
 
     def ask(self) -> None:
         """Search soon, because a run has just left a launch behind."""
@@ -72,7 +72,7 @@ class LeftLaunches:
         while True:
             self._asked.clear()
             try:
-                # The search finds only ended runs, and the end of a run may not be stored yet.
+                # The search finds only runs whose end is stored, so wait until it is.
                 await self._result_writer.written()
                 await self._end_some()
                 backoff.reset()

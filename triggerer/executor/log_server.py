@@ -49,7 +49,7 @@ class LogServer:
                 hint="for example worker-1.example.com:8793; port 0 takes a free one",
             )
         self._host, self._port = host.strip("[]"), int(port)
-        self._places = anyio.Semaphore(_MOST)
+        self._connections = anyio.Semaphore(_MOST)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.
@@ -82,7 +82,7 @@ class LogServer:
 
     async def _serve(self, stream: SocketStream) -> None:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
-            async with stream, self._places:
+            async with stream, self._connections:
                 with anyio.move_on_after(_ANSWER_S):
                     await self._answer(stream)
 

@@ -55,11 +55,11 @@ _LARGEST_GROUP: Final = 200
 """Updates per transaction. A larger group gains nothing, and would block SQLite's only writer for long."""
 
 _JOINED_STEP_SECONDS: Final = 60.0
-"""The store fails earlier than this."""
+"""How long a cancelled caller waits for the result of its statement. Every transaction ends or fails sooner."""
 
 
 class _JoinedStep:
-    """A step that is performed with the next group, and the result of the step."""
+    """A statement that is performed in the transaction of the next group, and its result."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -89,7 +89,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self._joined_steps: list[_JoinedStep] = []
         self._written = Notifier()
         self._unwritten: Counter[int] = Counter()
-        # By (run, epoch), until the attempt's end is stored.
+        # Why the store refused a result of an attempt, by (run, epoch), until the end of the attempt is stored.
         self._refused: dict[tuple[int, int], str] = {}
 
     def submit_nowait(self, update: AttemptUpdate) -> None:
@@ -102,8 +102,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def perform_with_next_commit(self, step: Step) -> list[Row]:
         """Perform a step with the next group, or alone if there is no group; return the step's rows.
 
-        An executor that stores the end of a run also claims the next run. A second transaction would cost as much as
-        the first.
+        An executor that stores the end of a run also claims the next run. Both go into one transaction, because a
+        second transaction would cost as much as the first.
 
         Raises:
             Errors of `Database.perform_steps`. The group is stored nevertheless.
@@ -134,7 +134,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         Cancellation: The begin of the attempt may be stored or not.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
-        # This step may be performed twice.
+        # After an unknown outcome the step is performed again, which changes nothing.
         rows = await retry(
             lambda: self.perform_with_next_commit(step),
             on=TransientStoreError,
@@ -181,7 +181,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 if not group:
                     raise
                 refusal = error
-                # The store refused the group, not the steps. Perform the steps first, then search the refused item.
+                # The store refused the group, not the steps. Perform the steps first, and then search for the refused
+                # update.
                 answers = await self._database.perform_steps(steps) if steps else []
         except BaseException as error:
             stopped = OutcomeUnknown("the result writer was stopped")
@@ -278,7 +279,10 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return ([_without_refused(update, str(error))],)
 
     def _launch_steps(self, group: Sequence[AttemptUpdate]) -> tuple[list[Step], list[Step]]:
-        """Return the steps before and after those of the results. Launches are stored only while the run is running."""
+        """Return the steps that come before and after the step that saves the results.
+
+        Launches come before, because the store accepts them only while the run is running.
+        """
         news = [(update.order, launch) for update in group for launch in update.launches]
         save = save_launches(executor=self.executor, news=news)
         if save is None:
@@ -295,7 +299,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         )
 
     def _as_refused(self, update: AttemptUpdate) -> AttemptUpdate:
-        """Return the update. If the store refused a result of this attempt, the returned update fails the run."""
+        """Return the update. If the store refused an earlier result of this attempt, change a success to a failure."""
         end = update.end
         refused = self._refused.get(_attempt(update.order))
         if end is None or refused is None or end.state is not RunState.SUCCESS:

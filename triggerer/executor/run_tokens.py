@@ -23,7 +23,7 @@ class RunTokens:
         self._key: bytes | None = None
 
     async def add_to(self, order: RunOrder) -> RunOrder:
-        """Return the order with its token. While the database is away, it has no token, because few runs need one."""
+        """Return the order with its token, or without a token if the database is away: few runs need a token."""
         try:
             if self._key is None:
                 self._key = await service_key(self._database)

@@ -34,8 +34,8 @@ _INTERVAL: Final = 1 / 3
 _RETRY_INTERVAL: Final = 1 / 10
 """The time from a failed heartbeat to the next."""
 _TIMEOUT: Final = 1 / 6
-"""The limit for the statements of a heartbeat, and again for its commit. After a heartbeat on a dead connection, there
-is time for another one."""
+"""The time limit for the statements of a heartbeat, and again for its commit. It leaves time for another heartbeat if
+the connection is dead."""
 _MARGIN: Final = 1 / 10
 """The executor ends its runs this long before the end of the lease."""
 _GUARD_MARGIN: Final = 1 / 15
@@ -67,7 +67,7 @@ class Registration:
 
     Args:
         expiry: How long a heartbeat is valid.
-        holder: None: there is no other executor that could take the runs (SQLite).
+        holder: Learns when the lease begins and ends. None: no other executor could take the runs (SQLite).
         clock: See `OwnLease`. The guard's timer uses this clock too.
         start_guard: Receives the end of the guarded lease, by the clock.
     """
@@ -111,8 +111,9 @@ class Registration:
         try:
             with anyio.fail_after(timeout.total_seconds()):
                 async with self._database.transaction(commit_timeout=timeout) as session:
-                    # A heartbeat registers again. This also restores the row if another executor took us for dead and
-                    # removed it. Runs that it took meanwhile have another epoch, so our results for them are refused.
+                    # A heartbeat registers again. So it restores the row if another executor took us for dead and
+                    # removed the row. Runs that the other executor took have a new epoch, so the store refuses our
+                    # results for them.
                     await self._queries.register_instance(
                         session, self._instance_id, kind=_KIND, expiry=self._expiry
                     )
@@ -126,7 +127,9 @@ class Registration:
             self._guard.extend(self._guarded_lease.ends_at)
 
     async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Renew until cancelled, then deregister, so that others need not wait for the expiry. Call `renew` before.
+        """Renew until cancelled. Then deregister, so that other executors need not wait for the expiry.
+
+        Call `renew` before, because the lease must be valid.
 
         `task_status.started` is called when the holder knows about the lease.
 

@@ -31,9 +31,9 @@ class RunEnding:
     log_files: LogFiles
     run: RunOrder | None
     verdict: RunEnd | None = None
-    """The end of the run, unless the run ends earlier on its own."""
+    """The end that was decided for the run, such as a cancellation. The run may still end earlier on its own."""
     is_cut_short: bool = False
-    """True: store no end of the run, because another executor executes it, or it is queued again."""
+    """True: store no end of the run, because the run is queued again, or another executor executes it."""
     has_left_launches: bool = False
     """True if a session of the dead worker may still work on a Spark Connect server."""
     may_end_log: bool = True
@@ -58,10 +58,10 @@ class RunEnding:
         """Record the end of a run whose worker has died: the verdict, or else a failure.
 
         Args:
-            code: The exit code, as from `WorkerProcess.reap`.
+            code: The exit code. Negative: the number of the signal that killed the worker.
             output: The worker's last output outside the run's log.
             has_begun: True if the worker had accepted the run.
-            malformed: Set if the worker was killed because its data cannot be understood: the reason.
+            malformed: Why the worker's data could not be understood, if the worker was killed for that reason.
         """
         assert self.run is not None
         if self.is_cut_short:
@@ -85,10 +85,10 @@ class RunEnding:
         *,
         output: str | None = None,
     ) -> None:
-        """Record the end of the run, first in its log, because a user who sees the end in the store looks there."""
+        """Record the run's end, first in its log: a user who sees the end in the store may read the log at once."""
         await self._end_log(state if reason in (None, state) else f"{state}: {reason}")
         if self.is_cut_short:
-            # This was set while the log was written.
+            # The run was cut short while the log was written.
             return
         if output is not None:
             reason = storable(f"{reason}; its last output:\n{output}")

@@ -102,7 +102,7 @@ class Slot:
     _process: RunHandle | None = None
     """The process of the present run."""
     _has_begun: bool = False
-    """Whether the process of the present run has reported something."""
+    """True once the process of the present run has reported something."""
     _is_open: bool = False
     _warmed: WarmedFrame | None = None
     _beginning: anyio.CancelScope | None = None
@@ -127,7 +127,7 @@ class Slot:
 
     @property
     def was_cut_short(self) -> bool:
-        """True: store no end of the run, because another executor executes it, or it is queued again."""
+        """True: store no end of the run, because the run is queued again, or another executor executes it."""
         return self._ending.is_cut_short
 
     @property
@@ -169,7 +169,7 @@ class Slot:
             await self._end_within(self.settings.cancel_grace, self.worker, self._process)
 
     async def abandon(self) -> None:
-        """Kill the run and record nothing: another executor has it."""
+        """Kill the run and record nothing, because another executor has the run."""
         self.cut_short()
         self._ending.is_cut_short = True
         if self.worker is not None:
@@ -190,7 +190,7 @@ class Slot:
         try:
             await self.idle()
         finally:
-            # From now on the run may be handed back, and begin elsewhere.
+            # From now on the run may be queued again, and begin in another executor.
             ending.may_end_log = False
 
     def _kill(self) -> None:
@@ -398,8 +398,8 @@ class Slot:
     async def _begin(self, worker: WorkerProcess, order: RunOrder) -> RunHandle | None:
         """Return a process for this attempt, and store that a repeated attempt begins. None: do not execute the run.
 
-        If the service dies afterwards, the run may be the cause, so the attempt counts. If the service is killed while
-        the worker starts, the attempt does not count, because the begin is stored only once there is a process.
+        An attempt counts once its begin is stored: if the service dies afterwards, the run may be the cause. The begin
+        is stored when there is a process. So an attempt does not count if the service is killed while a worker starts.
         """
         process: RunHandle | None = None
         is_ours = False

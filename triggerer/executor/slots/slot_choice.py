@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final, Protocol, TypeVar
 
 _WARMING_S: Final = 60.0
-"""A session that is not open after this time may wait for its cluster without limit."""
+"""How long runs wait for a session that is opening. If it takes longer, it may wait for its cluster without limit."""
 
 
 class Spark(Enum):

@@ -23,7 +23,7 @@ _SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
 class TaskTimers:
     """Stores that tasks are running, and reports a task that runs longer than its timeout allows.
 
-    Timers are cheaper than an async task, because most tasks end before a timer is due.
+    A timer of the event loop is cheaper than a coroutine, and most tasks of runs end before their timer is due.
 
     Args:
         on_overdue: Called on the event loop with the reason, when a task has run for its timeout plus its grace.
@@ -57,7 +57,7 @@ class TaskTimers:
                 timer.cancel()
 
     def _count(self, order: RunOrder, start: TaskStart) -> None:
-        """Count the wait of a run until its first task, for the metrics. A later attempt waited for the former one."""
+        """Record how long a run waited for its first task, for the metrics, but not the waits of later attempts."""
         attempt = order.run_pk, order.epoch
         if order.attempt == 1 and self._counted != attempt:
             self._counted = attempt

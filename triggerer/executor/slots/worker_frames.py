@@ -24,7 +24,7 @@ class ReadyFrame(TypedDict):
 
 
 class PreparedFrame(TypedDict):
-    """A process waits for an order. The descriptor of its channel comes along."""
+    """A process for the next run waits for an order. The descriptor of its channel comes along."""
 
     type: Literal["prepared"]
     process: int
@@ -101,7 +101,7 @@ class ResultsFrame(TypedDict):
 
 
 class QueryFrame(TypedDict):
-    """A question of the run about asset events."""
+    """A question of the run, for instance about asset events, or the request to store a launch."""
 
     type: Literal["query"]
     run: int

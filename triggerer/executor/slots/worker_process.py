@@ -27,11 +27,11 @@ _REAP_S: Final = 10.0
 
 
 class RunHandle:
-    """The process for one order. A worker has forked the process, which waits for the order.
+    """The executor's side of a process that a worker has forked for one order: a run, or callbacks.
 
     Attributes:
         ended: Set when the process and its descendants are gone.
-        code: The exit code. Negative: the number of the signal that killed it. None: it has not ended.
+        code: The exit code. Negative: the number of the signal that killed the process. None: it has not ended.
     """
 
     def __init__(self, worker: WorkerProcess, number: int, pid: int, channel: Channel) -> None:
@@ -61,7 +61,7 @@ class RunHandle:
         return read_run_frame(await self._channel.receive())
 
     async def stop(self) -> None:
-        """Let the user's code unwind. Does nothing if the process is gone."""
+        """Send SIGTERM, so that the user's code unwinds. Does nothing if the process is gone."""
         await self._worker.tell(message("stop", process=self._number))
 
     async def kill(self) -> None:
@@ -71,9 +71,8 @@ class RunHandle:
     async def reap(self) -> int:
         """End the process, and return its exit code. `WorkerProcess.listen` must be running.
 
-        The process is killed if it has not ended within one second. During this second it may end by itself, and then
-        the result is its own exit code. If the worker is dead, or does not report the end, the worker is killed, and
-        the result is the exit code of the worker.
+        The process has one second to end on its own, and is killed then. If the worker is dead, or does not report the
+        end, the worker is killed, and the result is the exit code of the worker.
         """
         with anyio.move_on_after(1):
             await self._end()
@@ -109,7 +108,7 @@ class RunHandle:
     def mark_ended(self, code: int) -> None:
         """Store the exit code that the worker has reported.
 
-        From now on only frames that were already sent can be received, even if another process has the channel's end.
+        From now on only frames that were already sent can be received, even if another process still has the channel.
         """
         self.code = code
         self.ended.set()

@@ -1,7 +1,7 @@
 """Writes the events of one run into files: `python -m triggerer.executor.spooling.child`.
 
 This is a separate process, because reading a million events takes seconds of processor time, which the service's event
-loop does not have. Its memory is free again when it ends.
+loop does not have. The process returns its memory when it ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PIECE: Final = 20_000
 
 
 def main() -> None:
-    """Execute one order, answer, and end. If the parent dies in any way, the kernel ends this process too."""
+    """Write the files that the parent orders, answer, and end. If the parent dies, the kernel kills this process."""
     channel = connect_to_parent()
     order = channel.receive()
     # A piece has tens of thousands of tuples, and no cycles. The search for cycles takes a quarter of the time.

@@ -2,8 +2,8 @@
 
 The type of `extra` depends on all events. The first pass writes with the types of the first piece. Arrow's JSON reader
 checks each further piece against these types, many times as fast as Python could. If a piece does not fit, the types
-are widened. Then the pass only reads the other pieces, and another pass writes the files. So uniform events need one
-pass.
+are widened. This pass then reads the other pieces only for their types, and another pass writes all files again. So
+uniform events need one pass.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILE_BYTES: Final = 64 * 2**20
 MAX_PASSES: Final = 20
 
 Piece = Sequence[Sequence[Any]]
-"""The columns of some events in the order of `EVENT_COLUMNS`. `extra` is JSON text, a timestamp text or an instant."""
+"""Columns of some events, as in `EVENT_COLUMNS`. `extra` is JSON text. A timestamp is a `datetime`, or text in UTC."""
 ReadPieces = Callable[[], AsyncIterator[Piece]]
 """Reads all events again from the beginning."""
 
@@ -59,7 +59,7 @@ class EventFiles:
     rows: int = 0
     passes: int = 0
     _shape: Shape | None = None
-    """The merged shape of the pieces that Arrow's reader did not check."""
+    """The merged shape of the first piece, and of the pieces that Arrow's reader did not accept."""
     _column: Column | None = None
     _fits: bool = True
     """True while all pieces of this pass had the types with which the pass began."""
@@ -160,7 +160,7 @@ def _plain(piece: Piece) -> list[pa.Array]:
 def _texts(values: Sequence[str | None]) -> pa.Array:
     first = values[0]
     if values.count(first) == len(values):
-        # Usually all values are equal. Then this way takes a fraction of the time.
+        # Usually all values are equal, and repeating one value takes a fraction of the time.
         return pa.repeat(pa.scalar(first, pa.string()), len(values))
     return pa.array(values, pa.string())
 

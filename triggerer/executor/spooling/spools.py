@@ -1,4 +1,4 @@
-"""The executor's side of spooled events: it starts the process that writes the files, and deletes the files later."""
+"""The executor's side of events in files: it starts the process that writes the files, and deletes the files later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AT_ONCE: Final = 2
 
 
 class Spools:
-    """The folder `home/spool`. It has a folder for each live executor, which has a folder for each run.
+    """The folder `home/spool`: it has a folder for each executor, and an executor's folder has one for each run.
 
     An executor locks a file in its folder. If this file is not locked, the executor has died, and the next executor
     that starts deletes the folder.
@@ -81,7 +81,7 @@ class Spools:
     async def write(self, order: RunOrder, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """Write events into files. Return the paths of the files and the number of events.
 
-        None: the files cannot be written here, and the log says why. Then the run reads the events by pages.
+        None: pyarrow is missing, or the files cannot be written, which is logged. Then the run reads events by pages.
 
         Args:
             fields: `about` (`uri` or `alias`, as in queries for pages), `triggering`, `last_id` and `as_text`.
