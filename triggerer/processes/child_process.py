@@ -24,7 +24,7 @@ _withheld: set[str] = set()
 
 
 def withhold_from_children(variables: Iterable[str]) -> None:
-    """Remove these further environment variables from the environment of all children that start from now on."""
+    """Remove these variables from the environment of all children that start from now on, see `child_environment`."""
     _withheld.update(variables)
 
 
@@ -129,8 +129,8 @@ class ChildProcess:
     async def supervise(self) -> None:
         """Read the output and wait for the end of the process. Run this from `start` until just before `aclose`.
 
-        After that end, `receive` returns only frames that were already sent, even if a process that has left the group
-        still has the other end of the channel.
+        After the end of the process, `receive` returns only frames that were already sent, even if a process that has
+        left the group still has the other end of the channel.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read_output)

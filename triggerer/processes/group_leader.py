@@ -1,4 +1,4 @@
-"""Starts a process that leads its own process group, and ends both."""
+"""Starts a process that leads its own process group, and ends it together with the group."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class GroupLeader:
         except OSError:
             self._reap()
             raise
-        # Only one task at a time may wait for a descriptor.
+        # anyio allows only one task at a time to wait for a descriptor.
         self._waiting = anyio.Lock()
 
     @property

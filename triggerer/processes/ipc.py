@@ -217,11 +217,11 @@ class ChildChannel:
 
     @property
     def has_more(self) -> bool:
-        """True if a part of the next frame has arrived together with the last one."""
+        """True if a part of the next frame has arrived together with the previous frame."""
         return bool(self._received)
 
     def fileno(self) -> int:
-        """Return the descriptor for `select`. A frame that arrived together with the last one is not reported by it."""
+        """Return the descriptor for `select`. It reports no frame that came with the previous one, see `has_more`."""
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
@@ -280,7 +280,9 @@ class ChildChannel:
 
 
 def connect_to_parent() -> ChildChannel:
-    """Return the channel to the parent, and arm each lifeline. Output becomes UTF-8, because the parent reads UTF-8.
+    """Return the channel to the parent. Arm each lifeline: the kernel kills this process when the other end is gone.
+
+    Standard output and standard error become UTF-8, because the parent reads UTF-8.
 
     A process that `triggerer.processes.child_process` has started calls this first, and once. Its own children inherit
     none of the descriptors.
@@ -292,8 +294,8 @@ def connect_to_parent() -> ChildChannel:
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:
-        # The kernel stores the receiver of the signal with the open file, and an inherited descriptor shares that file
-        # with its parent. So open the pipe again.
+        # The kernel stores the receiver of the signal with the open file, and the parent process shares the open file
+        # of an inherited descriptor. So open the pipe again.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

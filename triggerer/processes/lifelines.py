@@ -1,4 +1,8 @@
-"""Processes that the kernel kills when another process ends.
+"""Lets the kernel kill a process when another process ends.
+
+The connection between the two is a *lifeline*: a pipe into which nobody writes. The other process has the only writing
+end. When that process is gone, the pipe closes, and the kernel sends SIGKILL to the process group that has *armed* the
+reading end: it has asked the kernel for this signal.
 
 This module imports only the standard library: `triggerer_python_daemon` loads it on machines without triggerer.
 """
@@ -16,12 +20,12 @@ _armed_by = 0
 def die_with_writer(lifeline: int) -> None:
     """Make the kernel kill this process and its process group when the process at a pipe's other end is gone.
 
-    This needs no code of ours at that moment, because users' code may have the interpreter's lock then. A parent-death
-    signal (prctl(2)) would kill only this process, and not its descendants.
+    The kernel needs no code of ours at that moment, so this works even while users' code has the interpreter's lock. A
+    parent-death signal (prctl(2)) would kill only this process, and not its descendants.
 
     Args:
-        lifeline: The reading end of a pipe. No other process has opened it, no process writes to the pipe, and only the
-            other process has the other end. This process must lead its group.
+        lifeline: The reading end of a pipe, opened by this process alone. No process writes into the pipe, and only the
+            other process has its writing end. This process must lead its group.
     """
     global _armed_by  # noqa: PLW0603
     os.set_inheritable(lifeline, False)

@@ -44,7 +44,7 @@ class OwnLease:
 
     @classmethod
     def unlimited(cls) -> Self:
-        """Return a lease that never ends, for a service that can have no rivals."""
+        """Return a lease that never ends, for a service that is the only instance."""
         lease = cls(timedelta(), margin=0.0, clock=float)
         lease._ends_at = _NEVER
         return lease
@@ -69,7 +69,7 @@ class OwnLease:
         self._extended.notify_all()
 
     async def wait_until_over(self) -> None:
-        """Return once the lease is over. After a suspension this may be late, by the time that was left before."""
+        """Return once the lease is over. After a suspension, this may be late by the time that the lease had left."""
         while (left := self._ends_at - self.now()) > 0:
             with anyio.move_on_after(None if left == _NEVER else left):
                 await self._extended.wait()

@@ -52,9 +52,9 @@ def leave_when_told(exit_code: int, *signums: int) -> None:
 
 @contextmanager
 def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
-    """During the block, the first of these signals calls `tell`, and a second signal ends the process at once.
+    """During the block, a first signal of `STOPPING` calls `tell`, and a second one ends the process at once.
 
-    A second SIGHUP is ignored, because shell and kernel both send one.
+    A second SIGHUP is ignored, because the shell and the kernel both send a SIGHUP when a terminal is closed.
 
     Args:
         tell: Called in the main thread, between any two of its instructions. It should only pass the signal on, for
@@ -67,7 +67,7 @@ def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
     finally:
         told.tell = _ignore
         for signum, handler in before:
-            # `_Leave` would replace the exit code of the block, and hide the block's error.
+            # Do not restore a `_Leave`: at a later signal it would replace the exit code, and hide the block's error.
             if not isinstance(handler, _Leave):
                 signal.signal(signum, handler)
 
