@@ -8,8 +8,8 @@ Parts and their failures
 
 Stopping, at the first SIGTERM or SIGINT
     1. The DAG processor, the streams, the scheduler and the executor accept no new work. Streams wait for the
-       messages in flight, and runs may end, for at most `[core] shutdown_grace`. The recorder keeps running, because
-       the streams wait for it.
+       messages in flight, and runs may end, for at most `[core] shutdown_grace`. The recorder, which stores
+       events, keeps running, because the streams wait for it.
     2. The work that is left is cancelled. Then the recorder and the wake-ups stop. Nothing is lost: the broker
        redelivers messages that it was not told about, and cancelled runs are queued again.
     A second signal ends the process at once, like SIGKILL. That is safe: the child processes notice and end.

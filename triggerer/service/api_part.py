@@ -97,9 +97,9 @@ async def _closed(child: ChildProcess) -> AsyncIterator[None]:
 
 
 async def prepare_access(settings: Settings, database: Database, url: str) -> None:
-    """Write the first administrator's token to `home/api-token`, and say where the page is.
+    """Log the page's address. If there is no token yet, write a first administrator's token to `home/api-token`.
 
-    The one-time link goes to a terminal only. Logs are read by others.
+    With the first token comes a link that signs in once. It is shown on a terminal only, because others read logs.
 
     Raises:
         ConfigurationError: The file cannot be written; no token was stored.

@@ -27,6 +27,7 @@ _log = structlog.get_logger(__name__)
 MOST_STREAMS: Final = 50
 """How many streams have series of their own. The other streams are added up as the stream `other`."""
 MOST_LANES: Final = 20
+"""How many lanes have a series, in all streams together: the lanes with the most outstanding messages."""
 _LOOK_EVERY: Final = timedelta(seconds=15)
 
 
@@ -77,7 +78,7 @@ class StreamMetrics:
     def _count_acked(self, live: StreamLive) -> int:
         """Return the number of acked messages, never less than before in the same run of the stream.
 
-        A failed message counts as failed before its advance returns, so a plain difference could shrink.
+        The difference of the counters could shrink, because a message counts as failed before it counts as advanced.
         """
         acked = max(live.advanced - live.rejected - live.failed, 0)
         consumed, before = self._acked.get(live.stream, (0, 0))
@@ -184,7 +185,7 @@ class DatabaseGauges:
                     async with self._database.reading() as session:
                         self._samples = await read_gauges(session, self._bounds)
                 except StoreError as error:
-                    # The last values would look fresh.
+                    # Show no values, because the last ones would look fresh.
                     self._samples = []
                     _log.debug("the gauges of the database were not read", error=str(error))
         finally:

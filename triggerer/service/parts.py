@@ -41,7 +41,7 @@ class Part(StrEnum):
 
 ALL_PARTS: Final = frozenset(Part)
 _OWN_NOTHING: Final = frozenset({Part.SCHEDULER, Part.DAG_PROCESSOR, Part.API})
-"""The parts that own nothing: their heartbeat is only shown. The other parts register themselves, under a lease."""
+"""The parts that own no streams and no runs. Their heartbeat is only shown; the other parts register under a lease."""
 
 
 async def start_parts(
@@ -111,7 +111,7 @@ async def _start_triggerer(
     from triggerer.streams.supervision.live_state import read_streams
 
     chosen = settings.triggerer
-    # A SQLite database has one service at a time, so no other instance can take over.
+    # A SQLite database has one service at a time, so no other instance can take over its streams.
     is_alone = database.dialect == "sqlite"
 
     # The writers and the host need each other: this function looks up the host when a writer calls it.

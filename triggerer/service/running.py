@@ -62,7 +62,7 @@ Work = Callable[[Service], Awaitable[None]]
 
 GC_THRESHOLDS: Final = (200_000, 20, 100)
 """Messages in flight are small objects that live for milliseconds; one stream rarely has 200,000 of them. A collection
-every 700 allocations took a quarter of the event loop's time, and every 50,000 allocations a tenth."""
+every 700 allocations (Python's default) took a quarter of the event loop's time, and every 50,000 a tenth."""
 _SWITCH_INTERVAL_S: Final = 0.0005
 
 
@@ -77,8 +77,8 @@ def run(
 
     Args:
         work: Runs beside the started service.
-        on_end: Called when everything has ended, also after an error, except the threads of watchers
-            (`asyncio.to_thread`). Python waits for these threads without limit.
+        on_end: Called when everything has ended, also after an error. Only threads of watchers (`asyncio.to_thread`)
+            may still run; Python waits for them without limit.
     Raises:
         ConfigurationError: Separate services on SQLite, a database in use, a configured DAGs folder that does not
             exist, or a wrong setting.
@@ -183,7 +183,8 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         database = await start(lambda: _open_database(settings, stack))
         readiness = Readiness()
         with lock_exclusively(database), status_served(settings, database, readiness):
-            # Only after the database's lock. So a second service learns of the first service, not of a taken port.
+            # Bind the port after locking the database. So the error of a second service names the first service, and
+            # not a port in use.
             listener = _listener(settings, parts, stack)
             await start(lambda: _prepare(database, settings, listener))
             # The outer group ends last: the parts in the inner group need it to finish their work.

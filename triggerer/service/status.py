@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 _JSON: Final = "application/json"
 _PATIENCE_S: Final = 0.5
-"""How long the event loop may take to turn. Every message waits for as long."""
+"""How long the event loop may take to answer. After this time it counts as blocked, and all messages wait."""
 
 
 class Readiness:
@@ -54,14 +54,14 @@ class Readiness:
 
 
 class Liveness:
-    """Asks the running event loop, from any thread, whether it turns."""
+    """Finds out, from any thread, whether the event loop is blocked."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
     def find_stall(self) -> Stall | None:
-        """Return what blocks the event loop, or None if it turns."""
+        """Return what blocks the event loop, or None if it answers in time."""
         answered = threading.Event()
         began = time.monotonic()
         try:

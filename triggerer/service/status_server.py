@@ -41,10 +41,10 @@ Routes = Mapping[str, Callable[[], Answer]]
 @contextmanager
 def serving(routes: Routes, listeners: list[socket.socket]) -> Iterator[None]:
     """Serve these paths on these sockets until the end of the block, which closes the sockets."""
-    places = threading.BoundedSemaphore(_MOST_AT_ONCE)
+    connections = threading.BoundedSemaphore(_MOST_AT_ONCE)
     threads = [
         threading.Thread(
-            target=_accept, args=(one, routes, places), name="triggerer-status", daemon=True
+            target=_accept, args=(one, routes, connections), name="triggerer-status", daemon=True
         )
         for one in listeners
     ]
@@ -68,10 +68,10 @@ def unix_listener(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         # With PostgreSQL, possibly nothing else has made the service's home yet.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A process that was killed has left the file. A living process would have its lock, which stops a second one.
+        # The path contains this process's id, so only a process that has ended can have left the file.
         path.unlink(missing_ok=True)
         with short_path(path) as address:
-            # Nobody may connect between the creation of the file and a change of its mode.
+            # The umask sets the mode at once. Another user could connect before a later change of the mode.
             before = os.umask(0o177)
             try:
                 listener.bind(address)
@@ -101,27 +101,34 @@ def tcp_listener(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _accept(listener: socket.socket, routes: Routes, places: threading.BoundedSemaphore) -> None:
+def _accept(
+    listener: socket.socket, routes: Routes, connections: threading.BoundedSemaphore
+) -> None:
     while True:
         try:
             connection, _ = listener.accept()
         except OSError:
             return  # closed
         connection.settimeout(_TIMEOUT_S)
-        if not places.acquire(blocking=False):
+        if not connections.acquire(blocking=False):
             connection.close()
             continue
         threading.Thread(
-            target=_serve, args=(connection, routes, places), name="triggerer-status", daemon=True
+            target=_serve,
+            args=(connection, routes, connections),
+            name="triggerer-status",
+            daemon=True,
         ).start()
 
 
-def _serve(connection: socket.socket, routes: Routes, places: threading.BoundedSemaphore) -> None:
+def _serve(
+    connection: socket.socket, routes: Routes, connections: threading.BoundedSemaphore
+) -> None:
     with ExitStack() as at_end:
-        at_end.callback(places.release)
+        at_end.callback(connections.release)
         at_end.callback(connection.close)
         with suppress(OSError):
-            # The handler's constructor reads the request and answers. It takes no routes, so a class has the routes.
+            # The handler's constructor reads the request and answers. It takes no routes, so a new subclass has them.
             type("_Handler", (_Handler,), {"routes": routes})(connection, ("", 0), None)
 
 

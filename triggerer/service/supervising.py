@@ -32,7 +32,7 @@ async def once_it_answers(
 
     Args:
         waits_for_mending: Whether to wait after a refusal as well. For example, a deployment may be about to create
-            the login.
+            the database's user.
     Raises:
         StoreUnavailable: The database did not answer within `patience`. The last error is raised.
     """
