@@ -24,7 +24,7 @@ class ParsedFolder:
     """The definitions of the folder's files, with errors and warnings."""
 
     files: tuple[ParsedFile, ...]
-    """By path."""
+    """Sorted by path."""
     folder: Folder
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
@@ -33,7 +33,7 @@ class ParsedFolder:
     """The `errors` of files and folders that cannot be read."""
 
     def in_place_of(self, incumbents: Incumbents) -> ParsedFolder:
-        """Return the result that the DAG processor would get from these files if `incumbents` were in force."""
+        """Return the result that the DAG processor would get if the store had the definitions `incumbents`."""
         hidden = {path for path in incumbents.files if self.scanned.hides(path)}
         broken = {file.path for file in self.files if file.is_broken}
         folder = merge(self.files, incumbents, unusable=frozenset(hidden | broken))
@@ -41,7 +41,7 @@ class ParsedFolder:
         return replace(self, folder=folder, errors=errors)
 
     def is_unusable(self, path: str) -> bool:
-        """True if a file cannot be used now, so that its definitions in force stay."""
+        """True if a file cannot be used now, so that the store keeps the file's former definitions."""
         is_broken = any(file.path == path and file.is_broken for file in self.files)
         return is_broken or path in self.folder.conflicts or self.scanned.hides(path)
 

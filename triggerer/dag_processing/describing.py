@@ -42,7 +42,7 @@ from triggerer.plugins.dag_file import LoadedFile, file_error, load_dag_file, sh
 from triggerer.worker.templating import check_templates
 
 _LONGEST_REASON: Final = 10_000
-"""In characters. The error of a file may quote a long text."""
+"""The most characters of an error's text. An error may quote a long text of the file."""
 _CALLED_BACK: Final = (RunState.SUCCESS, RunState.FAILED)
 
 
@@ -186,7 +186,7 @@ def _doubted_start(dag: DAG) -> Iterator[str]:
         restriction = TimeRestriction(_utc(dag.start_date), _utc(dag.end_date), catchup)
         return next_info(dag.schedule, None, restriction) is not None
 
-    # Ask every timetable, even without a doubt, because this finds timetables that raise.
+    # Ask every timetable, even if its start is clear, because the question also finds timetables that raise.
     is_silent = not is_asked_for(catchup=dag.catchup)
     if is_silent and dag.catchup and dag.start_date is None and is_asked_for(catchup=False):
         yield "with catchup=True its timetable asks for no run unless a start_date says where to begin"
@@ -276,11 +276,11 @@ def _watcher(
     trigger = watcher.trigger
     classpath, kwargs = _serialized(trigger)
     digest = trigger_digest(classpath, kwargs)
-    # Each parse would replace a trigger that serialises differently each time.
+    # A trigger that serialises differently each time would be replaced at each parse.
     if trigger_digest(*_serialized(trigger)) != digest:
         raise PluginError("serialize() returned two different things when called twice")
     kind = load_trigger_class(classpath, dags_folder=folder.root, allowed_modules=allowed_modules)
-    kwargs = _kept(kwargs)
+    kwargs = _as_stored(kwargs)
     again = kind(**kwargs)
     if trigger_digest(*_serialized(again)) != digest:
         raise PluginError(
@@ -322,7 +322,7 @@ def _stream_of(key: Hashable | None, digest: str, identity: str | None) -> str:
     return f"trigger-{digest}" if key is None else stream_digest(key)
 
 
-def _kept(kwargs: dict[str, Any]) -> dict[str, Any]:
+def _as_stored(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return a trigger's arguments as the store returns them.
 
     Raises:

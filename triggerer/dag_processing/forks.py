@@ -21,7 +21,7 @@ from triggerer.dag_processing.orphans import Orphan, Orphans, adopt_orphans
 from triggerer.processes.lifelines import die_with_writer
 from triggerer.processes.signals import signal_name
 
-# Enough for the end of a long traceback. A file may print without limit.
+# The last bytes of a fork's output that are kept: enough for a long traceback. A file may print without limit.
 OUTPUT_LIMIT: Final = 64 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
 # The most JSON that the function may return. It goes into a frame of `triggerer.processes.ipc`.
@@ -209,7 +209,7 @@ def _be_the_fork(
     lifeline: int,
     not_ours: Sequence[int],
 ) -> None:
-    """Run the function and end the process. Never returns, because the stack above belongs to the parent."""
+    """Run the function and end the process. Never returns: the callers on the stack are the parent's code."""
     code = 1
     try:
         # The fork leads a group, so that processes that the file starts are killed with it.

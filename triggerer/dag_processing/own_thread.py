@@ -23,7 +23,9 @@ class OwnThread:
         self._limiter = CapacityLimiter(1)
 
     async def call(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call the function once a thread is available, and return its result. It must not raise RuntimeError.
+        """Call the function once a thread is available, and return its result.
+
+        The function must not raise RuntimeError, because that error means here that no thread is available.
 
         Cancellation: The call continues, and nobody waits for it.
         """

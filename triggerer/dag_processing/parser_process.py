@@ -27,9 +27,9 @@ _log = structlog.get_logger(__name__)
 
 _CLOSE_TIMEOUT_S: Final = 2.0
 _SILENCE_S: Final = 10.0
-"""A busy parser may be silent for the file timeout and this time."""
+"""A busy parser that is silent for longer than the file timeout plus this time is killed."""
 _LOOKS: Final = 8
-"""The number of checks that must find the parser silent. A clock alone would count time of a stopped service."""
+"""The parser must be silent at this number of looks. A clock alone would also count time of a stopped service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ParserSettings:
     dags_folder: Path
     allowed_modules: tuple[str, ...] = ()
     file_timeout: timedelta = timedelta(seconds=30)
-    # More than the number of cores, so that a file that hangs does not delay the others.
+    # The number of files that are read at once. A file that hangs does not delay the others then.
     at_once: int = 4
     pools: frozenset[str] | None = None
     """The names in `[pools]`. None: the pools are unknown, and a task may name any pool."""
@@ -50,8 +50,8 @@ class ParserProcess:
 
     Args:
         deliver: Called with the definitions of a file.
-        record_death: Called when a parser has died, with its exit code and the files that it was reading. This object
-            forgets those files.
+        record_death: Called when a parser has died, with its exit code and the files that it was reading. These files
+            are not given to the next parser.
         backoff: The delays before the next parser starts.
         is_on_demand: True to run a process only while there are files to read.
     """
@@ -144,7 +144,7 @@ class ParserProcess:
 
     def _bury(self, process: ChildProcess) -> None:
         """Give the next parser the files that this parser had not begun to read."""
-        # The parser runs no users' code itself. The kernel, an operator, or the code of a file has killed it.
+        # The parser itself runs no users' code. So the kernel, an operator, or the code of a file has killed it.
         reading, self._begun, self._offered = list(self._begun), {}, frozenset()
         code = process.returncode
         _log.warning(

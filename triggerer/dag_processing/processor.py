@@ -54,8 +54,8 @@ class DagProcessor:
         min_file_process_interval: How often the folder is scanned for changes that the operating system does not
             report, as on network file systems. Only changed files are read.
         pools: The names in `[pools]`. A file whose task uses another pool is broken. None: a task may use any pool.
-        file_timeout: A file that takes longer to import is stopped and shown as broken. A new stream stays closed until
-            all files have been read, but at most for this time.
+        file_timeout: A file that takes longer to import is stopped and shown as broken. A new stream begins once all
+            files have been read, or at the latest after this time.
         removal_grace: A file that is missing for this time counts as deleted. A deployment may need it to replace a
             file.
     """
@@ -84,18 +84,18 @@ class DagProcessor:
         self._parser = Parsers(settings, self._take)
         self._watch = FolderWatch(self._folder, self._look_soon, interval_s=self._interval_s)
         self._seen = Scanned({})
-        """The files of the folder. For a part that is out of sight, these are the files of the scan before."""
+        """The files of the folder. A part that cannot be read now has the files of an earlier scan."""
         self._parsed: dict[str, ParsedFile] = {}
         self._reread: set[str] = set()
         """The files that were read after the last write."""
         self._patience_s = self._interval_s
-        """The time until the next scan while a part of the folder is out of sight."""
+        """The time until the next scan while a part of the folder cannot be read."""
         self._is_dirty = False
         """True if some result is not stored yet."""
         self._vanished: dict[str, float] = {}
         """Files that vanished before they were read and stored, and the time until which they may come back."""
         self._gone_at: dict[str, float] = {}
-        """By missing file that does not count as deleted yet: when the file was first missed."""
+        """Missing files that do not count as deleted yet, and the time when each was first missed."""
         self._changing: dict[str, float] = {}
         """Files that have just changed or import such a file, and the time until which they may be half-written."""
         self._withheld: set[str] = set()
@@ -148,7 +148,7 @@ class DagProcessor:
             self._reread.add(parsed.path)
             self._has_news()
             if parsed.is_broken:
-                # The file may have vanished before it was read. The next scan tells.
+                # The file may have vanished before it was read. The next scan shows that.
                 self._look_soon()
         self._open_streams()
 
@@ -215,7 +215,8 @@ class DagProcessor:
         stable = {path for path, until in self._changing.items() if until <= scan_started}
         for path in stable:
             del self._changing[path]
-        # This includes new files: a file system truncates a file before it sets the modification time.
+        # New files count as well, whatever their time stamps say: when a file is truncated, its size changes a moment
+        # before its modification time.
         self._changing |= dict.fromkeys(changed, anyio.current_time() + STABLE_AFTER_S)
         if self._withheld - self._changing.keys() - {*self._parser.unanswered}:
             self._has_news()
@@ -267,7 +268,8 @@ class DagProcessor:
         self._is_dirty = False
         async with self._database.transaction() as session:
             incumbents = await read_incumbents(session)
-            # No await until both are known: the files, and whether files are being read. The two must agree.
+            # No await between these two lines, because the files must agree with the answer whether files are being
+            # read.
             files = self._files(incumbents)
             reading = Reading(self._is_reading, not self._has_stored, self._file_timeout)
             self._writing = frozenset(
@@ -294,7 +296,7 @@ class DagProcessor:
             )
 
     def _files(self, incumbents: Incumbents) -> dict[str, ParsedFile | None]:
-        """Return the folder's files by path; None: a file is out of sight, not yet parsed, or withheld."""
+        """Return the folder's files by path; None: a file cannot be seen, is not yet parsed, or is withheld."""
         seen = self._seen
         # While a file is parsed again, its known definitions come from an older version.
         unstable = {*self._changing, *self._parser.unanswered}

@@ -32,9 +32,9 @@ class CheckedPromises:
 
     promises: tuple[CheckedPromise, ...] = ()
     errors: tuple[Problem, ...] = ()
-    """Errors of watchers that promise less than they ask for or give no answer, and of plugins with a wrong answer."""
+    """For watchers that promise less than they ask for or give no answer, and for plugins with a wrong answer."""
     warnings: tuple[Problem, ...] = ()
-    """The warnings, once per stream."""
+    """Warnings about streams, each only once, even if several watchers share the stream."""
 
 
 async def check_promises(
@@ -87,7 +87,7 @@ async def check_promises(
         elif isinstance(result, PluginError):
             errors.append(problem_of(watcher, result))
         elif isinstance(result, Exception) and wanted is not None:
-            # Without asking, the settings may be missing on this machine as well.
+            # If the sources are not asked, this machine may lack their settings too, so the failure is only a warning.
             (errors if ask else warnings).append(problem_of(watcher, result))
         if promised is not None and streams[watcher.stream_digest] is watcher:
             warnings += [problem_of(watcher, _as_error(one)) for one in promised.warnings]

@@ -21,7 +21,7 @@ HERE: Final = "."
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The content of the folder, and the parts that are out of sight."""
+    """The content of the folder, and the parts that are *out of sight*: they may exist, but cannot be read now."""
 
     files: dict[str, Stamp]
     """The stamp of every Python file whose status could be read, by relative path, in the order of the paths."""
@@ -47,8 +47,9 @@ def scan(folder: Path) -> Scanned:
     Files and folders whose names begin with a dot are left out, because a mounted configuration map keeps former
     versions in such folders. A link to a folder that contains the link is not followed.
 
-    A file is gone only if its folder could be listed and does not list it. A listed file whose status cannot be read is
-    unreadable, whichever error it gives; otherwise all files would seem gone if the folder itself goes.
+    A file counts as gone only if its folder could be listed and does not list the file. A listed file whose status
+    cannot be read counts as unreadable, whatever the error is. Otherwise all files would seem gone if the folder
+    vanished during the scan.
     """
     found = _look(folder)
     # A second scan finds files that were deleted after they were listed.
@@ -76,7 +77,7 @@ def with_hidden(before: Scanned, now: Scanned) -> Scanned:
 
 
 def _is_unmounted(below: str, before: Scanned, now: Scanned) -> bool:
-    """True if a file system was unmounted from this folder: the folder is empty, and on another file system."""
+    """True if a file system was unmounted from this folder: it is empty now, and on another file system than before."""
     if before.devices.get(below, now.devices[below]) == now.devices[below]:
         return False
     root = "" if below == HERE else f"{below}/"
@@ -164,13 +165,13 @@ def _reason(error: OSError) -> str:
 def outdated(before: Scanned, now: Scanned, parsed: Mapping[str, ParsedFile]) -> set[str]:
     """Return the files to read: new, changed or visible again, and the files that import one of these.
 
-    Any change makes broken files worth reading again, because their missing part may have appeared. Files out of sight
-    are never returned.
+    Any change makes broken files worth reading again, because a module that they lack may have appeared. Files out of
+    sight are never returned.
     """
     old, new = before.files, now.files
     moved = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
     if before.unreadable:
-        # Files read while these were out of sight, or files that import those, may be broken because of it.
+        # Files that are visible again count as changed. Files that import them may be broken because they were hidden.
         moved |= {path for path in new if before.hides(path) and not now.hides(path)}
     if not moved:
         return set()

@@ -14,7 +14,7 @@ from triggerer.dag_processing.own_thread import OwnThread
 
 _log = structlog.get_logger(__name__)
 
-# Editors and git write in bursts.
+# Changes within these times are reported together, because editors and git write in bursts.
 _STEP_MS: Final = 50
 _DEBOUNCE_MS: Final = 400
 _LOOKUP_INTERVAL_S: Final = 1.0
@@ -46,14 +46,15 @@ class FolderWatch:
         self._thread = OwnThread()
 
     async def run(self) -> None:
-        """Watch until cancelled. The watch is set up before this first suspends, so later changes are not missed.
+        """Watch until cancelled. The watch is set up before this coroutine first suspends: no later change is missed.
 
         Cancellation: The thread that waits for changes is asked to end.
         """
         await self._follow(self._id)
         while True:
             async with anyio.create_task_group() as tasks:
-                # The call runs when this task first suspends. By then the new watch is set up.
+                # `tell` is called when this task first suspends. By then the new watch is set up, so no change is
+                # missed.
                 tasks.start_soon(_call, self._tell)
                 await self._follow(self._id)
 
@@ -88,7 +89,8 @@ class FolderWatch:
             ):
                 self._tell()
                 if (Change.deleted, str(self._folder)) in changes:
-                    # The watch is gone too. A new folder may have the inode of the old one, which a look-up would miss.
+                    # The watch is gone with the folder. A new folder may have the same inode, so a look-up of the path
+                    # would see no difference.
                     return 0.0
         except FileNotFoundError:
             return _LOOKUP_INTERVAL_S  # the folder, or one in it, was deleted while the watch was set up
