@@ -34,7 +34,7 @@ class LoadedFile:
     """Relative to the DAGs folder, with forward slashes."""
     module: ModuleType
     modules: tuple[ModuleType, ...]
-    """The file's module and the folder's modules that it imports. They are pickled by value."""
+    """The file's module and the folder's modules that it imports. Spark cannot import them, so it gets their code."""
     dags: dict[str, DAG]
     assets: tuple[Asset, ...]
     """Every asset at module level or in a DAG. Equal assets may appear several times."""
@@ -48,7 +48,7 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
     """Run the file and the folder's modules that it imports, without reusing earlier imports.
 
     A DAG belongs to the file whose module level creates it, even through a factory from another file. A DAG that the
-    file imports belongs to the other file.
+    file imports from another file belongs to that other file.
 
     Args:
         path: Absolute, or relative to the working directory; below the folder.
@@ -191,7 +191,7 @@ def _aliases(module: ModuleType, dags: Iterable[DAG]) -> Iterator[AssetAlias]:
 
 
 def file_error(error: BaseException, file: str, relative: str) -> DagFileError:
-    """Return an error that says why the file stopped, and at which of its own lines.
+    """Return an error that says why the import of the file failed, and at which of the file's own lines.
 
     Args:
         file: The file's full path.

@@ -44,8 +44,8 @@ def trigger_digest(
     """Return the SHA-256 of the class path and the canonical JSON of the arguments.
 
     Args:
-        guarantee: The guarantee that the watchers ask for. Watchers with different ones do not share a trigger, because
-            the start may refuse only one of them.
+        guarantee: The guarantee that the watchers ask for. Watchers with different guarantees do not share a trigger,
+            because the service may refuse one of them at the start and accept the other.
         watcher: The digest of the only watcher that the trigger serves, because it has a bookmark.
     Raises:
         PluginError: JSON cannot represent the arguments.
@@ -63,8 +63,8 @@ def stream_digest(key: Hashable) -> str:
     equal for equal keys.
 
     Raises:
-        PluginError: The key is not hashable, or contains an object with the default `repr`. That shows an address,
-            which differs between processes.
+        PluginError: The key is not hashable, or contains an object with the default `repr`, which shows an
+            address that differs between processes.
     """
     try:
         hash(key)

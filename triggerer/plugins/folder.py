@@ -31,6 +31,7 @@ from typing import Final
 from triggerer.plugins.imported_since import ImportedSince
 
 Stamp = tuple[int, int, int, int]
+"""The modification time and the change time of a file, in nanoseconds, its size, and its inode."""
 
 STABLE_AFTER_S: Final = 2.0
 """A file that changed more recently may be half-written, or about to be replaced."""
@@ -65,16 +66,16 @@ def read_stamp(path: Path | str) -> Stamp:
 
 
 def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
-    """True if the file changed within this time. A change in the future comes from another clock and is ignored."""
+    """True if the file changed within this time. A future time comes from another clock, and does not count."""
     return 0 <= time.time_ns() - max(stamp[:2]) < within_s * 1e9
 
 
 class _FreshLoader(SourceFileLoader):
     """Compiles the current version of the file, and writes no bytecode into the user's folder.
 
-    Python reuses cached bytecode if the file's size and its modification second are unchanged. So after two saves
-    within a second it could run the first version. This loader caches code in memory by the file's stamp, and only for
-    files that were old enough when they were read.
+    Python reuses cached bytecode if the file's size and its modification time in whole seconds are unchanged. So after
+    two saves within a second, Python could run the first version. This loader caches code in memory by the file's
+    stamp, and only for files that were old enough when they were read.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -92,7 +93,7 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: all modules that were imported before lie outside the folder.
+# By folder: the modules imported since the last look that found none of the folder. Earlier ones lie outside it.
 _unknown: dict[str, ImportedSince] = {}
 
 
@@ -212,7 +213,7 @@ class DagsFolder:
                 finder.invalidate_caches()
 
     def look_ahead(self) -> None:
-        """Look now through the modules that were imported, which no later call has to look through again."""
+        """Look through the modules that are imported up to now, so that later calls look only through newer ones."""
         self._own_modules()
 
     def imported_files(self) -> tuple[str, ...]:
@@ -225,7 +226,7 @@ class DagsFolder:
         return all(stamp_of(path) == stamp for path, stamp in mine)
 
     def _own_modules(self) -> list[tuple[str, ModuleType]]:
-        # Called for each run, with up to thousands of modules.
+        # Called for each run, with up to thousands of modules. So modules that were found to lie outside are skipped.
         now = ImportedSince()
         since = _unknown.get(self._prefix)
         names = list(sys.modules) if since is None else since.names()

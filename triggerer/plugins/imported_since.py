@@ -1,7 +1,7 @@
-"""Tells which modules were imported after a moment, without touching the modules that were there before.
+"""Finds the modules that were imported after a certain moment, without touching modules that were imported before.
 
-A forked process shares its memory until it writes, and each look at an object writes the object's reference count. A
-look at all modules cost a run's process half of its page faults.
+A forked process shares its memory with its parent until it writes, and each look at an object writes the object's
+reference count. A look at all modules caused half of the page faults of a run's process.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import sys
 class ImportedSince:
     """The modules that were imported after this object was made.
 
-    `sys.modules` keeps the order of its insertions, so they are the last ones. A module that another one replaced under
-    its old name is not among them.
+    `sys.modules` keeps the order of insertion, so the newer modules come last. A module that replaces an older module
+    of the same name keeps the older module's place, so it is not found.
     """
 
     def __init__(self) -> None:
         self._last = next(reversed(sys.modules))
 
     def names(self) -> list[str]:
-        """Return their names, oldest first."""
-        # All in C, so no other thread imports a module meanwhile.
+        """Return the names of these modules, oldest first."""
+        # This expression runs in C without releasing the interpreter's lock, so no thread imports a module meanwhile.
         found = list(itertools.takewhile(self._last.__ne__, reversed(sys.modules)))
         found.reverse()
         return found

@@ -1,4 +1,4 @@
-"""Loads a trigger class by its class path, from the places that rule 17 allows."""
+"""Loads a trigger class by its class path: from installed plugins, allowed modules, or files of the DAGs folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def plugin_modules() -> frozenset[str]:
 
 
 def list_plugins() -> list[Plugin]:
-    """Import every plugin, and return all by group and name. A plugin that failed has the error."""
+    """Import every plugin, and return all, sorted by group and name. A plugin whose import failed has the error."""
     plugins = []
     for group in (WATCHERS, PRODUCERS):
         for point in sorted(entry_points(group=group)):

@@ -1,10 +1,10 @@
-"""Imports a file of the DAGs folder in another process first, because the import may end the process.
+"""Imports a file of the DAGs folder in another process first, because the import may end its process.
 
-The DAG processor has imported each file in a process as well. But the service may know a trigger from an earlier,
-working version of the file. If it restarts with a version that ends the process, it would end at every start.
+The DAG processor has also imported each file in another process. But the service may know a trigger from an earlier,
+working version of the file. If the present version ends its process, the service would end at every start.
 
-`python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, and the child imports the file: the import
-of some files ends the parent process.
+`python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, and the child imports the file. So a file
+that ends its parent process ends only this one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _run(folder: DagsFolder, file: Path, lifeline: int, patience: timedelta) -> 
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, str(folder.root), str(file)],
         stdin=subprocess.DEVNULL,
-        # The output is in the parser's log.
+        # Discard the output, because the DAG processor has logged it when it imported the file.
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=[lifeline],
@@ -82,7 +82,7 @@ def _run(folder: DagsFolder, file: Path, lifeline: int, patience: timedelta) -> 
 
 
 def main() -> NoReturn:
-    """Import the file."""
+    """Import the file in a forked child, and end as the child ended."""
     die_with_writer(int(os.environ.pop(LIFELINE_VARIABLE)))
     folder, file = sys.argv[1:]
     child = os.fork()
@@ -96,7 +96,7 @@ def main() -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         os._exit(code)
-    # SIGKILL raises OSError. Like other signals that Python leaves alone, it has its default action already.
+    # Python refuses to set an action for SIGKILL (OSError). Such a signal has its default action in any case.
     with suppress(OSError):
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)

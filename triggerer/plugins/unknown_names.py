@@ -1,4 +1,4 @@
-"""Guesses the meaning of an argument that a function lacks, or of an import from Airflow, in a DAG file."""
+"""Guesses what a DAG file meant by an argument or an import that does not exist, for instance by Airflow's names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triggerer.errors import DagError
 from triggerer.nearest import hint
 
 _UNEXPECTED: Final = re.compile(r"([\w.<>]+)\(\) got an unexpected keyword argument '(\w+)'")
-"""The start of Python's message. Only the message names the function, because no frame of it exists."""
+"""The start of Python's message. The function is known only from the message, because its call never began."""
 _MADE_BY: Final = (".__init__", ".__new__")
 _NOT_THERE: Final = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _AIRFLOW: Final = "airflow"
@@ -28,7 +28,7 @@ _USUAL: Final = ("DAG", "Asset", "task")
 def explain_unknown_argument(error: TypeError) -> DagError | None:
     """Return an error in the words of the DAG file; None if the `TypeError` has another or an unknown cause.
 
-    The call may be of any function, so that the error also covers classes of plugins and DAG files.
+    The function that was called may be any, for instance a class of a plugin or of a DAG file.
     """
     said = _UNEXPECTED.match(str(error))
     if said is None:
