@@ -18,13 +18,13 @@ class Role(StrEnum):
 
 
 CLI: Final = "cli"
-"""The `via` of a command."""
+"""`Actor.via` of somebody who runs a command of `triggerer`."""
 SERVICE: Final = "service"
-"""The `via` of a service that changes something at its start."""
+"""`Actor.via` of a service that changes something at its start."""
 LINK: Final = "link"
-"""The `via` of a browser that opens a one-time link."""
+"""`Actor.via` of a browser that opens a one-time link."""
 OIDC: Final = "oidc"
-"""The `via` of a person whom the OpenID Connect provider names."""
+"""`Actor.via` of a person whom the OpenID Connect provider names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Actor:
     """The user of the operating system, the name of a token, or the person who signed in."""
     role: Role
     via: str
-    """`cli`, `service`, `link`, `oidc`, `token:<id>`, `session:<id>`, `run:<dag_id>/<run_id>` or `hook:<name>`."""
+    """The way in which the actor reached the service: `cli`, `service`, `link`, `oidc`, `token:<id>`, `session:<id>`,
+    `run:<dag_id>/<run_id>` or `hook:<name>`."""
     request_id: str | None = None
-    """The id of the HTTP request."""
+    """The id of the HTTP request; None: the change came without such a request."""

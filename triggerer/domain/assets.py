@@ -41,11 +41,11 @@ class AssetWatcher:
     Its identity is the asset and `name`; the trigger's arguments may change.
 
     Args:
-        guarantee: "at_least_once" or "effectively_once": `triggerer check` and the start refuse a trigger that promises
-            less. None: any promise is accepted.
+        guarantee: "at_least_once" or "effectively_once": `triggerer check` and a starting service refuse a trigger that
+            promises less. None: any promise is accepted.
     Raises:
-        DagError: `guarantee` has another value, or `trigger` is not a `BaseEventTrigger`. A trigger that reports a
-            condition instead of occurrences would fire for as long as the condition holds.
+        DagError: `guarantee` has another value, or `trigger` is not a `BaseEventTrigger`. Another trigger may report a
+            condition instead of occurrences, and would fire again and again while the condition holds.
     """
 
     name: str
@@ -72,11 +72,11 @@ class AssetWatcher:
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class Asset(Combinable):
-    """Data that DAGs wait for or produce. Two assets are equal if their names and URIs are.
+    """Data that DAGs wait for or produce. Two assets are equal if both their names and their URIs are equal.
 
     Args:
-        first: The URI, or the name if `uri=` is given as well. If only one of the two is given, it is
-            both.
+        first: The URI, or the name if `uri=` is given as well. An asset with a URI alone or a name alone uses that
+            text for both.
         group: A label for people.
         extra: JSON that describes the asset; not part of its identity.
         watchers: Turn external occurrences into events of this asset. Their names are unique within the asset.
@@ -91,7 +91,8 @@ class Asset(Combinable):
     watchers: tuple[AssetWatcher, ...] = field(compare=False, repr=False)
     defined_at: SourceLocation | None = field(compare=False, repr=False)
 
-    # Not generated: an asset that a function materialises (`@asset`) must equal a plain one of the same identity.
+    # A generated `__eq__` compares the classes as well. But an asset made by `@asset`, which is of a subclass, must
+    # equal a plain asset of the same identity.
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Asset):
             return NotImplemented
@@ -124,7 +125,7 @@ class Asset(Combinable):
             check_identifier(name, "the asset's name")
         location = calling_location()
         uri = normalize_uri(name if uri is None else uri, stacklevel=2)
-        # The name is the normalized URI: the part that normalizing dropped may be a password.
+        # Without a name, use the normalized URI and not the given one, which may contain a password.
         self._set(uri if name is None else name, uri, location)
         object.__setattr__(self, "group", check_identifier(group, "the asset's group"))
         object.__setattr__(self, "extra", checked_json(extra or {}, self, "extra"))
@@ -143,7 +144,7 @@ class Asset(Combinable):
 
     @classmethod
     def identified(cls, name: str, uri: str) -> Asset:
-        """Return the asset with this identity, unchecked, because its definition was checked."""
+        """Return the asset with this identity. Nothing is checked, because its definition was checked before."""
         asset = cls.__new__(cls)
         asset._set(name, uri, None)  # noqa: SLF001  (its own class)
         return asset
@@ -151,7 +152,7 @@ class Asset(Combinable):
 
 @dataclass(frozen=True, slots=True)
 class AssetAlias(Combinable):
-    """A name through which a running task chooses the assets of its events."""
+    """A placeholder for assets: a running task decides which assets its events for the alias belong to."""
 
     name: str
 

@@ -1,4 +1,7 @@
-"""The states of a run's attempts and of what an attempt started elsewhere, and the legal moves between them."""
+"""The states of a run's attempts and of their launches, and the legal moves between the states.
+
+A launch is something that an attempt starts outside its process, such as a Spark application.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ class AttemptState(StrEnum):
     """The state of one attempt, or of one launch. `may_become` has the legal next states."""
 
     INTENDED = "intended"
-    """Stored, and not begun yet."""
+    """The attempt is stored, and has not begun yet."""
     LAUNCHING = "launching"
-    """It begins now. It may already work."""
+    """The attempt is being started, and may already be at work."""
     RUNNING = "running"
     UNKNOWN = "unknown"
-    """It has begun, and nobody can tell whether it still works. It blocks the next attempt."""
+    """The attempt has begun, and nobody can tell whether it is still at work. The next attempt waits."""
     SUCCESS = "success"
     FAILED = "failed"
     CANCELLED = "cancelled"
     KILLED = "killed"
-    """Somebody ended it from outside, and its result does not count."""
+    """The attempt was ended from outside, and its result does not count."""
     LOST = "lost"
-    """It is gone without a result: its executor died, or its place no longer knows it."""
+    """The attempt is gone without a result: its executor died, or its cluster or server no longer knows it."""
 
     @property
     def has_ended(self) -> bool:
@@ -42,13 +45,14 @@ ENDS: Final = frozenset(
     }
 )
 
-# A short attempt ends before anybody has stored that it began. An end is final, because the next attempt relies on it.
+# An attempt may end before the store learns that it began, so `INTENDED` may become an end, too. An end is final,
+# because the next attempt relies on it.
 _MOVES: Final[dict[AttemptState, frozenset[AttemptState]]] = {
     AttemptState.INTENDED: ENDS
     | {AttemptState.LAUNCHING, AttemptState.RUNNING, AttemptState.UNKNOWN},
     AttemptState.LAUNCHING: ENDS | {AttemptState.RUNNING, AttemptState.UNKNOWN},
     AttemptState.RUNNING: ENDS | {AttemptState.UNKNOWN},
-    # It was found again.
+    # The cluster or server answers again, and still knows the attempt.
     AttemptState.UNKNOWN: ENDS | {AttemptState.RUNNING},
     **{end: frozenset[AttemptState]() for end in ENDS},
 }

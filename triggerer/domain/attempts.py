@@ -47,7 +47,7 @@ class Repeat:
     """How often each task was cleared, by task id. After each clearing, the task's outlets get new events and the
     task's output gets a new token."""
     after_attempt: int = 0
-    """The run's attempts before the repeat. They do not count as deaths of an executor."""
+    """The number of attempts before the repeat. The limit on attempts whose executor died does not count them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the column `dag_run.again` stores."""
@@ -136,7 +136,7 @@ class EmittedEvent:
     asset_uri: str
     extra: dict[str, Any]
     ordinal: int
-    """The number of the event among this task's events for one asset, from 0. Every attempt counts alike."""
+    """The number of the event among this task's events for one asset, from 0. It is the same in every attempt."""
     aliases: tuple[str, ...] = ()
     partition_key: str | None = None
 
@@ -179,7 +179,7 @@ class Progress:
     tasks_done: int
     tasks_failed: int = 0
     rows_read: int | None = None
-    """None: the place does not count rows, as Spark Connect."""
+    """None: rows are not counted, as on a Spark Connect server."""
     rows_written: int | None = None
     bytes_read: int | None = None
 
@@ -206,7 +206,7 @@ class StageProgress:
 
     stage_id: int
     name: str
-    """Such as `count at orders.py:12`. Empty: the place tells no names, as Spark Connect."""
+    """Such as `count at orders.py:12`. Empty: the name is unknown, as on a Spark Connect server."""
     started_at: datetime
     ended_at: datetime | None
     tasks: int
@@ -267,11 +267,12 @@ class RunEnd:
 
     @property
     def first_line(self) -> str | None:
-        """The first line of the error, or the line with the error if it begins with a traceback."""
+        """The first line of the error. If the error begins with a traceback: the line that names the exception."""
         if not self.error:
             return None
         lines = self.error.strip().split("\n\n", 1)[0].splitlines() or [""]
         if "Traceback (most recent" not in lines[0]:
             return lines[0]
-        # Frames are indented. Spark's messages have further lines.
+        # The frames of a traceback are indented, so the first other line names the exception. It need not be the last
+        # line, because Spark's messages have several lines.
         return next((line for line in lines[1:] if not line.startswith(" ")), lines[-1])

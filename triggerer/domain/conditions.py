@@ -27,7 +27,8 @@ class _Group(Combinable):
                     f"{type(self).__name__} takes assets, aliases and expressions, not {operand!r}"
                 )
             for one in operand.objects if type(operand) is type(self) else (operand,):
-                # Keep the first of equal assets. Another one may have other watchers; DAG parsing reads those.
+                # Keep the first of equal assets. The watchers of the dropped assets are not lost, because the parser
+                # collects all assets of a file, not only those in expressions.
                 flat.setdefault(one)
         if not flat:
             raise DagError(

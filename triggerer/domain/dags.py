@@ -72,7 +72,8 @@ class DAG:
         quiet_period: Events become a run only after this time without a further event.
         depends_on_past: True to make a run only when the previous run has succeeded.
         priority: Queued runs with a higher priority are executed first.
-        max_parallel_tasks: The most tasks of one run that are executed at once, if they do not wait for one another.
+        max_parallel_tasks: The most tasks of one run that are executed at once. A task still waits for its upstream
+            tasks.
         spark_conf: Spark's settings for the runs. They win over `[spark] conf`. A setting that only a new JVM can have
             makes each run an application of its own.
         spark_packages: Maven coordinates for the runs. They make each run an application of its own.

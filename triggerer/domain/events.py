@@ -25,36 +25,42 @@ class WatcherRef:
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """The watchers that receive a trigger's events, and the lease. Replaced, never changed, as watchers come and go."""
+    """The watchers that receive a trigger's events, and the lease of the stream.
+
+    The object never changes: when watchers come or go, a new object replaces it.
+    """
 
     watchers: tuple[WatcherRef, ...]
     fence: Fence | None
 
 
 class PendingEvent(Protocol):
-    """One `TriggerEvent` that is not yet durable. The sink completes each exactly once, on the event loop."""
+    """One `TriggerEvent` that is not yet durable. The sink calls `complete` exactly once, on the event loop."""
 
     @property
     def published_at(self) -> datetime | None:
-        """When its message was published. None: unknown, or asked too late. Ask while the event is submitted."""
+        """When the event's message was published; None: unknown. Read it while the event is submitted, not later."""
 
     def complete(self, error: Exception | None) -> None:
-        """Confirm that the asset events are durable (None), or refuse. Synchronous and cheap; never raises."""
+        """Report the result: None if the asset events are durable, else the error. Synchronous, cheap, never raises."""
 
 
 class HasPayload(Protocol):
-    """A trigger event, as far as the store reads it."""
+    """The part of a trigger event that the store reads."""
 
     @property
     def payload(self) -> Any: ...
 
 
 class EventSink(Protocol):
-    """The store, as far as the streams see it: they submit events to be stored."""
+    """The part of the store to which the streams submit events."""
 
     @property
     def is_full(self) -> bool:
-        """True if the waiting bytes of all streams reach the limit. Then call `wait_for_room` before submitting."""
+        """True if the events that wait to be stored, of all streams, have reached the limit of bytes.
+
+        Then call `wait_for_room` before submitting.
+        """
 
     async def wait_for_room(self) -> None:
         """Return once the sink is not full."""

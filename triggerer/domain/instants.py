@@ -1,4 +1,4 @@
-"""Instants as people read them. The rule of every command, error and log: UTC, and the `Z` says so."""
+"""Instants as people read them. Every command, error and log shows UTC, marked by a `Z`."""
 
 from __future__ import annotations
 

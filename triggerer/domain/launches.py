@@ -1,7 +1,7 @@
-"""What an attempt starts outside its own process, such as a session of Spark Connect, and how it is found again.
+"""Launches: what an attempt starts outside its own process, such as a session of Spark Connect.
 
-A launch is found by its tag. The tag follows from the attempt, so it is known even if the attempt died before it could
-report anything.
+A launch is found again by its tag. The tag is computed from the attempt, so it is known even if the attempt died before
+it could report anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from triggerer.domain.attempt_states import AttemptState
 WORKER: Final = "worker"
 """The launcher of an attempt whose work ends with its worker process."""
 CONNECT: Final = "connect"
-"""The launcher of a session on a Spark Connect server, which works on without its client."""
+"""The launcher of a session on a Spark Connect server. The session works on if its client dies."""
 
 _SESSIONS: Final = UUID("2f8c1a52-6f6e-4f0b-9a57-3f1f6f6d2b1e")
 
@@ -30,20 +30,20 @@ class Launch:
     tag: str
     """Unique: see `attempt_tag` and `task_tag`."""
     launcher: str
-    """The name of its `triggerer.worker.launchers.Launcher`."""
+    """The name of the launch's `triggerer.worker.launchers.Launcher`."""
     state: AttemptState
     at: datetime
-    """When this was seen."""
+    """When the launch was seen in this state."""
     task_id: str | None = None
-    """The task that it works for. None: the whole attempt."""
+    """The task that the launch works for. None: the whole attempt."""
     place: str | None = None
-    """The address of the server or the cluster where it works, without secrets."""
+    """The address of the server or the cluster where the launch works, without secrets."""
     external_id: str | None = None
-    """Its id in its place, such as the id of an application or a session."""
+    """The id of the launch on its server or cluster, such as the id of an application or a session."""
     link: str | None = None
-    """The address of a page about it."""
+    """The address of a page about the launch."""
     reason: str | None = None
-    """Why it is in this state, for people."""
+    """Why the launch is in this state, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class FormerLaunch:
     external_id: str | None = None
     link: str | None = None
     unknown_since: datetime | None = None
-    """Since when nobody can tell whether it works."""
+    """Since when nobody can tell whether the launch is still at work; None: it is not in the state unknown."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> FormerLaunch:
@@ -80,7 +80,7 @@ def attempt_tag(executor: str, run_pk: int, attempt: int, epoch: int) -> str:
 
 
 def task_tag(tag: str, task_id: str, try_number: int) -> str:
-    """Return the tag of something that a try of a task launches, from the tag of the attempt.
+    """Return the tag of what one try of a task launches. `tag` is the tag of the attempt.
 
     Task ids may have characters that no tag of YARN may have, so a digest stands for the id.
     """

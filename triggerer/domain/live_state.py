@@ -9,17 +9,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LaneLive:
-    """A lane with outstanding messages, or one that stands."""
+    """A lane with outstanding messages, or a standing lane.
+
+    A lane stands if its producer can neither deliver the next message again nor dead-letter it.
+    """
 
     lane: str
     """The lane as JSON."""
     outstanding: int
     outstanding_bytes: int
-    """0 if the producer tells no sizes."""
+    """0 if the producer does not report sizes."""
     seconds: float | None
-    """How long its oldest message has been outstanding."""
+    """How long the lane's oldest message has been outstanding; None: the lane has no outstanding message."""
     standing: str | None
-    """Why the producer holds the lane, or None."""
+    """Why the lane stands; None: it does not."""
     is_full: bool
     """True if the lane has reached a bound and waits for room."""
 
@@ -31,7 +34,7 @@ class Pause:
     reason: str
     """`stream_full`, `lane_full`, `slow_watcher`, `parked_bound`, `standing`, `restarting` or `stopping`."""
     detail: str | None
-    """The watchers, lanes or the error."""
+    """The watchers or lanes that are the cause, or the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class StreamHistory:
     newest: int
     """When the present minute began, in seconds since 1970, by the owner's clock."""
     lag: Sequence[int | None]
-    """The highest lag that was seen in each minute. None: it was unknown, or nobody looked."""
+    """The highest `lag_messages` that was seen in each minute. None: the lag was unknown, or nobody looked."""
     consumed: Sequence[int | None]
     """The messages that came in each minute."""
 
@@ -59,25 +62,26 @@ class StreamLive:
     epoch: int
     """The epoch of the owner's lease."""
     consumed: int
-    """Messages since this owner has the stream."""
+    """Messages that were broadcast since this owner claimed the stream."""
     advanced: int
-    """Messages of them up to which the broker's position has moved, or that the broker was told to deliver again."""
+    """The part of `consumed` that is no longer outstanding: the broker's position moved past the message, or the broker
+    was told to deliver the message again."""
     rejected: int
-    """Messages that a watcher rejected and none failed."""
+    """Messages that a watcher rejected, and that no watcher failed."""
     failed: int
     """Messages that the broker was told to deliver again."""
     restarts: int
-    """How often the stream has failed and was opened again."""
+    """How often the stream failed and was opened again."""
     outstanding: int
     outstanding_bytes: int
     lag_messages: int | None
-    """Messages at the broker and in memory that are not advanced. None: the producer cannot tell."""
+    """Messages that wait at the broker, plus the outstanding messages. None: the producer cannot tell."""
     lag_seconds: float | None
-    """The age of the oldest message that is not advanced. 0: there is none here. None: unknown."""
+    """The age of the oldest outstanding message. 0: no message is outstanding. None: unknown."""
     behind: int
     """Watchers that have fallen behind."""
     failing: int
-    """Watchers' triggers that have failed and wait for their restart."""
+    """Triggers that have failed and wait for their restart."""
     triggers: int
     paused: Sequence[Pause]
     lane_count: int
@@ -85,7 +89,7 @@ class StreamLive:
     lanes: Sequence[LaneLive]
     """The worst lanes first: standing, then full, then the oldest."""
     history: StreamHistory | None = None
-    """None: whoever read the stream keeps no history."""
+    """None: no history was recorded."""
 
 
 def stream_from_json(value: Mapping[str, Any]) -> StreamLive:

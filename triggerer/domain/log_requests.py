@@ -28,7 +28,7 @@ class LogRequest:
     """Seconds since 1970, by the database's clock."""
 
     def signed(self, key: bytes) -> bytes:
-        """Return the line that asks for it."""
+        """Return the request as a line of JSON, with its signature."""
         body = asdict(self)
         return json.dumps({**body, "mac": _mac(key, body)}).encode() + b"\n"
 

@@ -1,4 +1,7 @@
-"""The identity of a task's output. It is equal in each attempt of a run, so writers recognize what is there already."""
+"""The identity of a task's output.
+
+It is equal in each attempt of a run, so a writer recognizes the rows that an earlier attempt has written.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from hashlib import sha256
 from typing import Final
 
 _DIGITS: Final = 32
-"""128 bits: no two outputs get one token by chance. It also fits every name that a writer derives from it."""
+"""128 bits: no two outputs get one token by chance. Longer tokens would not fit into all names that contain a token."""
 
 
 def output_token(dag_id: str, run_id: str, task_id: str, repetition: int) -> str:

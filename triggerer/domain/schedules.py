@@ -277,7 +277,7 @@ def schedule_from_text(text: str | None) -> Schedule | None:
     return None if text is None else _read(text)
 
 
-# A smaller cache would never hit: a sweep reads the schedules of all DAGs in turn.
+# The scheduler reads the schedules of all DAGs in turn. A cache with fewer entries than DAGs would never hit.
 @lru_cache(maxsize=16_384)
 def _read(text: str) -> Schedule | None:
     value = json.loads(text)

@@ -40,7 +40,7 @@ class TaskOptions:
     timeout: timedelta | None = None
     pool: str | None = None
     templated: tuple[str, ...] | None = None
-    """The arguments of the call whose texts are templates."""
+    """The names of the call's arguments that Jinja renders."""
 
     @classmethod
     def checked(cls, owner: str, **given: Any) -> TaskOptions:
@@ -85,7 +85,7 @@ OPTION_NAMES = frozenset(field.name for field in fields(TaskOptions))
 class Task:
     """One task of a DAG. Passed to another task's call, it stands for its return value.
 
-    Calling a `@task` function inside a DAG makes one. Do not make one directly.
+    To make a task, call a `@task` function inside a DAG, not this class.
     """
 
     # Without this, iterating would try indices for ever, because `task[0]` is valid.
@@ -183,7 +183,7 @@ class Task:
         _order(other, self)
         return other
 
-    # For [a, b] >> c and [a, b] << c: lists have no operators of this kind.
+    # Python calls these for `[a, b] >> c` and `[a, b] << c`, because a list has no such operators.
     def __rrshift__(self, other: Ordered) -> Task:
         _order(other, self)
         return self

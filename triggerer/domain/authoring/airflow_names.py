@@ -32,7 +32,7 @@ ARGUMENTS: Final = {
     "timetable": "schedule",
     "waiter_delay": "poke_interval",
 }
-"""Our name for an argument of Airflow, if the called function has ours."""
+"""Airflow's name of an argument -> our name. The hint is given only if the called function has an argument of ours."""
 
 ADVICE: Final = {
     "apply_function": "match={...} chooses messages",
@@ -52,7 +52,7 @@ ADVICE: Final = {
     "start_date": "it belongs to the DAG: DAG(start_date=...)",
     "trigger_rule": "leave it out: a task runs once all tasks that it waits for have succeeded",
 }
-"""Advice for an argument of Airflow that the called function lacks."""
+"""Airflow's name of an argument -> advice, for a called function that has no such argument under any name."""
 
 _IMPORTS: Final = {
     "Dataset": "Asset",

@@ -59,13 +59,13 @@ class Arguments:
 
     bound: inspect.BoundArguments
     by_name: frozenset[str]
-    """The names that the function has as parameters and a run fills in."""
+    """The names of the function's parameters that a run fills in."""
     into_keywords: frozenset[str] = frozenset()
     """The `CONTEXT_ARGUMENTS` that go into the function's `**keywords`."""
     takes_context: bool = False
     """True if the parameter `context` receives a mapping of all context arguments."""
     inlets: tuple[str, ...] = ()
-    """Parameters with the names of assets, which the run looks up."""
+    """The names of the function's parameters that receive an asset of the same name, which the run looks up."""
 
     @classmethod
     def bind(

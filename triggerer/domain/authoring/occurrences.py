@@ -1,4 +1,4 @@
-"""The type of trigger that an `AssetWatcher` accepts. `domain` may not import `triggerer.abc`."""
+"""The type of trigger that an `AssetWatcher` accepts. It is here, because `domain` may not import `triggerer.abc`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SparkSql` and `SparkApplication`: tasks without a function of the user."""
+"""`SparkSql` and `SparkApplication`: tasks for which the user writes no function."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def SparkSql(  # noqa: N802  (it reads as the kind of a task)
 ) -> Task:
     """Add a task that executes SQL, and return the task. Call it inside `with DAG(...)`.
 
-    The run's log shows the first rows of the last result. A result before the last one is computed and dropped.
+    The run's log shows the first rows of the last statement's result. The results of earlier statements are computed
+    and dropped.
 
     Args:
         sql: One statement, or several with `;` between them.
@@ -174,10 +175,10 @@ def _execute_sql(spark: Any, log: Log, sql: str, arguments: Any) -> None:
         raise DagError("the SQL has no statement", hint="its template may have rendered to nothing")
     for number, statement in enumerate(statements, 1):
         log.info("statement %d of %d: %s", number, len(statements), _beginning(statement))
-        # Without arguments Spark takes a `:` or `?` as it stands, which a JSON path may contain.
+        # A JSON path may contain `:` or `?`. Spark takes these characters literally if it is given no arguments.
         frame = spark.sql(statement, arguments) if arguments else spark.sql(statement)
         if not frame.columns:
-            # A command was executed at once.
+            # `spark.sql` has already executed a statement without a result, such as an INSERT.
             continue
         if number < len(statements):
             frame.write.format("noop").mode("overwrite").save()
@@ -193,7 +194,7 @@ def _submit_application(
     packages: Sequence[str],
     main_class: str | None,
 ) -> None:
-    """Call the function that the run fills in."""
+    """Submit the application with the function `submit`, which the run fills in."""
     submit(application, arguments=arguments, conf=conf, packages=packages, main_class=main_class)
 
 

@@ -63,5 +63,5 @@ def checked_packages(given: object, what: str) -> tuple[str, ...]:
 
 
 def is_static(key: str) -> bool:
-    """Return whether only a new JVM can have the setting. A session can set the others for itself."""
+    """Return whether a new JVM is necessary to change the setting. Other settings can differ between sessions."""
     return _RUNTIME.fullmatch(key) is None

@@ -24,7 +24,7 @@ class AssetKey(NamedTuple):
 
 
 class Incumbents(NamedTuple):
-    """The definitions in force, with their files. A different file that contradicts one of them is wrong."""
+    """The definitions in force, that is stored and used now, each with its file. No other file may contradict them."""
 
     dags: Mapping[str, str]
     assets: Mapping[AssetKey, str]
@@ -97,7 +97,7 @@ def merge(
 def defining_less(
     paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
 ) -> set[str]:
-    """Return the paths that lost a definition in force which no other file has taken over.
+    """Return the paths whose files no longer contain a definition in force, unless another file now contains it.
 
     Args:
         files: All files of the folder. Broken files are never returned, because their definitions stay in force.

@@ -30,7 +30,7 @@ def judge_missing(
     Editors, `git checkout` and `rsync --delete` replace a file by deleting it and writing it again.
 
     Args:
-        missing_since: When each file went missing, by path; None: it has just been missed.
+        missing_since: When each file went missing, by path; None: the file went missing just now.
         now: The instant on the clock of `missing_since`. If that clock was set back, the grace starts again.
         grace: A file that is missing for this long counts as deleted.
         gone_for: How long ago each file was last seen, by path, if that is known. The stored instant may be too early:

@@ -1,4 +1,4 @@
-"""Compares the folder in force with its successor: definitions that stay, and assets that were renamed."""
+"""Compares the stored definitions with newly read ones: which stay, and which assets were renamed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
 def watchers_under_new_names(
     before: Folder, renamed: dict[AssetKey, AssetKey]
 ) -> dict[WatcherKey, WatcherKey]:
-    """Return the present key of each watcher in force, by the key that it will have."""
+    """Return the watchers in force as a mapping: the key after assets are renamed -> the present key."""
     found: dict[WatcherKey, WatcherKey] = {}
     for key in before.watchers:
         asset = AssetKey(key.asset_name, key.asset_uri)

@@ -45,7 +45,7 @@ class PartitionMapper(ABC):
         """
 
     def decode_downstream(self, downstream_key: str) -> Any:
-        """Return the value that a run's key stands for. A window counts its parts from there."""
+        """Return the value that a run's key stands for. A window counts its parts from this value."""
         return downstream_key
 
     def encode_upstream(self, decoded: Any, *, length: timedelta | None = None) -> tuple[str, ...]:

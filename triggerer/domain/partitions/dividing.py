@@ -32,12 +32,12 @@ class KeyedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part that one event has in the run of one partition key."""
+    """What one event contributes to the run of one partition key."""
 
     partition_key: str
     event: KeyedEvent
     part: str
-    """The event key that the run waits for; "": the mapper knows no parts."""
+    """The event key that the run waits for; "": the mapper is no roll-up, so any event for the run's key is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a run that has arrived."""
+    """An event key that a run waits for, and that has arrived."""
 
     asset_id: int
     asset_name: str
@@ -73,12 +73,14 @@ class Lack:
     missing: tuple[str, ...] = ()
     """The missing event keys, in order; empty: any event for the key is enough."""
     deadline: datetime | None = None
+    """When the run starts without the missing keys; None: it waits for as long as necessary."""
     unreachable: str | None = None
+    """Why the run can never start; None: it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioner:
-    """Divides the events of a `PartitionedAssetTimetable`."""
+    """Assigns waiting events to the runs of partition keys, as a DAG's `PartitionedAssetTimetable` says."""
 
     condition: Condition
     mappers: Mapping[str, PartitionMapper] = field(hash=False)
@@ -86,7 +88,7 @@ class Partitioner:
     default: PartitionMapper
 
     def divide(self, events: Iterable[KeyedEvent], *, most: int) -> Division:
-        """Return the shares of the events, at most `most` of them, but always the shares of one whole event."""
+        """Return the shares of the first events: at most `most` shares, but at least all shares of one event."""
         shares: list[Share] = []
         divided: list[int] = []
         refused: dict[int, str] = {}
@@ -151,7 +153,7 @@ class Partitioner:
         )
 
     def _progress(self, key: str, parts: Sequence[Part], at: datetime) -> Iterator[Progress | None]:
-        """Yield the progress of each asset of these parts; None: the asset has no parts, and has arrived."""
+        """Yield the roll-up's progress for each asset of these parts; None: the asset needs only one event."""
         for asset_name in dict.fromkeys(part.asset_name for part in parts):
             mapper = self._mapper(asset_name)
             if not isinstance(mapper, RollupMapper):
@@ -186,7 +188,7 @@ class Partitioner:
         try:
             return Lack(leaf.name, tuple(sorted(mapper.to_upstream(key))))
         except InvalidPartitionKey as error:
-            # Another asset's mapper made this key.
+            # Another asset's mapper made this key, and this asset's mapper cannot read it.
             return Lack(leaf.name, unreachable=str(error))
 
 

@@ -1,4 +1,4 @@
-"""The format of a period's key: `strftime`, plus quarters, with weeks and quarters that can be read back."""
+"""The format of a period's key: a format of `strftime` with `{quarter}`. Keys with weeks or quarters can be parsed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class KeyFormat:
         return "%z" in self.text or "%:z" in self.text
 
     def format(self, moment: datetime) -> str:
-        """Return the key."""
+        """Return the key of a moment."""
         quarter = str((moment.month - 1) // 3 + 1)
         return moment.strftime(self.text.replace("{quarter}", quarter))
 

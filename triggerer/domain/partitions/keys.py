@@ -44,7 +44,7 @@ class AllowedKeyMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedKeyMapper(PartitionMapper):
-    """Maps all keys to one, usually in a roll-up of a `SegmentWindow`: one run when every region has arrived."""
+    """Maps all event keys to one run key. With a `SegmentWindow`, a roll-up gets one run when all regions arrived."""
 
     downstream_key: str
 

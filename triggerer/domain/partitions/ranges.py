@@ -13,7 +13,7 @@ from triggerer.errors import DagError
 
 MOST_KEYS_AT_ONCE: Final = 50_000
 _STEP: Final = timedelta(hours=1)
-"""The shortest period of a mapper."""
+"""The step of the search: the shortest period that a mapper can have."""
 _LONGEST: Final = timedelta(days=366)
 
 
@@ -46,7 +46,7 @@ def keys_between(
 def _periods(
     writer: TemporalMapper, start: datetime, end: datetime
 ) -> Iterator[tuple[str, datetime]]:
-    """Yield the key and the end of each period that contains one of these instants."""
+    """Yield the key and the end of each period that overlaps the time from `start` to `end`."""
     moment, key = start, _key_at(writer, start)
     while moment <= end + _LONGEST:
         moment += _STEP

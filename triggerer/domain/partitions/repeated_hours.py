@@ -27,7 +27,7 @@ from triggerer.domain.timetables.zones import Zone, checked_zone, zone_name
 
 _DAY: Final = timedelta(days=1)
 _LOOKED_AHEAD: Final = 400
-"""Days. Zones that change their clocks do so every year."""
+"""The number of days to search. Zones that change their clocks do so every year."""
 _SECOND: Final = timedelta(seconds=1)
 
 
@@ -87,7 +87,7 @@ def _repeated(timetable: Timetable, keys: IntervalKeys, overlap: _Overlap) -> st
     """Return a key that two runs share because their data intervals start at the same clock time."""
     noon = overlap.turn + _DAY / 2
     if keys.key(noon) == keys.key(noon + overlap.length):
-        # A coarser key, such as a day, covers both hours on every day. That is intended.
+        # The key names a longer period, such as a day. It covers both hours on ordinary days, too, which is intended.
         return None
     begin, end = overlap.turn - overlap.length, overlap.turn + overlap.length
     restriction = timetable.restriction_between(begin, end - _SECOND)

@@ -51,7 +51,7 @@ class RollupMapper(PartitionMapper):
 
     Args:
         upstream_mapper: Maps the key of a part to the key of the period.
-        window: Counts the parts.
+        window: Lists the parts of the period.
         wait_policy: Says how many parts must have arrived; None: all.
     Raises:
         DagError: The window cannot count the parts of the mapper's periods.
@@ -85,7 +85,7 @@ class RollupMapper(PartitionMapper):
         )
         if window.part is None or window.direction is Direction.BACKWARD:
             return keys
-        # When an hour occurs twice, keep the minutes of this occurrence.
+        # When clocks are set back, an hour occurs twice. Keep only the minutes of the occurrence that the key names.
         return frozenset(key for key in keys if mapper.to_downstream(key) == downstream_key)
 
     def canonical_upstream(self, key: str) -> str:
@@ -102,7 +102,12 @@ class RollupMapper(PartitionMapper):
         now: datetime,
         first_event_at: datetime,
     ) -> Progress:
-        """Return a run's progress with events of the keys `arrived`. Keys that it does not wait for are ignored."""
+        """Return how far the run of a key is, after events with the keys `arrived`.
+
+        Args:
+            arrived: Keys that the run does not wait for are ignored.
+            first_event_at: The instant of the run's first event.
+        """
         expected = self.to_upstream(downstream_key)
         matched = expected & {self.canonical_upstream(key) for key in arrived}
         deadline = self.deadline(downstream_key, first_event_at=first_event_at)
@@ -163,7 +168,7 @@ class FanOutMapper(PartitionMapper):
 
     Args:
         upstream_mapper: Maps the key of an event to the key of the period.
-        window: Counts the parts.
+        window: Lists the parts of the period.
         downstream_mapper: Writes the keys of the parts; None: the usual parts of the window (hours of a day, days of a
             week or month, months of a quarter or year).
     Raises:

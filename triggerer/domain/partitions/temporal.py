@@ -134,7 +134,7 @@ def _offset(moment: datetime) -> timedelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfHourMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` belongs to `2024-03-13T10`."""
+    """A run for each hour: an event of `2024-03-13T10:42:15` belongs to the run `2024-03-13T10`."""
 
     default_output_format = "%Y-%m-%dT%H"
 
@@ -145,7 +145,7 @@ class StartOfHourMapper(TemporalMapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfDayMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` belongs to `2024-03-13`."""
+    """A run for each day: an event of `2024-03-13T10:42:15` belongs to the run `2024-03-13`."""
 
     default_output_format = "%Y-%m-%d"
 
@@ -155,7 +155,7 @@ class StartOfDayMapper(TemporalMapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfWeekMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` belongs to its Monday, `2024-03-11 (W11)`."""
+    """A run for each week, named by its Monday: an event of `2024-03-13T10:42:15` belongs to `2024-03-11 (W11)`."""
 
     default_output_format = "%Y-%m-%d (W%V)"
 
@@ -166,7 +166,7 @@ class StartOfWeekMapper(TemporalMapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfMonthMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` belongs to `2024-03`."""
+    """A run for each month: an event of `2024-03-13T10:42:15` belongs to the run `2024-03`."""
 
     default_output_format = "%Y-%m"
 
@@ -176,7 +176,7 @@ class StartOfMonthMapper(TemporalMapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfQuarterMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` belongs to `2024-Q1`."""
+    """A run for each quarter: an event of `2024-03-13T10:42:15` belongs to the run `2024-Q1`."""
 
     default_output_format = "%Y-Q{quarter}"
 
@@ -187,7 +187,7 @@ class StartOfQuarterMapper(TemporalMapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfYearMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` belongs to `2024`."""
+    """A run for each year: an event of `2024-03-13T10:42:15` belongs to the run `2024`."""
 
     default_output_format = "%Y"
 

@@ -25,7 +25,7 @@ class WaitPolicy(ABC):
 
     @property
     def patience(self) -> timedelta | None:
-        """The time after the period's end when the run is overdue; None: it is never overdue."""
+        """How long after the period's end the run becomes overdue; None: it never does."""
         return None
 
     def serialize(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Window(ABC):
     expected_decoded_type: ClassVar[type] = str
     """The type of value from which the window counts: datetime, or text."""
     part: ClassVar[timedelta | None] = None
-    """The length of parts shorter than a day; None otherwise. A clock change adds or removes parts of this kind."""
+    """The length of a part that is shorter than a day, so that a clock change adds or removes parts; else None."""
 
     def __post_init__(self) -> None:
         try:
@@ -68,7 +68,7 @@ class Window(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Steps(Window):
-    """A fixed number of parts of equal length."""
+    """A window with a fixed number of parts of equal length."""
 
     expected_decoded_type: ClassVar[type] = datetime
     _count: ClassVar[int]
@@ -87,7 +87,7 @@ class _Steps(Window):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourWindow(_Steps):
-    """An hour of 60 minutes."""
+    """An hour, whose parts are its 60 minutes."""
 
     _count, _step = 60, timedelta(minutes=1)
     part = _step
@@ -95,7 +95,7 @@ class HourWindow(_Steps):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayWindow(_Steps):
-    """A day of 24 hours. If keys show the offset, a day with a clock change has fewer or more."""
+    """A day, whose parts are its 24 hours. If event keys contain the UTC offset, a clock change makes it 23 or 25."""
 
     _count, _step = 24, _HOUR
     part = _step
@@ -103,14 +103,14 @@ class DayWindow(_Steps):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeekWindow(_Steps):
-    """A week of seven days."""
+    """A week, whose parts are its seven days."""
 
     _count, _step = 7, _DAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthWindow(Window):
-    """A month of days."""
+    """A month, whose parts are its days."""
 
     expected_decoded_type: ClassVar[type] = datetime
 
@@ -129,7 +129,7 @@ class MonthWindow(Window):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Months(Window):
-    """A fixed number of months."""
+    """A window whose parts are a fixed number of months."""
 
     expected_decoded_type: ClassVar[type] = datetime
     _count: ClassVar[int]
@@ -147,21 +147,21 @@ class _Months(Window):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarterWindow(_Months):
-    """A quarter of three months."""
+    """A quarter, whose parts are its three months."""
 
     _count = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YearWindow(_Months):
-    """A year of twelve months."""
+    """A year, whose parts are its twelve months."""
 
     _count = 12
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class SegmentWindow(Window):
-    """A fixed set of keys, such as regions.
+    """A window whose parts are a fixed set of keys, such as regions.
 
     Raises:
         DagError: The set is empty, or a key is empty or no text.

@@ -44,11 +44,11 @@ def next_interval(
     run. So no bound is computed without need.
 
     Args:
-        earliest, latest: The bounds of the interval's start.
+        earliest, latest: The limits for the interval's start, both included; None: no limit.
         over: Returns the start of the last interval that has ended; earlier intervals are skipped. None: no interval is
             skipped.
     """
-    # The last run may come from an earlier schedule of the DAG.
+    # The last run may come from an earlier schedule of the DAG, so its end may lie inside an interval.
     start = None if last is None else bounds.at_or_before(last.end)
     end: datetime | None = None
     if over is not None:
@@ -59,7 +59,8 @@ def next_interval(
                 start, end = made_up, None
     if earliest is not None and (start is None or earliest > start):
         start, end = bounds.at_or_after(earliest), None
-    # After a change to a coarser schedule, the interval may have begun with the last run or before: it has had its run.
+    # After a change to a coarser schedule, the interval may begin with the last run or before it. That run counts as
+    # the interval's run, so take the next interval.
     if last is not None and start is not None and start <= last.start:
         start, end = bounds.after(start), None
     if start is None or (latest is not None and start > latest):

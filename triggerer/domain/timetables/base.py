@@ -17,7 +17,7 @@ class DataInterval(NamedTuple):
 
     @classmethod
     def exact(cls, at: datetime) -> Self:
-        """Return the empty interval of a run for one moment."""
+        """Return an interval that starts and ends at one moment."""
         return cls(at, at)
 
 
@@ -46,12 +46,12 @@ class DagRunInfo(NamedTuple):
 
     @classmethod
     def exact(cls, at: datetime) -> Self:
-        """Return a run at a moment, for that moment."""
+        """Return a run that is due at a moment, and covers only that moment."""
         return cls(at, DataInterval.exact(at))
 
     @classmethod
     def interval(cls, start: datetime, end: datetime) -> Self:
-        """Return a run at the end of its data interval."""
+        """Return a run that is due at the end of its data interval."""
         return cls(end, DataInterval(start, end))
 
 
@@ -78,7 +78,7 @@ class Timetable(ABC):
 
     @property
     def summary(self) -> str:
-        """A word or two for a column, such as the cron expression."""
+        """A word or two for a column of a table, such as the cron expression."""
         return type(self).__name__
 
     @abstractmethod
@@ -154,7 +154,9 @@ def checked_instant(value: object, what: str) -> datetime:
 def in_utc(
     last: DataInterval | None, restriction: TimeRestriction
 ) -> tuple[DataInterval | None, TimeRestriction]:
-    """Return both with their instants in UTC. In another zone, adding hours would move the clock's hands instead.
+    """Return both arguments with their instants in UTC.
+
+    In another zone, adding a `timedelta` changes the local time, which is wrong across a clock change.
 
     Raises:
         DagError: One of the instants is naive.

@@ -1,4 +1,4 @@
-"""Combinations of timetables: the instants of any, of all, or of one without another's."""
+"""Combinations of timetables: all their instants, their common instants, or one timetable's without another's."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class AnyOf(_Several):
 
 
 class AllOf(_Several):
-    """A run at each instant that all timetables have in common. See `REACH`."""
+    """A run at each instant that all timetables have in common. A search gives up after `REACH` instants."""
 
     __slots__ = ()
     _joint = "and"
@@ -130,7 +130,7 @@ class AllOf(_Several):
 
 @dataclass(frozen=True, slots=True)
 class Except(TickTimetable):
-    """A run at each instant of a timetable, except the instants of another. See `REACH`."""
+    """A run at each instant of a timetable, except another's instants. A search gives up after `REACH` instants."""
 
     timetable: HasTicks
     without: HasTicks

@@ -16,7 +16,9 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True)
 class Keyed(DerivedTimetable):
-    """Gives each run of a timetable a partition key: the start of its data interval. The run's events have it as well.
+    """Gives each run of a timetable a partition key: the start of its data interval.
+
+    The events of the run's tasks have the run's key, too.
 
     Args:
         timezone: The zone of the key's clock.

@@ -16,7 +16,7 @@ from triggerer.domain.timetables.base import (
 
 @dataclass(frozen=True, slots=True)
 class NullTimetable(Timetable):
-    """Never asks for a run. None as a DAG's schedule."""
+    """Never asks for a run. Write None as a DAG's schedule."""
 
     description = "never, only by hand"
     can_be_scheduled = False

@@ -18,7 +18,7 @@ from triggerer.domain.timetables.clock import now
 
 @dataclass(frozen=True, slots=True)
 class OnceTimetable(Timetable):
-    """One run, at the DAG's start, or now if the DAG has no start. `@once` as a DAG's schedule."""
+    """One run, at the DAG's start, or now if the DAG has no start. Write `@once` as a DAG's schedule."""
 
     description = "once, as soon as possible"
 

@@ -66,7 +66,7 @@ class Delayed(DerivedTimetable):
 
 @dataclass(frozen=True, slots=True)
 class RollingWindow(DerivedTimetable):
-    """Gives each run of a timetable the `window` before its interval's end: the last 30 days, every day."""
+    """Gives each run of a timetable another data interval: the `window` before its end, such as the last 30 days."""
 
     timetable: Timetable
     window: timedelta

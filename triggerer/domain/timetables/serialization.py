@@ -1,7 +1,7 @@
 """Timetables to JSON and back.
 
 A stored timetable is a name and arguments. The name is one of our own, or the name of an entry point in the group
-`triggerer.timetables`. So the database can never make a process import a path.
+`triggerer.timetables`. So a value in the database can never make a process import any other module.
 """
 
 from __future__ import annotations
@@ -109,7 +109,10 @@ def _name_of(kind: type[Timetable]) -> str:
 
 @lru_cache(maxsize=1)
 def _points() -> dict[str, EntryPoint]:
-    """Cached, because installed packages do not change in a process. No entry point may replace a name of ours."""
+    """Return the entry points by name, except those that would replace a timetable of ours.
+
+    The result is cached, because installed packages do not change in a process.
+    """
     return {one.name: one for one in entry_points(group=GROUP) if one.name not in BUILT_IN}
 
 

@@ -56,8 +56,8 @@ class TickTimetable(HasTicks):
     """A run at each instant: the simplest base for your own timetable, which adds `after` and `before`.
 
     With catch-up, each missed instant gets a run. Without catch-up, only the last missed instant does. A DAG with
-    neither a start nor a run begins with the last past instant, if that was at most a tenth of the gap or five minutes
-    ago.
+    neither a start nor a run begins with the last past instant if that was at most five minutes ago, or a tenth of the
+    gap to the next instant.
     """
 
     __slots__ = ()
@@ -108,7 +108,9 @@ def checked_ticks(value: object, owner: str) -> HasTicks:
 
 
 def refuse_keys(timetable: Timetable, owner: str) -> None:
-    """Check that a timetable's runs have no partition keys, because its owner gives them other data intervals.
+    """Check that a timetable's runs have no partition keys.
+
+    Keys are made from data intervals, and the timetable around this one changes the data intervals.
 
     Raises:
         DagError: The runs have partition keys.

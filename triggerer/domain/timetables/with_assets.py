@@ -22,7 +22,7 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class _WithAssets(DerivedTimetable):
-    """Passes all questions on to its timetable.
+    """Answers as its timetable does, and names the assets that the DAG waits for as well.
 
     Args:
         timetable: A timetable without assets.

@@ -15,7 +15,7 @@ MAX_EVENTS: Final = 1_000
 
 
 class KeyedEvent(Protocol):
-    """A trigger event, as far as the store reads it."""
+    """The part of a trigger event that the store reads."""
 
     @property
     def payload(self) -> Any: ...
@@ -49,13 +49,14 @@ class Bookmark:
     """The last bookmark of a watcher."""
 
     change: str | None
-    """The id of the last change, also if a trigger of another class stored it. The next change follows it."""
+    """The id of the last change, even if a trigger of another class stored it. The next change names it as `previous`.
+    None: no change has been stored."""
     value: Any
     """None: no trigger of this class path has stored a bookmark for the watcher."""
 
 
 class BookmarkStore(Protocol):
-    """The store, as far as the streams see it: they load and store bookmarks."""
+    """The part of the store that loads and stores bookmarks for the streams."""
 
     async def load(self, fence: Fence, watcher_id: int, classpath: str) -> Bookmark:
         """Return the last bookmark of a watcher.

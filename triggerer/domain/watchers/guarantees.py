@@ -73,9 +73,9 @@ class DeliveryFacts:
         dead_letter_setting: The key of the trigger's connection that names a dead-letter target, for the warning that
             there is none. None: no such key.
         findings: Further facts. They may lower the guarantee.
-        source: The name of a source that divides its messages among its readers, however the arguments spell it. Two
-            streams on one such source get a warning. A stream of several sources has several names, such as topics
-            with one consumer group. None: equal sources have equal stream keys, or unknown.
+        source: The name of a source that divides its messages among its readers, such as a queue. The name is equal for
+            all spellings of the arguments. Two streams on one such source get a warning. A stream of several sources
+            has several names. None: equal sources have equal stream keys, or unknown.
     """
 
     is_acknowledged: bool

@@ -31,7 +31,7 @@ class Reemission(NamedTuple):
 
 
 class LanePosition(NamedTuple):
-    """A row: the first message of the lane that the watcher has not processed, and the instant it fell behind."""
+    """A stored position: the first message of the lane that the watcher has not processed, and when it fell behind."""
 
     watcher_id: int
     lane: str
@@ -39,10 +39,10 @@ class LanePosition(NamedTuple):
     position: Position
     since: datetime
     failures: int = 0
-    """How many times the watcher failed with that message open."""
+    """How many times the watcher failed while it processed that message."""
     reemit: Reemission | None = None
     rewound_to: Position | None = None
-    """See `PositionChange`."""
+    """See `PositionChange.rewound_to`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayEnd:
-    """The end of a replay request, done or refused. Its row is deleted, under the lease of the stream."""
+    """The deletion of a replay request that was carried out or refused, under the lease of the stream."""
 
     fence: Fence
     watcher_id: int
@@ -82,16 +82,19 @@ class PositionChange:
     head: int | None
     """The number of the lane's next message, if it is known."""
     failures: int
-    """How many times the watcher failed with the message at `position` open."""
+    """How many times the watcher failed while it processed the message at `position`."""
     on_done: Callable[[Exception | None], None]
     """Called once, on the event loop: None when the change is durable. Must not raise."""
     reemit: Reemission | None = None
     rewound_to: Position | None = None
-    """The target of a rewind, until the broker has advanced to it. Broadcast messages may lie before it."""
+    """The position where a replay began, until the broker has advanced to it; None: nothing to watch for.
+
+    Until then, an earlier message may still be broadcast. The watcher is then rewound further, to that message.
+    """
 
 
 class PositionSink(Protocol):
-    """The store, as far as the streams see it: they submit positions."""
+    """The part of the store to which the streams submit positions."""
 
     def submit_nowait(self, change: PositionChange) -> None:
         """Add a change to the next transaction. Changes of one watcher and lane are stored in order."""
@@ -138,7 +141,10 @@ def following(position: Position) -> Position:
 
 
 class UsedNumbers(Protocol):
-    """Numbers that a log uses again because it lost its end: from the cut, `since`, up to `below`."""
+    """A cut: a log lost its newest messages, for instance in a failover, and gives their numbers to new messages.
+
+    The reused numbers begin with `since` and end before `below`.
+    """
 
     @property
     def since(self) -> Any: ...
@@ -147,17 +153,17 @@ class UsedNumbers(Protocol):
 
 
 def cuts_known(incarnation: Any) -> tuple[UsedNumbers, ...]:
-    """Return the cuts of a log that an incarnation knows.
+    """Return the cuts of a log that an incarnation records. A cut is a loss of the newest messages.
 
-    A log that is cut keeps its incarnation, so that its positions stay comparable. An incarnation from a producer may
-    have an attribute `used` with the cuts known so far. An incarnation from the store has no such attribute.
+    A log keeps its incarnation when it is cut, so that its positions stay comparable. An incarnation from a producer
+    may have an attribute `used` with the cuts known so far. An incarnation from the store has no such attribute.
     """
     used: tuple[UsedNumbers, ...] = getattr(incarnation, "used", ())
     return used
 
 
 def cut_after(place: Position, incarnation: Any) -> Position | None:
-    """Return the first cut that `incarnation` knows and `place` does not; None: no such cut.
+    """Return the first cut that `incarnation` records and the older `place` does not; None: no such cut.
 
     A watcher at `place` may have read messages that the log has lost, or be about to read them.
     """
@@ -165,7 +171,7 @@ def cut_after(place: Position, incarnation: Any) -> Position | None:
 
 
 def cut_before(place: Position, incarnation: Any) -> Position | None:
-    """Return the first cut at or before `place` that `incarnation` knows and `place` does not; None: no such cut."""
+    """Return the first cut at or before `place` that `incarnation` records and `place` does not; None: no such cut."""
     cuts = [one for one in _unknown_at(place, incarnation) if one.since <= place[1]]
     return _first(cuts, incarnation)
 

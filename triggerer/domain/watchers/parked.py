@@ -26,7 +26,7 @@ NO_LONGER_READ: Final = "its watcher was deleted, or reads another stream now"
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Park a message that a watcher could not process, with the evidence."""
+    """Park a message that a watcher could not process, with the error."""
 
     lane: str
     """See `triggerer.domain.watchers.lane_positions.encode_lane`."""
@@ -92,7 +92,7 @@ class ParkedChange:
     watcher_id: int
     what: SetAside | Stored | Passed | Failed | Returned | Replayed
     on_done: Callable[[Exception | None], None]
-    """Called once, on the event loop: None when durable, `ParkedFull` at a bound. Must not raise."""
+    """Called once, on the event loop: None when the change is durable, `ParkedFull` at a bound. Must not raise."""
 
 
 class StoredMessage(NamedTuple):
@@ -121,15 +121,15 @@ class ParkedBounds:
     """The limits for stored and parked messages. At a limit the store refuses more."""
 
     max_messages: int = 10_000
-    """For one watcher."""
+    """The most messages of one watcher."""
     max_bytes: int = 64 * 1024 * 1024
-    """For the messages of one watcher."""
+    """The most bytes of one watcher's messages."""
     total_bytes: int = 1024 * 1024 * 1024
-    """For all messages. A message that several watchers of a stream share counts once."""
+    """The most bytes of all messages. A message that several watchers of a stream share counts once."""
 
 
 class ParkedStore(Protocol):
-    """The store, as far as the streams see it: they store and park messages."""
+    """The part of the store that keeps stored and parked messages for the streams."""
 
     def submit_nowait(self, change: ParkedChange) -> None:
         """Add a change to the next transaction. Changes of one watcher are stored in order."""

@@ -26,7 +26,7 @@ class StateChange:
 
 
 class StateStore(Protocol):
-    """The store, as far as the streams see it: they load and store states."""
+    """The part of the store that loads and stores the states of streams."""
 
     async def load(self, fence: Fence, key: Hashable) -> Any:
         """Return the last stored state of the stream with this fence and key; None: no state.
@@ -51,7 +51,7 @@ class Submission:
 
 
 class EventsWithState(Protocol):
-    """The store, as far as the streams see it: they store events together with the state that passes them."""
+    """The part of the store that stores events and the stream's next state in one transaction."""
 
     def submit_with_state_nowait(
         self, submissions: Sequence[Submission], change: StateChange

@@ -158,7 +158,7 @@ class Cron:
             return
 
     def _from(self, date: datetime) -> croniter:
-        # Copy it: croniter stores its position in the object, and several threads use a timetable.
+        # Copy the parsed expression: croniter stores its position in the object, and several threads use a timetable.
         dates = copy(self._parsed)
         dates.set_current(date)
         return dates

@@ -83,7 +83,8 @@ class CronPartitionTimetable(HasTicks):
         run = next_tick(self, made, restriction, first=self._runs.first, interval=timedelta(0))
         if run is None or (interval := self._interval_of(run.run_after)) is None:
             return None
-        # As in Airflow, the bounds apply to the run. In addition, no partition may start after the end.
+        # As in Airflow, the DAG's start and end dates apply to the instant of the run. In addition, no partition may
+        # start after the end date.
         if restriction.latest is not None and interval.start > restriction.latest:
             return None
         return DagRunInfo(run.run_after, interval)

@@ -23,7 +23,7 @@ class CronTriggerTimetable(TickTimetable):
         interval: The length of the data interval before each run.
         run_immediately: Chooses the first instant of a DAG with neither a start nor a run. True: the last past instant.
             A timedelta: the last past instant if it was at most this long ago; otherwise the next instant. False: as
-            for a timedelta of a tenth of the gap or five minutes, whichever is more.
+            for a timedelta of five minutes, or of a tenth of the gap between two instants if that is more.
     Raises:
         DagError: An argument is invalid.
     """

@@ -67,7 +67,7 @@ class DeltaDataIntervalTimetable(Timetable):
     def serialize(self) -> dict[str, Any]:
         return {"delta": self.delta.total_seconds()}
 
-    # Bounds
+    # The methods of `Bounds`
 
     def after(self, moment: datetime) -> datetime:
         """Return the end of the interval that starts at `moment`."""

@@ -69,7 +69,7 @@ class DeltaTriggerTimetable(Timetable):
     def serialize(self) -> dict[str, Any]:
         return {"delta": self.delta.total_seconds(), "interval": self.interval.total_seconds()}
 
-    # Ticks
+    # The methods of `Ticks`
 
     def after(self, moment: datetime) -> datetime:
         """Return the tick after a tick at `moment`."""
