@@ -36,7 +36,7 @@ def check(
     _check_settings(settings)
     folder = folder_of(settings)
     parsed, sources, promises = _inspect(settings, folder, offline=offline)
-    # Both the sources and the promises report a source that cannot be used. Print it once.
+    # A source that cannot be used is an error of `sources` and of `promises`. Print the error once.
     errors = tuple(dict.fromkeys((*parsed.errors, *sources.errors, *promises.errors)))
     warnings = (*parsed.warnings, *sources.unavailable, *promises.warnings)
     dags = [dag.dag_id for file in parsed.files for dag in file.dags]

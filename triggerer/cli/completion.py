@@ -13,7 +13,7 @@ from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import wrong_use
 from triggerer.nearest import ending
 
-_BASH: Final = r"""# Typer's own script uses bash's words. Bash also splits at the colons of run ids and URIs.
+_BASH: Final = r"""# Typer's own script takes bash's words, but bash splits run ids and URIs at their colons.
 _triggerer_completion() {
     local line="${COMP_LINE:0:COMP_POINT}" word before
     local -a words
@@ -45,7 +45,7 @@ complete --command triggerer --no-files --arguments "(__triggerer_completion get
     --condition "__triggerer_completion is-args"
 """
 _SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""The scripts set the variables that Typer's own scripts set."""
+"""The script of each shell. It sets the variables that Typer's completion reads."""
 
 
 def completion(

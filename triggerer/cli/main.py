@@ -21,7 +21,7 @@ from triggerer.errors import TriggererError
 from triggerer.processes.signals import STOPPING, Interrupted, leave_when_told
 
 SERVICES: Final = frozenset({"standalone", "triggerer", "scheduler", "dag-processor", "executor"})
-"""The commands that run until a signal stops them. Being stopped is success: exit code 0."""
+"""The commands that run until a signal stops them. A stop by a signal is success: exit code 0."""
 INTERRUPTED: Final = 130
 _UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 """The errors of writing to a file on a full or broken disk."""
@@ -59,7 +59,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except RuntimeError as error:
-        # Before Python 3.12, an error raised by a descriptor while a class is created becomes a RuntimeError.
+        # Ctrl-C raises `Interrupted` anywhere, for instance in a descriptor while a class is created. Before Python
+        # 3.12, such an error becomes the cause of a RuntimeError.
         if not isinstance(error.__cause__, Interrupted):
             raise
         sys.exit(INTERRUPTED)

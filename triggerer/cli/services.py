@@ -74,7 +74,8 @@ def _serve(parts: frozenset[Part], config: Path | None, dags_folder: Path | None
 def _exit_before_long() -> None:
     """Start a timer that ends the process; called when the service has ended.
 
-    Without it, asyncio and Python wait for a thread of a plugin that never returns.
+    Without the timer, a plugin's thread that never returns would keep the process alive: asyncio and Python wait for
+    all threads.
     """
     # A cancellation is not an error: the user stopped a service that was still starting.
     exit_code = 1 if isinstance(sys.exception(), Exception) else 0

@@ -35,7 +35,7 @@ app.command()(backfill)
 app.command("delete")(delete_dag)
 DagId = options.DagId
 _MOST_NEXT_RUNS: Final = 10_000
-"""The limit for `--limit 0`: most timetables ask for runs without an end."""
+"""The number of runs that `--limit 0` shows. "All" is impossible, because most timetables never end."""
 
 
 @app.command("list")

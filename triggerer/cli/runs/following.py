@@ -25,7 +25,7 @@ _LOOK_S: Final = 0.2
 _ASK_EVERY: Final = 5
 """Number of reads of the log file between two reads of the run's state."""
 _SHARED_FOLDER_S: Final = 5.0
-"""How long another machine's log may be missing: a shared folder shows a new file late."""
+"""How long the log of an executor on another machine may be missing. A shared folder shows a new file late."""
 
 
 async def follow_log(database: Database, dag_id: str, run_id: str | None, out: BinaryIO) -> None:
@@ -41,14 +41,14 @@ async def follow_log(database: Database, dag_id: str, run_id: str | None, out: B
         UnknownRun: The DAG has no such run, or somebody has deleted it.
         TriggererError: The log cannot be read, or another machine has it.
     """
-    # `with_database` pauses the collector for commands that take a second. This one may take days.
+    # `with_database` pauses the garbage collector, because most commands take a second. This one may take days.
     gc.enable()
     log = _GrowingLog(out)
     follower = _Follower(log, anyio.current_time)
     while True:
         async with database.reading() as session:
             row = await find(session, dag_id, run_id)
-        # The newest run may be another one when the store is asked again.
+        # Follow this run even if the DAG has a newer run at the next query.
         run_id = row.run_id
         if follower.see(row):
             return
@@ -97,7 +97,7 @@ class _Follower:
             raise unreadable(row, error) from error
 
     def _print_state(self, row: RunView) -> None:
-        """Print a change of the run's state, or that it is queued. An existing log shows that the run started."""
+        """Print each change of the run's state. The first state is printed only if the run is still queued."""
         known, self._state = self._state, row.state
         if row.state != known and (known is not None or row.state == RunState.QUEUED):
             print_note(f"triggerer: the run {row.run_id!r} is {row.state}")

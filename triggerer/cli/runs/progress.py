@@ -42,14 +42,14 @@ def follow_run(config: Path | None, dag_id: str, run_id: str | None) -> str:
 async def _follow(database: Database, dag_id: str, run_id: str | None) -> str:
     from triggerer.store.runs.listing import list_task_runs
 
-    # `with_database` pauses the collector for commands that take a second. This one may take days.
+    # `with_database` pauses the garbage collector, because most commands take a second. This one may take days.
     gc.enable()
     shown = None
     while True:
         async with database.reading() as session:
             row = await find(session, dag_id, run_id)
             tasks = await list_task_runs(session, row.dag_id, row.run_id)
-        # The newest run may be another one when the store is asked again.
+        # Follow this run even if the DAG has a newer run at the next query.
         run_id = row.run_id
         if RunState(row.state).is_final:
             return run_id

@@ -117,7 +117,7 @@ def _may_queue(chosen: Chosen) -> bool:
 
 
 class _Printer:
-    """Prints runs as they are queued again, a plan as a table, and both as one JSON object with `--json`."""
+    """Prints each run as soon as it is queued again. A plan is printed as a table, and `--json` prints one object."""
 
     def __init__(self, many: ManyRuns) -> None:
         self._many = many

@@ -1,4 +1,4 @@
-"""`triggerer runs resolve`: a person's word about attempts of which nobody else can tell whether they still work."""
+"""`triggerer runs resolve`: a person confirms that unknown attempts are gone, which the service cannot find out."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def show(
         print_json(asdict(row) | {"attempts": attempts, "tasks": tasks})
         return
     print_fields(_fields(row))
-    # One attempt without a history is what the fields above say.
+    # The fields already describe a single attempt that has no launches and no reason.
     if len(attempts) > 1 or any(one.launches or one.reason for one in attempts):
         _print_attempts(attempts)
     if tasks:
@@ -71,8 +71,8 @@ def show(
 
 
 def state_of(row: RunView) -> str:
-    """Return the run's state for people, who see from it that a running run waits."""
-    # A queued run always waits, so the word would say nothing.
+    """Return the run's state for people, with a remark if a running run waits for something."""
+    # A queued run gets no remark, because every queued run waits.
     return f"{row.state} (waiting)" if row.waiting_for and row.state == "running" else row.state
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 VARIABLE: Final = "_TRIGGERER_COMPLETE"
 """A shell sets this variable to ask for completions instead of running a command. Typer chose the name."""
 _PATIENCE_S: Final = 2.0
-"""How long a user who presses the Tab key may have to wait."""
+"""The longest time that a user waits after pressing the Tab key."""
 
 
 def dag_ids(context: typer.Context, incomplete: str) -> list[str]:

@@ -15,12 +15,12 @@ _CHAINED: Final = re.compile(
     re.MULTILINE,
 )
 _EXCEPTION: Final = re.compile(r"[\w.]+(?:: |$)", re.MULTILINE)
-"""The first line of an exception without a traceback: no frame was in the DAGs folder."""
+"""The first line of an exception without a traceback. A run's error has no traceback if no frame is of a DAG file."""
 _HEADER: Final = "Traceback (most recent call last):"
 _GROUP: Final = ("+ ", "| ")
 _GROUP_MARGIN: Final = re.compile(r" *[|+] ")
 _CUT: Final = "… "
-"""Start of the line that replaces the middle of a very long text."""
+"""The start of the line that stands in a stored error for the cut middle of a very long text."""
 
 
 def one_line(error: str | None) -> str | None:
@@ -49,7 +49,7 @@ def _exception_line(text: str) -> str:
         return lines[0]
     # Frames are indented; the exception's own text may have more lines.
     for before, line in pairwise(lines):
-        # The line after a cut is the rest of a broken line.
+        # The line after the cut may be the end of a longer line.
         if line[:1].strip() and not line.startswith(_CUT) and not before.startswith(_CUT):
             return line
     return lines[-1].strip()

@@ -112,9 +112,10 @@ def _instant(text: str) -> datetime:
 
 
 def parse_json(text: str, option: str, *, what: str = "JSON") -> Any:
-    """Return the JSON value with all digits of its numbers; end with exit code 2 if the text is not JSON.
+    """Return the JSON value; end with exit code 2 if the text is not JSON.
 
-    The store refuses an integer of more than 64 bits. A faster parser would silently change such an integer.
+    Large integers keep all their digits, so that the store can refuse an integer of more than 64 bits. A faster parser
+    would silently change such an integer.
 
     Args:
         what: How the message names the expected value.

@@ -139,8 +139,8 @@ def fit(
 ) -> dict[int, int]:
     """Return the widths of the columns that are printed side by side, by column number, in order.
 
-    The first column always is. Then the WHOLE columns get room, the narrowest first, and after them the others from
-    left to right. A TEXT column needs room for most of its cells.
+    The first column is always among them. Then the WHOLE columns get room, the narrowest first, and after them the
+    other columns from left to right. A TEXT column needs room for most of its cells.
 
     Args:
         rows: At least one.
