@@ -33,7 +33,7 @@ def load_settings(
     """Read the file and the environment. Caches nothing, and creates nothing on disk.
 
     Args:
-        path: The TOML file. None: the default file, see the package's docstring, which may be missing.
+        path: The TOML file. None: the default file that the package's docstring names, if it exists.
         overrides: The values of a command's own options, by (section, key). They have the highest precedence.
     Raises:
         ConfigurationError: The file cannot be read, or a section, key or value is wrong. The message says where.
@@ -106,7 +106,7 @@ def _place(
     environ: Mapping[str, str],
     base: Path,
 ) -> tuple[CoreSettings, DatabaseSettings]:
-    """Make paths absolute. A path in the file is relative to the file, any other to the working directory."""
+    """Make paths absolute. A path in the file is relative to the file's folder, any other to the working directory."""
 
     def placed(key: str, value: Path, default_base: Path) -> Path:
         is_from_file = _is_from_file(sources["core", key], environ)

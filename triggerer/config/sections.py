@@ -92,16 +92,17 @@ class TriggererSettings:
     shared_stream_subscriber_queue_size: Count = 1024
     """The number of messages that may wait for one subscriber in memory."""
     shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
-    """How long a full queue may pause the poll before its subscriber is failed. Only where it cannot fall behind."""
+    """How long a subscriber's full queue may pause the poll before the subscriber is failed. A subscriber that can fall
+    behind alone does so at once if a sibling waits."""
     on_failure: Literal["catch_up", "redeliver"] = "catch_up"
     """What happens if one watcher fails a message that another watcher accepts. "catch_up": the failing watcher falls
     behind alone and catches up. "redeliver": the broker delivers the message to all watchers again."""
     max_deliveries: Count = 10
-    """Failures of one message during catch-up before later messages are tried. If one of these passes, the failing
+    """Failures of one message during catch-up before later messages are tried. If a later message passes, the failing
     message is parked after one more failure."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """The fate of a message that a limit below keeps from being parked. "hold": its lane waits, for that
-    watcher. "dead_letter": the producer dead-letters the message."""
+    """What happens to a message that cannot be parked, because one of the next three limits is reached. "hold": the
+    message's lane waits, for that watcher. "dead_letter": the producer dead-letters the message."""
     parked_max_messages: Count = 10_000
     """The limit of parked messages of one watcher."""
     parked_max_bytes: Count = 64 * 1024 * 1024
@@ -122,7 +123,7 @@ class TriggererSettings:
     lease_duration: Seconds = timedelta(seconds=15)
     """After this time without a heartbeat, another instance may take over an instance's streams."""
     stall_threshold: SecondsOrZero = timedelta(seconds=0.5)
-    """A block of the event loop that lasts longer is logged, with the code that blocks; 0 turns this off."""
+    """If code blocks the event loop for longer, the service logs this, with the code that blocks. 0: off."""
     isolation: Placements = field(default_factory=dict)
     """Triggers that run in a thread or a process of their own: class path or `<asset>/<watcher>` = "thread" or
     "process"."""
@@ -130,12 +131,12 @@ class TriggererSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """`[scheduler]`: the size of one pass, and the time between two sweeps."""
+    """`[scheduler]`: the runs of one transaction, and how often the scheduler looks without being woken."""
 
     max_dagruns_to_create_per_loop: Count = 32
-    """The number of runs that one pass creates at most."""
+    """The most runs that the scheduler creates in one pass over the DAGs."""
     heartbeat_sec: Seconds = timedelta(seconds=30)
-    """Seconds between two sweeps for due runs that no wake-up announced. A commit wakes the scheduler."""
+    """Seconds between two looks at all DAGs for due runs. Usually a commit has woken the scheduler before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class DagProcessorSettings:
     parse_timeout: Seconds = timedelta(seconds=30)
     """How long one file may take to import."""
     removal_grace: SecondsOrZero = timedelta(seconds=10)
-    """A file that is missing for this time counts as deleted. A deployment may need it to replace a file."""
+    """A missing file counts as deleted after this time. A deployment may delete a file before it writes it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +158,15 @@ class ExecutorSettings:
     workers: Count = 2
     """The number of worker processes, which is the number of runs at a time."""
     lease_duration: Seconds = timedelta(seconds=60)
-    """After this time without a heartbeat, another executor may take over an executor's runs. A living executor has
-    ended its runs by then."""
+    """After this time without a heartbeat, another executor may take over an executor's runs. An executor that lives
+    but cannot reach the database has ended its runs by then."""
     prewarm: bool = True
     """Whether to start Spark before the first run asks for it, if a known DAG needs it."""
     broken_file: Literal["hold", "fail"] = "hold"
     """A run whose DAG file does not load stays queued until the file loads ("hold"), or fails ("fail")."""
     log_address: str = ""
-    """`host:port` at which other machines' API reads the logs of this executor's runs. Empty: none. Port 0: a free
-    port. PostgreSQL only."""
+    """`host:port` where the API on another machine can read the logs of this executor's runs. Empty: nowhere. Port 0:
+    a free port. PostgreSQL only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ class ApiSettings:
     start: Literal["first_request", "eager"] = "first_request"
     """When `triggerer standalone` starts the process of the API: at the first connection, or at once."""
     allowed_hosts: Names = ()
-    """Names by which browsers and clients reach the API, besides the names of this machine's loopback interface."""
+    """Host names by which browsers and clients reach the API, besides `localhost` and the loopback addresses."""
     behind_proxy: bool = False
     """True: a proxy in front of the API ends TLS, and sets X-Forwarded-Proto, -Host, -For and -Prefix."""
     tls_certificate: Path | None = None
@@ -237,7 +238,7 @@ class ApiSettings:
     payloads: Annotated[str, Field(pattern="^(viewer|operator|admin)$")] = "viewer"
     """The lowest role that sees payloads: the extra of events, parked messages and logs."""
     rate_limit: Count = 20
-    """Reads per second that one token may make in the long run. Writes have two and a half times as much."""
+    """The reads per second that one token may make on average. It may make two and a half times as many writes."""
     oidc: OidcSettings = field(default_factory=OidcSettings)
     hooks: dict[str, HookSettings] = field(default_factory=dict)
     """Webhooks by name."""
@@ -252,7 +253,7 @@ class MetricsSettings:
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0: no address. `/metrics`, `/livez` and `/readyz` are then only at the API, and at a socket in `home`."""
     dag_labels: bool = False
-    """Whether to count the runs of each DAG: up to 3,000 series more, which is enough for 500 DAGs."""
+    """Whether to count the runs of each DAG. This adds up to 3,000 time series, which is enough for 500 DAGs."""
 
 
 SECTIONS: Final[dict[str, type[Any]]] = {

@@ -50,7 +50,10 @@ class Settings:
     """The environment variables that only the service needs, such as the variable of the database's URL."""
 
     def remember_secrets(self) -> None:
-        """Hide the secrets of these settings in all output of this process. `load_settings` has done it in its own."""
+        """Hide the secrets of these settings in all output of this process.
+
+        Call it in a process that received the settings from another process. `load_settings` hides them itself.
+        """
         for section in (self.core, self.database, self.spark, self.api):
             remember_secrets_in("", asdict(section))
         for connection in self.connections.values():

@@ -28,7 +28,7 @@ class RawValue(NamedTuple):
 
 
 Sections = dict[str, dict[str, RawValue]]
-"""Values by section, or connection id, and key."""
+"""Values by section (or id of a connection), then by key."""
 
 
 def find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | None:
