@@ -3,14 +3,15 @@
 Nothing is imported here: parsing a DAG file needs `message_trigger`, and not the settings of connections, which import
     pydantic.
 
-- `message_trigger`: the trigger of a broker in some 60 lines: `match`, `decode`, `extra` and `partition_key`.
+- `message_trigger`: the base class of triggers, with `match`, `decode`, `extra` and `partition_key`. A broker's trigger
+  on top of the base class has some 60 lines.
 - `arguments`: checks of a trigger's arguments, and names that follow from them.
-- `matching` (also of `extra` and paths) and `decoding`: the parts of that trigger.
+- `matching` and `decoding`: the parts of that trigger: conditions, paths and `extra`, and the ways to read a value.
 - `connections`: the settings under `[connections.<id>]`, checked before anything connects.
 - `guarding`: calls into a client library, with its errors translated.
 - `installing`: errors about a missing client library say what to install.
 - `backoff`: growing delays with jitter.
-- `delivery`: the judgement of an outcome, and the delays of redeliveries.
-- `reporting`: reports lanes that finish before the others of a call.
+- `delivery`: the answer to the broker about a message, and the delays of redeliveries.
+- `reporting`: reports the lanes that a call has finished, while it still works on other lanes.
 - `dumping`: a message as bytes, and back.
 """

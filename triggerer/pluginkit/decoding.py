@@ -55,7 +55,7 @@ def _shared(name: str, read: Callable[[BrokerMessage], Any]) -> Callable[[Broker
 _DECODINGS: Final[Mapping[str | None, Decoding]] = {
     decoding.name: decoding
     for decoding in (
-        # Faster than `operator.methodcaller`: a call from Python to Python.
+        # A lambda is faster than `operator.methodcaller`, because Python calls Python.
         Decoding("json", lambda message: message.json()),
         Decoding("text", _read_text),
         Decoding("bytes", _read_base64),

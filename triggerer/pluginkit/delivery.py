@@ -1,4 +1,4 @@
-"""Judges the outcome of a message, and decides when a failed one is delivered again. Synchronous, without I/O."""
+"""Decides what to tell the broker about a message, and when a failed message is delivered again. No I/O."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Judgement(Enum):
 
 
 def judge(outcome: AdvanceOutcome) -> Judgement:
-    """Judge by rule 5: a message that is both failed and rejected has failed, also without any subscriber.
+    """Return the answer to the broker for a message, given what its subscribers did (contract, rule 5).
 
-    A message that was rejected and is set aside is done.
+    A message has failed if a subscriber failed it, whatever the others did, or if no subscriber acked or rejected it.
+    A rejected message that is parked for its watcher is done.
     """
     if outcome.failed or not (outcome.acked or outcome.rejected):
         return Judgement.FAIL
@@ -37,7 +38,7 @@ def judge(outcome: AdvanceOutcome) -> Judgement:
 
 
 class RecentRefusals:
-    """Remembers dead-letter places that have refused a message. Such a place is avoided for a minute."""
+    """Remembers dead-letter queues or topics that refused a message. Such a place is avoided for a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Dumps messages to bytes and loads them, for stored and parked messages (rule 18)."""
+"""Dumps messages to bytes and loads them, so that the store can keep messages for a watcher (contract, rule 18)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Add the extra to install to the error about a missing module. Use it around a package's imports.
+    """Name the extra to install in the error about a missing module. Use it around a package's imports.
 
     A package needs this if its triggers do not import the library, so that DAG files load without the library.
 

@@ -206,7 +206,7 @@ class MessageTrigger(BaseEventTrigger):
 
 @cache
 def _source_parameters(kind: type[MessageTrigger]) -> tuple[str, ...]:
-    """Return the names of the source's arguments, also if a subclass passes all its arguments on."""
+    """Return the names of the arguments that name the source, even if a subclass passes them on as `**arguments`."""
     names: dict[str, None] = {}
     common = inspect.signature(MessageTrigger).parameters
     for cls in kind.__mro__[: kind.__mro__.index(MessageTrigger)]:
@@ -228,7 +228,7 @@ def in_position(*names: str) -> dict[str, Attribute]:
 def _reading(name: str) -> Attribute:
     def read(message: BrokerMessage) -> Any:
         found = message.position.get(name)
-        # The sender chose this text, for example a session's or message's id.
+        # The sender chose this text, such as a session's id, so it may have characters that no database can store.
         return text_of(found) if type(found) is str else found
 
     return read

@@ -1,4 +1,4 @@
-"""Reports lanes that finish before the others of a call; see `advance_lanes`."""
+"""Reports the lanes that a call of `advance_lanes` has finished, while the call still works on other lanes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 from triggerer.abc import ReportAdvanced
 
 _EVERY_S: Final = 0.1
-"""The time between two reports. Most calls return sooner and report all their lanes then, at no cost. With earlier
-reports, lanes would continue one by one, with smaller requests."""
+"""The time between two reports. Most calls return sooner, and report all their lanes then, at no cost. With more
+frequent reports, lanes would continue one by one, with smaller requests to the broker."""
 
 
 @contextmanager

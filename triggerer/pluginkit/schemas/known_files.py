@@ -1,4 +1,6 @@
-"""Finds Protobuf files that every client has but no registry, because serializers register schemas without them.
+"""Finds the Protobuf files that come with client libraries, such as google/protobuf/timestamp.proto.
+
+A registry does not have these files, because serializers leave them out when they register a schema.
 
 Source: `_is_builtin` of Confluent's clients: google/protobuf, google/type and confluent.
 """

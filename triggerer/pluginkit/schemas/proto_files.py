@@ -1,4 +1,4 @@
-"""Finds the descriptors of a Protobuf schema, also if the registry cannot return descriptors.
+"""Finds the descriptors of a Protobuf schema, even if the registry cannot return descriptors.
 
 Confluent's registry returns any schema as a descriptor. Apicurio's registry (3.3) answers such a request with an error
 for a file that has a package, and with invalid base64 for other files. But Apicurio returns the schema as a client
@@ -46,7 +46,7 @@ async def find_descriptors(registry: SchemaRegistry, schema_id: int) -> Register
     try:
         schema = await registry.get(schema_id, serialized=True)
     except BrokerError as error:
-        # Any other cause of this status will fail the next request too.
+        # If the status 500 has another cause than the request for descriptors, the next request fails as well.
         if getattr(error.__cause__, "http_status_code", None) != 500:
             raise
     else:

@@ -13,7 +13,7 @@ _WITHOUT_IMPORT: Final = tuple(
     f"google/protobuf/{name}.proto"
     for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 )
-"""Messages of these files may be in an `Any`, even if the schema does not import them."""
+"""An `Any` may contain a message of these files, even if the schema does not import the file."""
 
 
 def make_reader(schema: RegisteredSchema) -> Reader:

@@ -123,7 +123,7 @@ class SchemaRegistry:
 
 
 def _http_error() -> type[Exception]:
-    """Return the client's error for a missing answer, from one of two libraries, depending on the version."""
+    """Return the error class for a missing answer. Its library is httpx2 or httpx: the client's version decides."""
     try:
         library = import_module("httpx2")
     except ImportError:
