@@ -55,12 +55,13 @@ from triggerer.store.watchers.cleaning import (
 )
 
 QUIET: Final = timedelta(hours=1)
-"""Events of a watcher are deleted only if it has been running for this time, and the events are older than this.
-Within this time the broker has advanced past the message of an event."""
+"""A watcher's event is deleted only if the watcher has been running for this time, and the event is older than it.
+By then the broker has advanced past the event's message, so the message does not come again."""
 
 _RUNS: Final = 200
 _EVENTS: Final = 2_000
-# Ids follow the order of time, unless a clock was changed. Stop after this number of windows without an old event.
+# Events are read in windows, by id. Ids follow the order of time, unless a clock was changed. So stop after this number
+# of windows without an old event.
 _WINDOWS_BEYOND: Final = 50
 
 
@@ -177,7 +178,7 @@ def _stays(run: OldRun, needed: Mapping[str, NeededRuns], unfinished: Collection
 
 
 def _parts(runs: Sequence[OldRun], events: Mapping[int, int]) -> Iterator[list[OldRun]]:
-    """Divide the runs into parts, so that a part has few events or a single run."""
+    """Divide the runs into parts with at most `_EVENTS` events each. A run with more events is a part of its own."""
     part: list[OldRun] = []
     size = 0
     for run in runs:
@@ -318,7 +319,7 @@ class _Sieve:
         self._newest = newest
         self._parked = parked
         self.marked: set[int] = set()
-        """Watchers with the mark that some of their events were deleted."""
+        """The ids of watchers for which the database says that some of their events were deleted."""
 
     def add_marked(self, marked: set[int], unsettled: Mapping[int, UnsettledWatcher]) -> None:
         """Add the watchers that `mark_cleaned` received, and the unsettled watchers that it returned."""

@@ -43,7 +43,7 @@ async def emit_event(
     Args:
         create: True: also accept an asset that no DAG file declares, and create the asset if it does not exist.
     Returns:
-        The event, with the field names of the contract's §9.
+        The event, as the fields of `AssetEventView`.
     Raises:
         UnknownAsset: No DAG file declares the asset, and `create` is False.
         DagError: No asset has this name, and `asset` is no valid URI.

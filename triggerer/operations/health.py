@@ -39,10 +39,10 @@ class Health:
 
 
 async def read_health(reading: Sessions) -> Health:
-    """Return the health of each part. A database that does not answer is an answer, too.
+    """Return the health of each part, or the error of a database that does not answer.
 
     Args:
-        reading: `Database.reading`, or a function that bounds it.
+        reading: `Database.reading`, or a function that limits its time.
     """
     try:
         async with reading() as session:

@@ -75,7 +75,11 @@ async def plan_keys(
     *,
     reprocess: Reprocess = Reprocess.NONE,
 ) -> list[PlannedKey]:
-    """Return the steps of a backfill for these keys, in order, and change nothing. Raises as `start_key_backfill`."""
+    """Return the steps of a backfill for these keys, in order, and change nothing.
+
+    Raises:
+        Errors of `start_key_backfill`, except `MoveRefused`.
+    """
     checked, infos = await _checked(session, dag_id, keys)
     existing = await _existing(session, dag_id, checked, infos)
     planned = []

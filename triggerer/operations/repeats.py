@@ -1,7 +1,7 @@
 """Recognizes a repeated request by its `Idempotency-Key`, and refuses a key that another request had before.
 
-If two requests have one key at the same moment, the second waits for the first; the draft would also allow the answer
-409. Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7.
+If two requests have one key at the same moment, the second waits for the first. The draft standard also allows to
+answer 409. Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7.
 """
 
 from __future__ import annotations

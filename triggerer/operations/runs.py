@@ -91,7 +91,7 @@ async def resolve_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: 
         The numbers of the attempts that are lost now.
     Raises:
         UnknownRun: There is no such run.
-        MoveRefused: No former attempt may still work.
+        MoveRefused: No attempt of the run is unknown.
     """
     resolved = await resolve_as_lost(session, dag_id, run_id)
     if resolved is None:
@@ -141,7 +141,7 @@ async def clear_run(
     cleared = _with_downstream(run.definition, tasks) if tasks else set(names)
     kept = {task_id: state for task_id, state in run.tasks.items() if task_id not in cleared}
     if not tasks:
-        # No result is used again, not even results of tasks that the file no longer has.
+        # Clearing all tasks reuses no stored result, not even a result of a task that the file no longer has.
         kept = {}
     counts = dict(run.repeat.cleared)
     # A task that is missing in the file may come back. Its next output must have another token than the former one.

@@ -32,7 +32,7 @@ def socket_path(home: Path, pid: int) -> Path:
 
 
 def ask_service(home: Path, target: str) -> Status:
-    """Return the answer of the service in this home to `/metrics`, `/livez` or `/readyz`. Call it in a thread.
+    """Return the answer of the service in this home to `/metrics`, `/livez` or `/readyz`. Blocks, so use a thread.
 
     If several services share a home, one of them answers. Ask each of them at its address in `[metrics]` instead.
 
@@ -58,7 +58,7 @@ def delete_left_sockets(home: Path) -> None:
 
 
 def _sockets(home: Path) -> Iterator[Path]:
-    """Yield the sockets, newest first. A process that was killed leaves one behind."""
+    """Yield the sockets, newest first. Some may belong to no process, because a killed process leaves its socket."""
     found = []
     for path in home.glob(f"{_PREFIX}*{_SUFFIX}"):
         with suppress(OSError):

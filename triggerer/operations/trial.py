@@ -33,7 +33,7 @@ from triggerer.store.schema.migrate import upgrade
 
 _LOOK_EVERY: Final = timedelta(milliseconds=50)
 _TRIAL: Final = Actor("test", Role.ADMIN, CLI)
-"""Recorded in the store that is discarded."""
+"""The actor of the changes in the temporary store."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,10 @@ class Difference:
 
 
 def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference, ...]:
-    """Return the differences that the store can show. Of a task, it has the order, outlets, inlets and use of Spark."""
+    """Return the differences between what the store keeps of two definitions.
+
+    The store keeps a task's order, outlets, inlets and use of Spark. Other changes of a task do not show.
+    """
     fields = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
     return (
         *_changed(fields),

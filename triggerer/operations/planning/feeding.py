@@ -1,4 +1,4 @@
-"""Finds assets that DAGs wait for, but that would have no watcher or no source of events with another folder."""
+"""Finds assets that DAGs of another folder wait for, but that would lose all watchers or have no source of events."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class UnfedAsset:
     waiting_dags: tuple[str, ...]
     """The DAGs of the new folder that wait for the asset."""
     lost_watchers: tuple[str, ...]
-    """The names of the present watchers. Empty: one of them stays."""
+    """The names of the asset's present watchers, which the new folder all lacks. Empty: there is no present watcher."""
     fed_by: tuple[str, ...]
     """The tasks (`dag.task`) of the new folder with the asset as an outlet; empty if there is no source of events."""
     is_new: bool
-    """True if the folder causes this: the asset has a source of events now, or no DAG waits for the asset now."""
+    """True if the new folder causes this: at present the asset has a source of events, or no DAG waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

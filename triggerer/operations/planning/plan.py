@@ -88,7 +88,7 @@ class DagPlan:
     """The time of the timetable's next run after `due_before`. None: the timetable asks for no further run."""
     next_after: datetime | None
     holds_after: tuple[str, ...]
-    """The reasons that delay the run after `due_after`."""
+    """The reasons why the DAG has no further run at once, after the runs of `due_after`."""
     is_counted_short: bool = False
     """True if more events may wait than were counted."""
     error: str | None = None
@@ -202,7 +202,7 @@ def _with_differences(plan: DagPlan, in_force: ParsedDag | None, new: ParsedDag 
 
 
 def _with_neighbours(plan: FolderPlan, read: _Read, after: Folder, dag: str | None) -> FolderPlan:
-    """Add the plans of watchers and assets. With `dag`: only for assets that this DAG waits for, now or then."""
+    """Add the plans of watchers and assets. With `dag`: only for assets that its old or new definition waits for."""
     renamed = renamed_assets(read.folder, after)
     watchers = plan_watchers(read.folder, after, renamed, read.backlogs)
     assets = unfed_assets(read.folder, after, renamed, read.members)
@@ -221,7 +221,7 @@ class _Asked:
     until: datetime
     set_back: SetBack | None
     _positions: dict[Asset, list[int]] = field(default_factory=dict)
-    """By asset, the indices of its events in the history, because few DAGs wait for all assets."""
+    """By asset, the indices of its events in the history, so that a DAG's replay reads only events of its assets."""
 
     def __post_init__(self) -> None:
         for at, event in enumerate(self.history):

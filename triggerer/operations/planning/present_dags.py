@@ -38,9 +38,9 @@ from triggerer.store.database.script import Script
 from triggerer.store.database.transactions import Database
 
 MOST_AT_ONCE: Final = 1_000
-"""The most runs that are computed from the present queue."""
+"""The most runs that a plan computes for one DAG from the events that wait now."""
 _MOST_EVENTS: Final = 10_000
-"""The most waiting events that are counted for an asset of a DAG, and that are mapped again for a DAG."""
+"""The most waiting events that are counted for each asset of a DAG, or that a new definition maps to keys again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class PresentDag:
     is_counted_short: bool
     """True if more events may wait."""
     waiting: tuple[KeyedEvent, ...] = ()
-    """The first waiting events. They are read only if the definition begins or ceases to use partition keys."""
+    """The first waiting events. They are read only if the definition changes, and the old or the new one uses keys."""
     past: KeyedPast = NOTHING_TAKEN
     """The events that earlier runs have taken, for the keys of the new definition."""
     error: str | None = None

@@ -18,7 +18,7 @@ def redefined(
 ) -> DagSnapshot:
     """Return the scheduler's snapshot of the DAG, with the events queued now, if this were its definition."""
     restriction = TimeRestriction(definition.start_date, definition.end_date, definition.catchup)
-    # If the schedule changes, its timetable is asked again.
+    # The stored answer of the timetable holds only for the present schedule and dates. Otherwise ask the new timetable.
     is_asked_for = (
         not now.is_stale and definition.schedule == now.schedule and restriction == now.restriction
     )

@@ -26,7 +26,7 @@ _USERS: Final = {
     "pools": {"dag-processor", "executor"},
     "api": {"api"},
 }
-"""The kinds of the parts that a section is for. All parts use the other sections."""
+"""By section, the parts of the service that use it. All parts use a section that is missing here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class OtherSetting:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettingView(SettingView):
-    """One setting in the process of the part that it is for, and in the processes where it differs."""
+    """One setting: its value in a process that uses the setting, and the processes with another value."""
 
     process: str = ""
-    """`<host>:<pid>` of that process."""
+    """`<host>:<pid>` of the process that has `value`."""
     others: list[OtherSetting] = field(default_factory=list)
 
 
@@ -71,7 +71,7 @@ async def list_service_settings(
 
 
 def merged(processes: Sequence[SettingsOfProcess]) -> list[ServiceSettingView]:
-    """Return each setting once, as a process has it that uses it, with the processes where it differs."""
+    """Return each setting once: its value in a process that uses the setting, and the processes with another value."""
     found: dict[tuple[str, str], list[tuple[SettingsOfProcess, dict[str, Any]]]] = {}
     for process in processes:
         for one in process.settings:
