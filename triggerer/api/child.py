@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 ANNOUNCED: Final = "announced"
-"""The key of a frame with announcements: {signal: [subjects]}."""
+"""The key of announcements in a message to the child. The value is {signal: [subjects]}."""
 
 
 def order_of(settings: Settings, listener: socket.socket) -> dict[str, Any]:
-    """Return the first frame for the child. No other process sees this frame, which contains secrets."""
+    """Return the first message to the child process. No other process sees this message, which contains secrets."""
     return {
         "settings": base64.b64encode(
             pickle.dumps(replace(settings, environ=dict(settings.environ)))

@@ -32,7 +32,7 @@ STATEMENT_TIMEOUT: Final = timedelta(seconds=5)
 class DatabaseUse:
     """Limits the requests' use of the database: few requests at a time, and each for a short time.
 
-    While a long read lasts, PostgreSQL cannot clean its tables, and all queries become slower.
+    During a long read, PostgreSQL cannot remove old versions of rows (vacuum), and all queries become slower.
     """
 
     def __init__(self, database: Database) -> None:
@@ -122,7 +122,7 @@ class ApiContext:
     database: Database
     use: DatabaseUse
     closing: anyio.Event = field(default_factory=anyio.Event)
-    """Set when the process begins to stop. Then streams of answers must end."""
+    """Set when the process begins to stop. Then streamed answers, such as a log that is followed, must end."""
     _followers: int = 0
     _key: bytes | None = None
     _oidc: OidcProvider | None = None
@@ -148,7 +148,7 @@ class ApiContext:
         return self._oidc
 
     def refuse_followers(self, most: int) -> None:
-        """Refuse a further client that follows a stream of answers, before the answer begins.
+        """Refuse a further streamed answer, before it begins.
 
         Raises:
             ServerBusy: `most` clients follow a stream already.
@@ -158,7 +158,7 @@ class ApiContext:
 
     @contextmanager
     def following(self, most: int) -> Iterator[None]:
-        """Count a client that follows a stream of answers during the block.
+        """Count one streamed answer during the block.
 
         Raises:
             ServerBusy: `most` clients follow a stream already.

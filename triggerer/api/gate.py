@@ -43,7 +43,7 @@ _NO_CACHE: Final = b"private, no-cache"
 
 
 class Gate:
-    """Wraps the application.
+    """Wraps the application: refuses requests for other hosts, decodes paths, and adds headers to the answers.
 
     Args:
         hosts: The names that `Host` may have, besides the names of the loopback interface.

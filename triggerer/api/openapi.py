@@ -48,7 +48,8 @@ _PROBLEM: Final = {
 @cache
 def description() -> bytes:
     """Return the description as JSON. The first call makes the description, and later calls return the same text."""
-    # Litestar would also serve the description under other paths, so an application that is not served makes it.
+    # An application that describes itself also serves the description, under more paths than ours. So a second
+    # application, which is never served, makes the description.
     config = OpenAPIConfig(
         title="triggerer",
         version=version("triggerer"),

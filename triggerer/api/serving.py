@@ -25,7 +25,7 @@ from triggerer.store.database.transactions import Database
 _log = structlog.get_logger(__name__)
 
 _GRACE: Final = timedelta(seconds=5)
-"""The time that open requests have to finish after the stop began. Streams of answers end at once."""
+"""The time that open requests have to finish after the stop began. Streamed answers end at once."""
 
 
 class _Server(uvicorn.Server):
@@ -70,7 +70,7 @@ async def _stop_when_cancelled(context: ApiContext, server: _Server) -> None:
     try:
         await anyio.sleep_forever()
     finally:
-        # End the streams of answers first, because uvicorn would wait for them.
+        # End the streamed answers first, because uvicorn would wait for them.
         context.closing.set()
         server.should_exit = True
 
@@ -91,6 +91,6 @@ def _config(app: Any, certificate: Certificate | None) -> uvicorn.Config:
         h11_max_incomplete_event_size=32 * 1024,
     )
     config.load()
-    # uvicorn's own context would take the cipher suites of TLS 1.0, and ask for a password on the terminal.
+    # uvicorn's own TLS context would allow the cipher suites of TLS 1.0, and ask for a password on the terminal.
     config.ssl = None if certificate is None else certificate.context
     return config

@@ -22,10 +22,10 @@ _READABLE: Final = "name a PEM file that the service's user may read"
 
 
 class Certificate:
-    """The certificate with its key. New connections get the renewed one, without a restart.
+    """The certificate with its key. New connections use a renewed certificate without a restart.
 
     Raises:
-        ConfigurationError: A file cannot be read, or the key is not the certificate's. It names the file.
+        ConfigurationError: A file cannot be read, or the key is not the certificate's. The message names the file.
     """
 
     def __init__(self, certificate: Path, key: Path | None) -> None:
@@ -55,7 +55,7 @@ class Certificate:
             _log.info("the renewed certificate is in use", certificate=str(self._certificate))
 
     def _written_at(self) -> tuple[int, ...]:
-        """Return when the files were written. A renewal may switch a link, so the times are of its targets."""
+        """Return when the files were written. A link counts as its target, because a renewal may switch a link."""
         times = []
         for name, path in (("tls_certificate", self._certificate), ("tls_key", self._key)):
             try:
@@ -68,7 +68,7 @@ class Certificate:
         return tuple(times)
 
     def _load(self) -> None:
-        # First into another context: a load that fails halfway leaves one without a key.
+        # Load into a new context first. A load that fails halfway would leave `self.context` without a key.
         self._load_into(_new_context())
         self._load_into(self.context)
 
@@ -110,7 +110,7 @@ def certificate_of(settings: ApiSettings) -> Certificate | None:
     """Return the certificate of the API, or None if there is none.
 
     Raises:
-        ConfigurationError: It cannot be used.
+        ConfigurationError: The certificate cannot be used.
     """
     if settings.tls_certificate is None:
         if settings.tls_key is not None:

@@ -134,7 +134,7 @@ class Guard:
 
 
 async def still_counts(context: ApiContext, access: Access) -> bool:
-    """Return whether the token or session of an open stream still counts. While the database is away, it does."""
+    """Return whether the token or session of a streamed answer is still valid; True if the database does not answer."""
     key = b"" if access.run is None else await context.service_key()
     kind, _, found_id = access.via.partition(":")
     try:

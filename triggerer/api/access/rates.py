@@ -10,14 +10,17 @@ from typing import Final
 from triggerer.errors import TooManyRequests
 
 _WRITES: Final = 2.5
-"""A token may make this number of changes in the time of one read. Changes and reads are counted apart."""
+"""The number of changes that a token may make for each read that it may make. Both are counted separately."""
 _BURST_S: Final = 10.0
 """A token that was silent may make the requests of this many seconds at once."""
 _MOST_TOKENS: Final = 10_000
 
 
 class Rates:
-    """The buckets of all tokens. A bucket has its level after the last request, and the time of that request."""
+    """A bucket of allowed requests for each token's reads, and one for its changes.
+
+    A bucket stores its level after the last request, and the time of that request. It fills at the allowed rate.
+    """
 
     def __init__(self, reads_per_s: float) -> None:
         self._reads_per_s = reads_per_s

@@ -15,7 +15,7 @@ ORDER: Final[tuple[RoleName, ...]] = ("viewer", "operator", "admin")
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """The attempt of a run whose token a request has."""
+    """The run whose token a request carries."""
 
     dag_id: str
     run_id: str

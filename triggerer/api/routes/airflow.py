@@ -1,7 +1,7 @@
 """Six routes of Airflow's REST API v2, for programs that use Airflow's client.
 
 The routes emit an event, list the assets, trigger a run, show a run, pause a DAG, and return a token. A field without a
-counterpart here has the value that Airflow gives to an object without this field.
+counterpart here has the value that Airflow returns if the field is not set.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _run(run: RunView, user: str | None) -> dict[str, Any]:
         "run_after": run.run_after,
         "last_scheduling_decision": None,
         "run_type": run.run_type,
-        # Airflow has no state for cancelled runs: there they have failed.
+        # Airflow has no state for a cancelled run, and shows such a run as failed.
         "state": "failed" if run.state == "cancelled" else run.state,
         "triggered_by": "rest_api" if run.run_type == "manual" else None,
         "triggering_user_name": user,

@@ -30,7 +30,7 @@ _TOPICS: Final = {
     Signal.DAGS_CHANGED: "dags",
     Signal.STREAMS_CHANGED: "streams",
 }
-"""The key of a hint by signal. The values are DAG ids, or the ids of streams."""
+"""By signal, the key in a hint. The value under the key is a list of DAG ids, or of ids of streams."""
 
 
 @reads("/changes", media_type="text/event-stream")
@@ -46,7 +46,7 @@ async def changes(api: Api, access: Caller) -> ServerSentEvent:
 
 
 async def hints(api: ApiContext, access: Access) -> AsyncIterator[ServerSentEventMessage]:
-    """Yield the events of one stream."""
+    """Yield the server-sent events for one open page."""
     with (
         api.following(_MOST_STREAMS),
         api.database.wakeups.subscribe(*_TOPICS) as subscription,

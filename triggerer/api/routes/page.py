@@ -43,7 +43,7 @@ async def file_or_screen(request: Request[Any, Any, Any], path: InPath) -> Respo
     if found is None:
         return _document(request)
     kind, _ = mimetypes.guess_type(name)
-    # The build puts a digest into the names of these files.
+    # The names of files in `assets/` contain a digest of the content, so a browser may keep such a file for ever.
     cache_control = (
         "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-cache"
     )
@@ -64,7 +64,7 @@ def _document(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 @cache
 def _read(name: str) -> bytes | None:
-    """Return a file of the build. A name that is not in the build is not found, so no other file can be read."""
+    """Return a built file; None: the build has no file of this name. A file outside the build cannot be read."""
     target = _FOLDER
     for piece in part(name).split("/"):
         if piece in ("", ".", "..") or "\\" in piece or not target.is_dir():

@@ -29,7 +29,7 @@ class Choice(Struct, forbid_unknown_fields=True, frozen=True):
     ids: list[int] = []
     """At most 5,000."""
     watcher: str | None = None
-    """The watcher as ASSET/NAME. The last slash separates both."""
+    """The watcher as ASSET/NAME. The text after the last slash is the name."""
     all: bool = False
 
 

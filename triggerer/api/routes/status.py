@@ -43,13 +43,13 @@ async def health(api: Api) -> Response[dict[str, Any]]:
 
 @public("/livez", include_in_schema=False)
 async def livez(api: Api) -> Response[bytes]:
-    """Return the service's answer: whether its event loop works."""
+    """Ask the service's process whether its event loop works, and return the answer."""
     return _passed_on(await _ask(api, "/livez"))
 
 
 @public("/readyz", include_in_schema=False)
 async def readyz(api: Api) -> Response[bytes]:
-    """Return the service's answer: whether it has started and has its leases."""
+    """Ask the service's process whether it has started and has its leases, and return the answer."""
     return _passed_on(await _ask(api, "/readyz"))
 
 
