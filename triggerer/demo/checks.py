@@ -1,4 +1,4 @@
-"""Compares the number of messages at each station with the expected number."""
+"""Compares the number of messages at each station (broker, store, runs, files) with the expected number."""
 
 from __future__ import annotations
 

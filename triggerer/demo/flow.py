@@ -28,7 +28,7 @@ _LOOK_EVERY: Final = timedelta(milliseconds=250)
 # With this limit the demo ends within two minutes, even if each live step takes ten seconds.
 _LIVE_UNTIL_S: Final = 80.0
 STALLED_S: Final = 180.0
-"""Longer than the start of Spark, or a run over the whole backlog, takes on a busy machine."""
+"""The demo gives up if no count changes for this time. Even on a busy machine, Spark's start takes less."""
 
 
 @dataclass(slots=True)
@@ -89,8 +89,8 @@ class Flow:
         self.live_from = time.time()
         while self._live:
             if time.monotonic() - self.began > _LIVE_UNTIL_S and len(self._live) > 1:
-                # The machine is slow: stop measuring. Publish the last pair alone all the same, because it
-                # leaves no event waiting.
+                # The machine is slow: stop measuring. But publish the last pair separately, in the order of
+                # `_publish_pair`, so that no event is left waiting.
                 rest, self._live = self._live[:-1], self._live[-1:]
                 await self._publish([message for pair in rest for message in pair])
                 await self._until(lambda: watched_events(self.counts) >= self.published)

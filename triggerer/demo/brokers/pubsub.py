@@ -1,4 +1,4 @@
-"""The trial on Pub/Sub, with an emulator that the user started."""
+"""`triggerer demo --broker pubsub`, with an emulator that the user started."""
 
 from __future__ import annotations
 

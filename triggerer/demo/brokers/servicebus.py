@@ -1,4 +1,4 @@
-"""The trial on Service Bus, with the vendor's emulator or a namespace that the user names."""
+"""`triggerer demo --broker servicebus`, with the vendor's emulator or a namespace that the user names."""
 
 from __future__ import annotations
 

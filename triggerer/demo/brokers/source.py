@@ -16,7 +16,7 @@ REMOVAL_S: Final = 5.0
 class TrialSource(AbstractAsyncContextManager["TrialSource"], ABC):
     """A queue for one trial. Entering the context creates it, and leaving deletes it if the broker can do that.
 
-    The constructor starts an embedded server.
+    If the broker is an embedded server, the constructor starts it.
 
     Attributes:
         where: A description of the broker for people.
@@ -44,4 +44,4 @@ class TrialSource(AbstractAsyncContextManager["TrialSource"], ABC):
         return None
 
     def close(self) -> None:
-        """Stop the embedded server."""
+        """Stop the embedded server, if there is one."""

@@ -1,4 +1,4 @@
-"""The trial on SQS, with moto in this process or a server that the user names."""
+"""`triggerer demo --broker sqs`, with moto in this process or a server that the user names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishes orders, runs the whole service on them, and counts."""
+"""`triggerer demo --broker NAME`: publishes orders, runs the whole service on them, and counts the asset events."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ class Trial:
     async def _publish_and_count(self, service: Service) -> None:
         async with self._source as source:
             values = [json.dumps({"id": n, "amount": n % 97}).encode() for n in range(ORDERS)]
-            # Publish before the watcher exists. Without a queue it would fail, and be retried at growing delays. moto
-            # also sometimes loses a message that is sent while others are deleted.
+            # Publish before the watcher exists. A watcher without its queue would fail, and be retried at growing
+            # delays. moto also sometimes loses a message that is sent while others are deleted.
             await source.publish(values)
             self._console.print(
                 f"published {ORDERS} orders; waiting until successful runs have processed all of them"
