@@ -27,8 +27,8 @@ class _Group(Combinable):
                     f"{type(self).__name__} takes assets, aliases and expressions, not {operand!r}"
                 )
             for one in operand.objects if type(operand) is type(self) else (operand,):
-                # Keep the first of equal assets. The watchers of the dropped assets are not lost, because the parser
-                # collects all assets of a file, not only those in expressions.
+                # Keep the first of equal assets. A dropped asset may have watchers of its own. The parser finds them if
+                # a variable of the module names the asset.
                 flat.setdefault(one)
         if not flat:
             raise DagError(
