@@ -78,11 +78,11 @@ class RunOrder(RunDetails):
     tag: str = ""
     """The name by which the attempt is found elsewhere, see `triggerer.domain.launches.attempt_tag`."""
     connect: str | None = None
-    """The address of the Spark Connect server where this attempt opens a session. None: it opens none there."""
+    """The address of the Spark Connect server where this attempt opens a session. None: the attempt uses no server."""
     former: tuple[FormerLaunch, ...] = ()
     """The launches of former attempts that may still work. They must be gone before the user's code begins."""
     api_token: str = field(default="", repr=False)
-    """The attempt's token for the HTTP API. Empty: it has none."""
+    """The attempt's token for the HTTP API. Empty: no token."""
 
     def calls_back(self, state: RunState) -> bool:
         """True if the DAG has callbacks for this state."""

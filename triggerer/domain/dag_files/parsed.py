@@ -56,7 +56,7 @@ class ParsedWatcher:
     stream_digest: str
     stream_key: str
     guarantee: str | None = None
-    """The least guarantee, see `triggerer.domain.watchers.guarantees`; part of `trigger_digest`."""
+    """The weakest `Guarantee` that the watcher accepts; None: any. `trigger_digest` includes this value."""
 
     @property
     def key(self) -> WatcherKey:

@@ -16,7 +16,7 @@ _PATTERNS: Final = {
     "%H": r"(?P<hour>\d{2})",
     "%M": r"(?P<minute>\d{2})",
     "%S": r"(?P<second>\d{2})",
-    # The date already determines the number of the week.
+    # The number of the week is not read, because the date determines it.
     "%V": r"\d{2}",
     "%U": r"\d{2}",
     "%W": r"\d{2}",

@@ -9,7 +9,7 @@ from triggerer.errors import DagError
 
 
 class Stored(Protocol):
-    """A value that can be stored."""
+    """A mapper, window or policy that can be stored as JSON."""
 
     def serialize(self) -> dict[str, Any]:
         """Return JSON from which `deserialize` makes an equal value."""

@@ -85,7 +85,7 @@ class TickTimetable(HasTicks):
         return DataInterval(run_after - self.interval, run_after)
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
-        # The bounds apply to the run, which is at the end of the data interval.
+        # A restriction applies to the instant of the run, which is the end of the data interval.
         return TimeRestriction(start, end + self.interval, catchup=True)
 
     def _first(self) -> datetime | None:

@@ -190,7 +190,7 @@ class WorkdaysOfMonthTimetable(TickTimetable):
         return f"{days} or the workday {self.roll}"
 
     def after(self, moment: datetime) -> datetime | None:
-        # A run may be moved across the end of a month.
+        # A run may be moved across the end of a month, so look at the neighbouring months as well.
         for month in _months(self._month(moment) - 1, 1):
             if found := [one for one in self._instants(month) if one > moment]:
                 following = [one for one in self._instants(month + 1) if one > moment]

@@ -41,7 +41,10 @@ class BookmarkChange:
     """JSON."""
     events: Sequence[KeyedEvent]
     on_done: Callable[[Exception | None], None]
-    """Called once, on the event loop: None when bookmark and events are durable. Must not raise."""
+    """Called once, on the event loop: with None when bookmark and events are durable, or with the error.
+
+    Must not raise.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class PositionChange:
     failures: int
     """How many times the watcher failed while it processed the message at `position`."""
     on_done: Callable[[Exception | None], None]
-    """Called once, on the event loop: None when the change is durable. Must not raise."""
+    """Called once, on the event loop: with None when the change is durable, or with the error. Must not raise."""
     reemit: Reemission | None = None
     rewound_to: Position | None = None
     """The position where a replay began, until the broker has advanced to it; None: nothing to watch for.

@@ -92,7 +92,10 @@ class ParkedChange:
     watcher_id: int
     what: SetAside | Stored | Passed | Failed | Returned | Replayed
     on_done: Callable[[Exception | None], None]
-    """Called once, on the event loop: None when the change is durable, `ParkedFull` at a bound. Must not raise."""
+    """Called once, on the event loop: with None when the change is durable, or with the error, such as `ParkedFull`.
+
+    Must not raise.
+    """
 
 
 class StoredMessage(NamedTuple):

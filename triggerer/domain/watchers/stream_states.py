@@ -22,7 +22,7 @@ class StateChange:
     value: bytes
     """JSON."""
     on_done: Callable[[Exception | None], None]
-    """Called once, on the event loop: None when the state is durable. Must not raise."""
+    """Called once, on the event loop: with None when the state is durable, or with the error. Must not raise."""
 
 
 class StateStore(Protocol):
@@ -58,6 +58,6 @@ class EventsWithState(Protocol):
     ) -> None:
         """Submit events as `EventSink.submit_nowait` does, in order, with the state for the same transaction.
 
-        If an event is refused, or the events do not fit into one transaction, the state is not stored: `on_done` of the
-        change is called with an error. The other events are stored nevertheless.
+        If an event is refused, or the events do not fit into one transaction, the state is not stored, and `on_done` of
+        the change is called with an error. The events that were not refused are stored nevertheless.
         """

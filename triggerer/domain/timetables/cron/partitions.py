@@ -24,7 +24,7 @@ MOST_OFFSET: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class CronPartitionTimetable(HasTicks):
-    """A run at each instant of the expression, for a partition `run_offset` instants away.
+    """A run at each instant of the expression. Each run is for one partition, which begins at another such instant.
 
     The partition's date is an instant of the expression, and the data interval reaches from that date to the next
     instant. The partition key is the date on the clock of the zone. The events of the run's tasks have the key, too.
@@ -125,7 +125,7 @@ class CronPartitionTimetable(HasTicks):
         return None if date is None else DataInterval(date, self.after(date) or date)
 
     def _run_of(self, date: datetime) -> datetime:
-        """Return the instant of the run for a partition's date, or else the date if the expression ends before it."""
+        """Return the instant of the run for a partition's date, or the date if the expression names no such instant."""
         return self._moved(date, -self._offset) or date
 
     def _moved(self, moment: datetime, steps: int) -> datetime | None:
