@@ -36,5 +36,5 @@ def show(json: options.Json = False, config: options.Config = None) -> None:
 
 
 def _brief(source: str, file: Path | None) -> str:
-    # The folder of the file is printed once, below the table.
+    # Leave out the file's folder: the whole path is printed once, below the table.
     return source if file is None else source.removeprefix(f"{file.parent}/")

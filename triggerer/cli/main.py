@@ -30,7 +30,7 @@ _UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 def main() -> None:
     """Run the command line; does not return."""
     _open_standard_streams()
-    # `nohup`, or a script that starts us in the background, ignores SIGINT for us. Respect that.
+    # Under `nohup`, and in the background of a script, SIGINT is already ignored. Keep it ignored.
     is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     is_service = not SERVICES.isdisjoint(sys.argv[1:2])
     if is_service:

@@ -104,7 +104,7 @@ def _print_difference(one: Difference) -> None:
     elif one.is_hidden:
         _print_beneath(one.name, f"{after} (what is hidden in it changes)")
     elif before == after:
-        # The short forms are equal: a schedule's short form has no time zone, for example.
+        # The short forms are equal, so print the whole values. A schedule's short form, for example, has no time zone.
         _print_change(one.name, text(one.before), text(one.after))
     else:
         _print_change(one.name, before, after)

@@ -183,7 +183,7 @@ def next_(
         found,
         (
             "run after",
-            # Usually equal to the start of the interval.
+            # The logical date usually equals the start of the interval, so this column may be left out.
             Column("logical date", Kind.MINOR),
             "interval starts",
             "interval ends",

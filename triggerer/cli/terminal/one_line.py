@@ -47,7 +47,7 @@ def _exception_line(text: str) -> str:
         lines = [_GROUP_MARGIN.sub("", line, count=1) for line in lines]
     if _HEADER not in lines[0]:
         return lines[0]
-    # Frames are indented; the exception's own text may have more lines.
+    # Frames are indented, so the first other line names the exception. The exception's text may have more lines.
     for before, line in pairwise(lines):
         # The line after the cut may be the end of a longer line.
         if line[:1].strip() and not line.startswith(_CUT) and not before.startswith(_CUT):

@@ -99,7 +99,7 @@ def this_user() -> Actor:
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
-        # The process runs under a number that has no name on this machine.
+        # The user id of the process has no name on this machine.
         name = str(os.getuid())
     return Actor(name, Role.ADMIN, CLI)
 
