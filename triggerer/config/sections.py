@@ -184,7 +184,7 @@ class SparkSettings:
     """Whether to build an archive of Spark's classes, once and in the background, so that sessions start faster."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings for a worker's channel."""
+        """Return the settings as JSON, which the service sends to a worker process."""
         return {**asdict(self), "cluster_patience": self.cluster_patience.total_seconds()}
 
     @classmethod
@@ -204,7 +204,8 @@ class OidcSettings:
     role_claim: str = "groups"
     """The claim of the ID token with the person's groups or roles: a text or a list."""
     roles: Pairs = field(default_factory=dict)
-    """Value of the claim = role: viewer, operator or admin. The highest counts; a person without one is refused."""
+    """Value of the claim = role: viewer, operator or admin. The highest of a person's roles counts. A person without a
+    role is refused."""
 
 
 @dataclass(frozen=True, slots=True)
