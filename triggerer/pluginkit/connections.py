@@ -93,7 +93,7 @@ class ConnectionSettings:
             adapter: TypeAdapter[Self] = TypeAdapter(cls)
             self = adapter.validate_python(values)
         except ValidationError as error:
-            # Not raised from pydantic's error, whose text contains the value.
+            # `from None`: the text of pydantic's error contains the value, which may be a secret.
             raise cls._refusal(error.errors()[0], where) from None
         self.check(where)
         return self
@@ -141,7 +141,7 @@ class DeliverySettings(ConnectionSettings):
     max_deliveries: OptionalLimit = 10
     """The failed deliveries after which a message is dead-lettered. 0 or None: the message is redelivered for ever."""
     redelivery_delay_s: float = 0.5
-    """The longest delay of a message's first redelivery. It doubles with each further redelivery."""
+    """The bound for the random delay before a message's first redelivery. It doubles with each further redelivery."""
     redelivery_delay_max_s: float = 60.0
 
     def delivery_policy(self) -> DeliveryPolicy:

@@ -18,7 +18,7 @@ class Judgement(Enum):
     """The producer's answer to the broker about a message."""
 
     ACK = "ack"
-    """The message is done."""
+    """The message is done: the broker need not deliver it again."""
     FAIL = "fail"
     """The message must be delivered again."""
     REJECT = "reject"
@@ -60,8 +60,9 @@ class DeliveryPolicy:
 
     Attributes:
         max_deliveries: The failed deliveries after which a message is dead-lettered; None: no limit.
-        redelivery_delay_s: The longest delay of a message's first redelivery. It doubles with each further redelivery.
-        redelivery_delay_max_s: The longest delay.
+        redelivery_delay_s: The bound for the random delay before a message's first redelivery. The bound doubles with
+            each further redelivery.
+        redelivery_delay_max_s: The bound does not grow beyond this.
     """
 
     max_deliveries: int | None = 10

@@ -14,7 +14,7 @@ from triggerer.errors import BrokerError, BrokerUnavailable
 T = TypeVar("T")
 
 Translate = Callable[[BaseException, str], BrokerError]
-"""Makes the project's error from a client library's error and a text for the action.
+"""Translates a client library's error into an error of ours. The text says which action failed.
 
 The caller raises the project's error `from` the library's error.
 """

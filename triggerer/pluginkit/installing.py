@@ -10,7 +10,7 @@ from contextlib import contextmanager
 def needing(extra: str) -> Iterator[None]:
     """Name the extra to install in the error about a missing module. Use it around a package's imports.
 
-    A package needs this if its triggers do not import the library, so that DAG files load without the library.
+    It is for a package that imports its client library late, so that DAG files load without the library.
 
     Raises:
         ModuleNotFoundError: A module is missing.

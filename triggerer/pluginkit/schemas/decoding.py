@@ -48,7 +48,7 @@ class RegistryDecoder:
         if self._registry is None:
             self._registry = SchemaRegistry(self._connection, get_connection(self._connection))
         if self._kind == "PROTOBUF":
-            # Imported here, as the readers are.
+            # Imported here, because only Protobuf needs this module.
             find = import_module("triggerer.pluginkit.schemas.proto_files").find_descriptors
             schema = await find(self._registry, schema_id)
         else:
