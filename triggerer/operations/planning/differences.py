@@ -29,7 +29,7 @@ _FIELDS: Final = (
 
 
 class Kind(StrEnum):
-    """The kind of a difference."""
+    """Whether a value was added, removed or changed."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value, without secrets. `before` is None if it was added, `after` if it was removed."""
+    """One value that differs, without secrets. `before` is None if the value was added, `after` if it was removed."""
 
     name: str
     """A field (`max_active_runs`), or a path (`params.region`, `tasks.load.upstream`, `match`)."""

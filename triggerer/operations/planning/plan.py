@@ -54,7 +54,7 @@ _LOOKED_BACK: Final = timedelta(days=7)
 
 
 class Change(StrEnum):
-    """The change of a DAG."""
+    """How a DAG's new definition differs from the present one."""
 
     NEW = "new"
     """The DAG is new, or its file was gone and comes back."""
