@@ -50,7 +50,7 @@ def awaited(counts: Counts, published: int) -> str | None:
         return None
     active = any(state in ACTIVE_STATES for _, state in counts.runs)
     if active and not counts.tasks:
-        # Runs wait while the first Spark session opens.
+        # No run has started a task, because the first Spark session is still opening.
         return "waiting for Spark to start"
     working = [what for dag, what in _WORK.items() if (dag, RunState.RUNNING) in counts.runs]
     if working:
