@@ -1,4 +1,4 @@
-"""The requests that had an `Idempotency-Key`, so that a key is for one request."""
+"""Stores which request used an `Idempotency-Key`, so that a request that is sent again is not done again."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ async def claim_key(session: AsyncSession, *, sender: str, key: str, request: st
     transaction of the earlier one has ended. On SQLite there is one transaction at a time.
 
     Args:
-        request: The digest of what the request asks for.
+        sender: The identity that sent the request. Two senders may use equal keys.
+        request: The digest of the request's method, path and body.
     Returns:
-        None if the key is new, otherwise the digest of the request that has it.
+        None if the key is new, otherwise the digest of the request that used the key first.
     """
     digest = digest_of(f"{sender}\0{key}")
     row = {"digest": digest, "request": request, "made_at": await database_now(session)}

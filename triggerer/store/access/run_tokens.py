@@ -1,6 +1,7 @@
-"""The tokens of runs: signed by the services' key, so that nothing is stored, and a claim of a run costs no write more.
+"""The API tokens that runs use, one for each attempt.
 
-No clock ends a token. It counts while its attempt is the run's present one, and the run runs.
+A token is signed with the key that all services share. So no token is stored, and claiming a run needs no further
+write. A token has no expiry time: it is valid while its attempt is the run's current attempt and the run is running.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FORM: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class KnownRun:
-    """The attempt whose token was found."""
+    """The run and the attempt that a valid token belongs to."""
 
     run_pk: int
     dag_id: str
@@ -41,10 +42,12 @@ def run_token(key: bytes, run_pk: int, attempt: int, epoch: int) -> str:
 async def find_run_token(
     session: AsyncSession, key: bytes, token: str, *, locks: bool = False
 ) -> KnownRun | None:
-    """Return the attempt of a token, if it is the run's present one and the run runs.
+    """Return the run and attempt of a token, or None if the token is not valid.
+
+    A token is not valid if its signature is wrong, its attempt is over, or somebody asked to cancel the run.
 
     Args:
-        locks: True in a transaction that changes something: the run cannot end, or begin again, before the commit.
+        locks: True to lock the run's row, so that the run cannot end or be queued again before the caller commits.
     """
     read = _FORM.fullmatch(token)
     if read is None:

@@ -1,4 +1,4 @@
-"""Makes the secrets of the HTTP API, and the digests by which the store knows them."""
+"""Makes the secrets of the HTTP API, and the digests that the store keeps in their place."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The key by which the services of one database trust one another.
+"""The secret key that all services on one database share, and with which they sign what other services check.
 
-It is in the database, so that no setting has to be equal on all machines.
+The key is in the database, so that no operator has to configure the same secret on every machine.
 """
 
 from __future__ import annotations

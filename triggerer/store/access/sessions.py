@@ -1,4 +1,4 @@
-"""The sessions of browsers, and the links that open one."""
+"""The sessions of signed-in browsers, and the one-time links that open a session."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LOGIN_LENGTH: Final = timedelta(minutes=15)
 
 @dataclass(frozen=True, slots=True)
 class KnownSession:
-    """A session that counts now."""
+    """A session that is valid now."""
 
     id: str
-    """The start of its digest, for the audit."""
+    """The first 12 characters of the session's digest, which name the session in the audit."""
     name: str
     role: str
     expires_at: datetime
@@ -49,12 +49,12 @@ async def open_session(
 
 
 async def find_session(session: AsyncSession, secret: str) -> KnownSession | None:
-    """Return the session if it has not ended, and its token still counts."""
+    """Return the session with this cookie secret; None if the session, or the token that opened it, is not valid."""
     return await _find(session, ApiSession.digest == digest_of(secret))
 
 
 async def session_counts(session: AsyncSession, session_id: str) -> bool:
-    """Return whether the session with this id has not ended, and its token still counts."""
+    """Return whether the session with this id, and the token that opened it, are still valid."""
     return await _find(session, ApiSession.digest.startswith(session_id)) is not None
 
 

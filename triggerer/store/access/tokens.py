@@ -17,12 +17,12 @@ from triggerer.store.listing.views import TokenView, view_of
 from triggerer.store.schema.models import ApiSession, ApiToken
 
 _USE_GRAIN: Final = timedelta(minutes=5)
-"""The last use is exact to this time, so that reading costs no write each time."""
+"""A token's stored last use may be this much too old. So most requests with the token cause no write."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownToken:
-    """A token that counts now."""
+    """A token that is valid now."""
 
     id: str
     name: str
@@ -105,5 +105,5 @@ async def mark_used(session: AsyncSession, token_id: str) -> None:
 
 
 async def count_tokens(session: AsyncSession) -> int:
-    """Return the number of tokens that there ever were."""
+    """Return the number of all tokens, including revoked and expired tokens."""
     return int(await session.scalar(select(func.count()).select_from(ApiToken)) or 0)

@@ -1,1 +1,1 @@
-"""The audit of changes: their actors, subjects and times; and the sums of what cleanings deleted."""
+"""The audit of changes that people and programs asked for, and the numbers of rows that cleanings deleted."""

@@ -25,7 +25,7 @@ async def add_cleaned(session: AsyncSession, numbers: Mapping[str, int]) -> None
 
 
 async def read_cleaned(session: AsyncSession) -> tuple[dict[str, int], datetime | None]:
-    """Return the numbers by kind, and the end of the last cleaning; None: there was none."""
+    """Return how many rows of each kind were ever deleted, and when the last cleaning ended; None: there was none."""
     rows = (await session.scalars(select(CleanedRows))).all()
     numbers = {row.kind: row.number for row in rows}
     return numbers, max((row.ended_at for row in rows), default=None)

@@ -20,15 +20,15 @@ async def old_backfills(
     unfinished: Collection[int],
     removed: Collection[int],
 ) -> list[int]:
-    """Return the backfills from before an instant that nothing reads any longer.
+    """Return the ids of backfills that were created before an instant, and that nothing reads any longer.
 
     Some backfills cover intervals that the DAG's timetable has not reached yet. Such a backfill stays, because without
     its row the timetable would create the runs of these intervals again.
 
     Args:
-        needed: The runs that decisions need, by DAG.
-        unfinished: Backfills that still have runs to create.
-        removed: Runs that count as deleted.
+        needed: The runs that the scheduler's decisions still read, by DAG.
+        unfinished: Ids of backfills that still have runs to create.
+        removed: Primary keys of runs that this cleaning deletes, even if their rows still exist.
     """
     rows = await session.execute(
         select(

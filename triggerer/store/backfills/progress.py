@@ -1,4 +1,4 @@
-"""Starts the intervals or partition keys of backfills in turn, and cancels them. The caller commits."""
+"""Creates the runs of backfills, interval by interval or key by key, and cancels backfills. The caller commits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
     )
     if backfill is None or backfill.cancelled_at is not None:
         return 0
-    # A scheduler that decides which intervals still need a run locks this row, or checks that it has not changed.
+    # Write the DAG's row unchanged, so that a scheduler does not create a run for the same interval. A scheduler that
+    # decides which intervals still need a run locks this row, or checks at its write that the row has no new version.
     await session.execute(
         update(Dag).where(Dag.dag_id == backfill.dag_id).values(last_run_at=Dag.last_run_at)
     )

@@ -1,4 +1,4 @@
-"""The tables, one module for each aggregate."""
+"""The tables of the store as SQLAlchemy models. Tables that belong together share a module."""
 
 from triggerer.store.schema.models.access import (
     ApiKey,

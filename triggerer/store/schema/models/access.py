@@ -1,6 +1,7 @@
-"""Access to the HTTP API: tokens, sessions of the page, one-time login links, keys of requests, and the services' key.
+"""Access to the HTTP API: tokens, browser sessions, one-time login links, idempotency keys, and the services' key.
 
-No secret is stored, only its SHA-256. The secrets are random, so a slow hash would protect nothing more.
+The secrets of clients are not stored, only their SHA-256. The secrets are long and random, so a slow hash would not
+protect them better. The services' own key is stored itself.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class ApiToken(Base):
     """SHA-256 of the whole token."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """None: it does not expire."""
+    """None: the token does not expire."""
     last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Exact to five minutes."""
+    """Up to five minutes too early, so that most requests cause no write."""
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
@@ -49,7 +50,7 @@ class ApiSession(Base):
 
 
 class ApiLogin(Base):
-    """A link that signs a browser in, once."""
+    """A link that signs a browser in, and can be used once. The row is deleted when the link is used."""
 
     __tablename__ = "api_login"
 
@@ -61,19 +62,19 @@ class ApiLogin(Base):
 
 
 class ApiRequest(Base):
-    """A request with an `Idempotency-Key`. Its row keeps the key from being used for another request."""
+    """A request with an `Idempotency-Key`. The row shows that a later request with the key is a repeat, or refused."""
 
     __tablename__ = "api_request"
 
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
     """SHA-256 of the sender and the key."""
     request: Mapped[str] = mapped_column(String(64))
-    """SHA-256 of what the request asks for."""
+    """SHA-256 of the request's method, path and body."""
     made_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
 class ApiKey(Base):
-    """The key by which the services trust one another's requests. There is one row."""
+    """The secret key with which the services sign run tokens and requests to one another. The table has one row."""
 
     __tablename__ = "api_key"
 

@@ -22,9 +22,9 @@ _BY_TASKS = text("source_dag_id IS NOT NULL")
 
 
 class Asset(Base):
-    """One asset, identified by name and URI. Rows are never deleted while an event names them.
+    """One asset, identified by name and URI. A row is not deleted while events of the asset exist.
 
-    The row has the present identity. Earlier ones are in `FormerIdentity`.
+    The row has the current name and URI. `FormerIdentity` has earlier ones.
     """
 
     __tablename__ = "asset"
@@ -37,17 +37,17 @@ class Asset(Base):
     declared_in: Mapped[str | None] = mapped_column(Text)
     """The DAG file that declares the asset.
 
-    None: an event created the asset, or its file is gone.
+    None: no file declares the asset, for instance because an event created it, or because the file is gone.
     """
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class FormerIdentity(Base):
-    """A former name and URI of an asset, with the events that were recorded under them.
+    """A former name and URI of an asset, and the last event that was recorded under them.
 
-    An asset whose name or URI changes keeps its row. So watchers, queues and schedules continue, and no event that
-    arrives during the change is lost. An event belongs to the row with the lowest `last_event_id` that is not below the
-    event's id.
+    If the name or the URI of an asset changes, the asset keeps its row. So watchers, queues and schedules continue, and
+    no event that arrives during the change is lost. To find the identity of an event, take the row with the lowest
+    `last_event_id` that is not below the event's id. If there is none, the event has the current identity.
     """
 
     __tablename__ = "asset_former_identity"
@@ -60,7 +60,7 @@ class FormerIdentity(Base):
 
 
 class AssetAlias(Base):
-    """A name that events may be attached to, and DAGs may wait for, before its assets are known."""
+    """A name for assets that are not known yet: DAGs may wait for it, and tasks may attach events to it."""
 
     __tablename__ = "asset_alias"
 
@@ -80,33 +80,35 @@ class AssetAliasMember(Base):
 class AssetEvent(Base):
     """An update of an asset.
 
-    Ids do not follow the order of commits, so they must not be used as cursors.
+    An event with a lower id may be committed later, so a client must not use the highest id that it saw as a cursor,
+    see `triggerer.store.events.following`.
     """
 
     __tablename__ = "asset_event"
     __table_args__ = (
-        # Makes a redelivered message, a repeated commit and a repeated task idempotent (contract, rule 13). If the
-        # broker gives no key, the writer makes one ("~" and a UUID), so the column is never null. The key comes first,
-        # so that rows that are written together are neighbours in the index, even if a thousand watchers take turns.
+        # The identity of an event. A redelivered message, a repeated commit or a repeated task gives the same identity,
+        # so the event is stored once. If the broker gives no key, the writer makes one ("~" and a UUID), so the column
+        # is never null. The key is the first column, so that rows that are written together are neighbours in the
+        # index, even if they belong to a thousand watchers.
         UniqueConstraint(
             "idempotency_key", "watcher_id", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),
         Index("ix_asset_event_asset_id_id", "asset_id", "id"),
-        # Only for events that tasks emitted.
+        # The events that a DAG's tasks emitted. Other events are not in the index.
         Index(
             "ix_asset_event_source",
             "source_dag_id",
             "id",
             sqlite_where=_BY_TASKS,
         ),
-        # Otherwise SQLite reuses the highest ids once their rows are deleted, and a queue entry that outlived its
-        # event would refer to another one.
+        # Without AUTOINCREMENT, SQLite uses the highest ids again once their rows are deleted. A queue entry that was
+        # left over from a deleted event would then refer to another event.
         {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     asset_id: Mapped[int] = mapped_column(BigId)
-    """No foreign key, because rows of assets are never deleted, and the check took a fifth of the insert's time."""
+    """No foreign key, because its check took a fifth of the insert's time. An asset with events is never deleted."""
     extra: Mapped[dict[str, Any]] = mapped_column(Json)
     timestamp: Mapped[datetime] = mapped_column(UtcDateTime)
     watcher_id: Mapped[int] = mapped_column(BigId, default=0)
@@ -121,17 +123,17 @@ class AssetEvent(Base):
 
 
 class QueuedAssetEvent(Base):
-    """An asset event that waits, or has waited, for a DAG. `run_pk` is the run that took it, or None.
+    """An entry in the queue of a DAG: an asset event that waits for the DAG, or that a run of the DAG has taken.
 
-    The primary key keeps an event out of two runs of a DAG. Rows are written in the event's own
-    transaction, even for paused DAGs. They are deleted with their run, or by an operator.
+    Entries are inserted in the transaction that stores the event, even for paused DAGs. Because of the primary key, two
+    runs of a DAG cannot take the same event. Entries are deleted with their run, or by an operator.
     """
 
     __tablename__ = "queued_asset_event"
     __table_args__ = (
-        # The key begins with the event, so that new entries go to the end of the index, however many DAGs wait. Then
-        # only the waiting index can find a DAG's events. If the key began with the DAG, a plan that was cached while
-        # nothing was queued would read every event that the DAG ever had.
+        # The key begins with the event, so that new entries go to the end of the index, however many DAGs wait. It also
+        # makes the planner find a DAG's waiting events with the index below. If the key began with the DAG, a plan that
+        # was cached while the queue was empty would use the key, and read every event that the DAG ever had.
         PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(
             "ix_queued_asset_event_waiting",
@@ -154,3 +156,4 @@ class QueuedAssetEvent(Base):
     asset_event_id: Mapped[int] = mapped_column(BigId, autoincrement=False)
     asset_id: Mapped[int] = mapped_column(BigId)
     run_pk: Mapped[int | None] = mapped_column(BigId)
+    """The run that took the event. None: the event waits. 0: it was divided among partition keys."""

@@ -1,4 +1,4 @@
-"""The audit of changes that people and programs asked for, and what cleanings have deleted."""
+"""The audit of changes that people and programs asked for, and the numbers of rows that cleanings have deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 
 
 class Audit(Base):
-    """One change, written in the transaction of the change."""
+    """One change that somebody asked for. The row is written in the transaction of the change."""
 
     __tablename__ = "audit"
     __table_args__ = ({"sqlite_autoincrement": True},)
@@ -23,20 +23,20 @@ class Audit(Base):
     role: Mapped[str] = mapped_column(String(20))
     """viewer, operator or admin."""
     via: Mapped[str] = mapped_column(String(80))
-    """As `triggerer.domain.actors.Actor.via`."""
+    """How the actor reached the service, see `triggerer.domain.actors.Actor.via`."""
     action: Mapped[str] = mapped_column(String(40))
     """A value of `triggerer.operations.audit.Action`."""
     subject: Mapped[str] = mapped_column(Text)
-    """What was changed, as commands print it: a DAG id, a DAG id and a run id, an asset, ASSET/NAME, or an id."""
+    """The changed object, as commands print it: a DAG id, a DAG id and a run id, an asset, ASSET/NAME, or an id."""
     before: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """The changed values before the change. None: they are new, or unknown."""
+    """The changed values before the change. None: there were none, or they are unknown."""
     after: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """The changed values after the change. None: they are gone."""
+    """The changed values after the change. None: there are none any longer."""
     request_id: Mapped[str | None] = mapped_column(String(80))
 
 
 class CleanedRows(Base):
-    """The rows of one kind that cleanings have deleted since the database was made."""
+    """The number of rows of one kind that cleanings have deleted since the database was made."""
 
     __tablename__ = "cleaned_rows"
 
@@ -44,4 +44,4 @@ class CleanedRows(Base):
     """runs, asset_events, backfills or logs."""
     number: Mapped[int] = mapped_column(BigId)
     ended_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When the last cleaning ended that had no error."""
+    """When the last cleaning without an error ended."""

@@ -14,9 +14,9 @@ _PENDING = text("state = 'pending'")
 
 
 class Backfill(Base):
-    """A request for the runs of a DAG's timetable between two instants, or for the runs of partition keys.
+    """A request for the runs of a DAG's timetable between two instants, or for the runs of some partition keys.
 
-    A backfill of keys has the instant of the request as both dates.
+    In a backfill of partition keys, `from_date` and `to_date` are the instant of the request.
     """
 
     __tablename__ = "backfill"
@@ -33,11 +33,14 @@ class Backfill(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     cancelled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     params: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """They replace the parameters of the same names in each run that the backfill creates or repeats, or None."""
+    """They replace the DAG's parameters of the same names in each run that the backfill creates or repeats."""
 
 
 class BackfillInterval(Base):
-    """One interval of a backfill, in order. Its run is created once `max_active` leaves room."""
+    """One interval of a backfill. Its run is created when fewer than `max_active` runs of the backfill are unfinished.
+
+    Intervals are started in the order of `number`.
+    """
 
     __tablename__ = "backfill_interval"
     __table_args__ = (
@@ -58,7 +61,10 @@ class BackfillInterval(Base):
 
 
 class BackfillKey(Base):
-    """One partition key of a backfill, in order. For `state` see `BackfillInterval`."""
+    """One partition key of a backfill. Keys are started in the order of `number`, like the intervals of a backfill.
+
+    `state` has the values of `BackfillInterval.state`.
+    """
 
     __tablename__ = "backfill_key"
     __table_args__ = (

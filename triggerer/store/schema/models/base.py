@@ -13,7 +13,9 @@ from sqlalchemy.types import TypeDecorator
 # SQLite generates ids only in a column declared as INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
 TextByBytes = Text().with_variant(Text(collation="C"), "postgresql")
-"""For text that is looked up and never sorted for people. Comparing by the rules of a language takes much longer."""
+"""For text that is looked up and never sorted for people: it is compared by bytes.
+
+PostgreSQL would take much longer to compare by the rules of a language."""
 Json = JSON()
 """For a JSON object or array, stored as the text that was written; see `triggerer.domain.json_text`.
 
@@ -23,7 +25,7 @@ without its sign. The column must not contain a single number, because SQLite wo
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware instant. SQLite has no time zones and stores it as naive UTC text."""
+    """An aware instant. SQLite has no type with a time zone, so there it is stored as UTC text without a zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -59,7 +61,8 @@ class Base(DeclarativeBase):
 
 @event.listens_for(Base.metadata, "before_create")
 def _partial_on_both(metadata: MetaData, connection: Connection, **_: Any) -> None:
-    # The models only set `sqlite_where`, because for `postgresql_where` SQLAlchemy imports that dialect at once.
+    # Copy the conditions of partial indexes. The models only set `sqlite_where`: with `postgresql_where`, SQLAlchemy
+    # would import the PostgreSQL dialect even for SQLite.
     if connection.dialect.name == "postgresql":
         for table in metadata.tables.values():
             for index in table.indexes:

@@ -9,9 +9,9 @@ from triggerer.store.schema.models.base import Base, BigId
 
 
 class WatcherBookmark(Base):
-    """The last bookmark of a watcher, written in the transaction of the events before it.
+    """The last bookmark of a watcher, written in the same transaction as the events before it.
 
-    The row stays as long as the watcher's row. A watcher that is declared again continues from its bookmark.
+    The row stays as long as the watcher's row. If a deleted watcher is declared again, it continues from its bookmark.
     """
 
     __tablename__ = "watcher_bookmark"
@@ -20,8 +20,8 @@ class WatcherBookmark(Base):
         BigId, ForeignKey("watcher.id"), primary_key=True, autoincrement=False
     )
     classpath: Mapped[str] = mapped_column(Text)
-    """The class path of the trigger that stored it."""
+    """The class path of the trigger that stored the bookmark. A trigger of another class does not get the bookmark."""
     change: Mapped[str] = mapped_column(String(32))
-    """The id of the last change. The next change names it, so that no change can be stored after another one."""
+    """The id of the last change. The next change must name it, or it is refused: so no change can be skipped."""
     value: Mapped[str] = mapped_column(Text)
     """JSON text. It may be a single number, which a `Json` column must not contain."""

@@ -11,7 +11,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 from triggerer.store.schema.models.base import Base, Json, UtcDateTime
 
 NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
-"""The due moment of a DAG that no clock makes due. A null would sort first on one database and last on the other."""
+"""Stands for "no instant" in columns that are sorted, such as the due time of a DAG without a timetable.
+
+NULL would be sorted first on SQLite and last on PostgreSQL."""
 
 
 class DagFile(Base):
@@ -29,7 +31,7 @@ class DagFile(Base):
     missing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When the file was first missing from the folder, by the database's clock. It may return, see `judge_missing`."""
     is_broken: Mapped[bool] = mapped_column(server_default=false(), default=False)
-    """True if the file does not load. Queued runs of its DAGs then wait, unless `[executor] broken_file` says no."""
+    """True if the file does not load. Queued runs of its DAGs then wait, if `[executor] broken_file` says so."""
 
 
 class Dag(Base):
@@ -51,30 +53,30 @@ class Dag(Base):
     """In order: [{"task_id", "upstream": [task ids], "outlets", "inlets", "needs_spark"}]."""
     is_paused: Mapped[bool] = mapped_column(default=False)
     is_stale: Mapped[bool] = mapped_column(default=False)
-    """True if its file, or its definition in the file, is gone. It stays, but is not scheduled."""
+    """True if the DAG's file, or the DAG's definition in it, is gone. The row stays, but the DAG is not scheduled."""
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     start_date: Mapped[datetime | None] = mapped_column(UtcDateTime)
     end_date: Mapped[datetime | None] = mapped_column(UtcDateTime)
     catchup: Mapped[bool] = mapped_column(server_default=false(), default=False)
     min_run_gap: Mapped[float | None]
-    """Seconds."""
+    """In seconds."""
     quiet_period: Mapped[float | None]
-    """Seconds."""
+    """In seconds."""
     depends_on_past: Mapped[bool] = mapped_column(server_default=false(), default=False)
     priority: Mapped[int] = mapped_column(server_default="0", default=0)
     pools: Mapped[str | None] = mapped_column(Text)
-    """The pools of its tasks, sorted and comma-separated, or None."""
+    """The pools of the DAG's tasks, sorted and comma-separated. None: no task uses a pool."""
     next_run_after: Mapped[datetime] = mapped_column(
         UtcDateTime, server_default=f"{NEVER:%Y-%m-%d %H:%M:%S.%f}", default=NEVER
     )
-    """When its timetable makes it due next. `NEVER`: it has no timetable, or the timetable asks for no further run.
+    """When the timetable makes the DAG due next. `NEVER`: there is no timetable, or it asks for no further run.
 
-    This is when to look. `triggerer.scheduler.decide` decides from the last run whether a run is due.
+    At this instant the scheduler looks at the DAG. `triggerer.scheduler.decide` then decides whether a run is due.
     """
     next_interval_start: Mapped[datetime | None] = mapped_column(UtcDateTime)
     next_interval_end: Mapped[datetime | None] = mapped_column(UtcDateTime)
     last_run_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When the scheduler last created a run of it, by the database's clock. `min_run_gap` counts from then."""
+    """When the scheduler last created a run of the DAG, by the database's clock. `min_run_gap` counts from then."""
     callbacks: Mapped[str | None] = mapped_column(Text)
     """The states, `success` or `failed` or both, after which the DAG wants a callback. None: no callback."""
 

@@ -1,4 +1,4 @@
-"""Messages that wait for a watcher, or that it could not process."""
+"""Stored messages, which wait for a watcher that is behind in a queue, and parked messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from triggerer.store.schema.models.base import Base, BigId, UtcDateTime
 
 
 class ParkedBody(Base):
-    """The bytes of a message, stored once for all watchers of a stream. Deleted with the last message of a watcher."""
+    """The bytes of a message, stored once for all watchers of a stream.
+
+    The row is deleted when no `ParkedMessage` refers to it any longer.
+    """
 
     __tablename__ = "parked_body"
     __table_args__ = (
         UniqueConstraint("stream_digest", "idempotency_key"),
-        # For the sum of all sizes, without a look at the messages.
+        # For the sum of all sizes: it is read from the index, without the large rows.
         Index("ix_parked_body_size_bytes", "size_bytes"),
     )
 
@@ -24,14 +27,15 @@ class ParkedBody(Base):
     stream_digest: Mapped[str] = mapped_column(String(80))
     idempotency_key: Mapped[str] = mapped_column(Text)
     data: Mapped[bytes] = mapped_column(LargeBinary)
-    """The message as the producer dumped it."""
+    """The message as its producer wrote it, see `SharedStreamProducer.dump_event`."""
     size_bytes: Mapped[int] = mapped_column(BigId)
 
 
 class ParkedMessage(Base):
-    """A message that a watcher has yet to receive (`kept`), or that is parked (`set_aside`); see contract, rule 18.
+    """A message that a watcher has yet to receive (`kept`), or that is parked for the watcher (`set_aside`).
 
-    Written under the stream's lease. If the watcher is removed, a parked message stays until it is discarded.
+    Rows are written under the stream's lease. If the watcher is deleted, a parked message stays until somebody discards
+    it.
     """
 
     __tablename__ = "parked_message"
@@ -44,21 +48,21 @@ class ParkedMessage(Base):
             "id",
             sqlite_where=text("state = 'kept'"),
         ),
-        # Readers continue after the last id that they have seen, so no id may be used twice.
+        # AUTOINCREMENT: readers continue after the last id that they have seen, so no id may be used twice.
         {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
-    """Grows in the order of first storing."""
+    """Ids grow: a message that was stored later has a higher id."""
     watcher_id: Mapped[int] = mapped_column(ForeignKey("watcher.id"))
     body_id: Mapped[int] = mapped_column(ForeignKey("parked_body.id"), index=True)
     lane: Mapped[str] = mapped_column(Text)
-    """Canonical JSON."""
+    """The lane of the message, as canonical JSON."""
     idempotency_key: Mapped[str] = mapped_column(Text)
     state: Mapped[str] = mapped_column(String(20))
     """See `triggerer.domain.watchers.parked.ParkedState`."""
     failures: Mapped[int] = mapped_column()
-    """How often the watcher has failed with the message open."""
+    """How often the watcher has failed while it had the message, and had not resolved it."""
     error: Mapped[str | None] = mapped_column(Text)
     traceback: Mapped[str | None] = mapped_column(Text)
     parked_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -15,9 +15,9 @@ _HAS_DUE_TIME = text("noted_at IS NOT NULL")
 
 
 class DagPartition(Base):
-    """A partition key of a DAG for which an event arrived. One row, even if several events arrive at once.
+    """A partition key of a DAG for which at least one event arrived. There is one row for each key.
 
-    The row stays once its run exists, because later events go into another run of the key.
+    The row stays after a run was created for the key, because later events go into another run of the key.
     """
 
     __tablename__ = "dag_partition"
@@ -31,17 +31,20 @@ class DagPartition(Base):
     dag_id: Mapped[str] = mapped_column(ForeignKey("dag.dag_id"), primary_key=True)
     partition_key: Mapped[str] = mapped_column(TextByBytes, primary_key=True)
     due_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When its run may start with the present events. `NEVER`: only after another event."""
+    """When the next run of the key may start with the events that wait now. `NEVER`: only after another event."""
     newest_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """The instant of its newest event."""
+    """The instant of the key's newest event."""
     runs: Mapped[int]
-    """How many runs the scheduler has created for it."""
+    """How many runs the scheduler has created for the key."""
     noted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When `due_at` was computed. None if it is `NEVER`, or was written by an earlier release."""
+    """When `due_at` was computed; None if `due_at` is `NEVER`."""
 
 
 class DagPartitionPart(Base):
-    """A part that is present for the next run of a key, such as an hour of its day. Deleted when the run exists."""
+    """A part of a partition key that has arrived for the key's next run, such as one hour of a day.
+
+    The row is deleted when the run is created.
+    """
 
     __tablename__ = "dag_partition_part"
     __table_args__ = ({"sqlite_with_rowid": False},)
@@ -50,16 +53,16 @@ class DagPartitionPart(Base):
     partition_key: Mapped[str] = mapped_column(TextByBytes, primary_key=True)
     asset_id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
     part: Mapped[str] = mapped_column(TextByBytes, primary_key=True)
-    """The key of an event in the form of the asset's mapper, or "" if the mapper has no parts."""
+    """The partition key of the events that are this part, as the asset's mapper writes it; "" if it has no parts."""
     first_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """The instant of its first event."""
+    """The instant of the part's first event, from which its deadlines count."""
 
 
 class DagPartitionEvent(Base):
-    """An asset event that belongs to one partition key of a DAG. `run_pk` is the run that took it, or None.
+    """A share: an asset event that belongs to one partition key of a DAG.
 
-    Because of the primary key, the event can be in only one run of the key. A scheduler moves rows here from
-    `queued_asset_event`. An event that belongs to several keys has several rows.
+    A scheduler divides the events in `queued_asset_event` among the keys. An event that belongs to several keys has
+    several rows here. Because of the primary key, the event can be in only one run of each key.
     """
 
     __tablename__ = "dag_partition_event"
@@ -79,7 +82,7 @@ class DagPartitionEvent(Base):
             "asset_event_id",
             sqlite_where=_TAKEN,
         ),
-        # For the entries of an old event.
+        # For finding all entries of one event.
         Index("ix_dag_partition_event_asset_event_id", "asset_event_id"),
         {"sqlite_with_rowid": False},
     )
@@ -89,3 +92,4 @@ class DagPartitionEvent(Base):
     asset_event_id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
     asset_id: Mapped[int] = mapped_column(BigId)
     run_pk: Mapped[int | None] = mapped_column(BigId)
+    """The run that took the event. None: the event waits."""

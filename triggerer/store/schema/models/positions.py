@@ -1,4 +1,4 @@
-"""The positions of watchers that have fallen behind."""
+"""The positions of watchers that have fallen behind in a log, and requests to replay a log."""
 
 from __future__ import annotations
 
@@ -12,38 +12,44 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 
 
 class WatcherPosition(Base):
-    """The position of a watcher that is behind in a lane of a log. One row, however long the backlog (rule 18).
+    """The position of a watcher that is behind in a lane of a log. A backlog is one row, however long it is.
 
-    Written under the stream's lease. The row is deleted once the watcher has caught up and the broker has advanced to
-    the position, when the watcher is deleted, or when its trigger moves to another stream.
+    The row is written under the stream's lease. It is deleted once the watcher has caught up and the broker has
+    advanced to the position. It is also deleted when the watcher is deleted, or when its trigger moves to another
+    stream.
     """
 
     __tablename__ = "watcher_position"
 
     watcher_id: Mapped[int] = mapped_column(BigId, ForeignKey("watcher.id"), primary_key=True)
     lane: Mapped[str] = mapped_column(Text, primary_key=True)
-    """Canonical JSON."""
+    """The lane, as canonical JSON."""
     stream_digest: Mapped[str] = mapped_column(String(80), index=True)
     position: Mapped[list[Any]] = mapped_column(Json)
     """`[incarnation, number]` of the first message whose events are not all durable, or of the end of the lane."""
     since: Mapped[datetime] = mapped_column(UtcDateTime)
+    """When the watcher fell behind in the lane."""
     head: Mapped[int | None] = mapped_column(BigId)
     """The number that the lane's next message will get, as known at the last write. None: unknown.
 
-    If the backlog is empty, this is the number in `position`, because the positions between contain no message."""
+    If the backlog is empty, this is the number in `position`: the log may have later numbers, but without a message."""
     failures: Mapped[int] = mapped_column(server_default=text("0"))
-    """How often the watcher has failed with the message at `position` open since it fell behind."""
+    """How often the watcher has failed at the message at `position` since it fell behind."""
     reemit: Mapped[list[Any] | None] = mapped_column(Json)
-    """`[replay, start, until]`: events between the two positions are created again, with the replay's id in the key."""
+    """`[replay, start, until]`: for messages between these two positions, events are created again.
+
+    `replay` is the id of the replay request. It is a part of the new events' idempotency keys."""
     rewound_to: Mapped[list[Any] | None] = mapped_column(Json)
-    """Where a replay began. None once the broker has advanced to it; until then, broadcasts may lie before it."""
+    """The position at which a replay began. None: there is no replay, or the broker has advanced to this position.
+
+    Until the broker has advanced, the group may still broadcast messages from before this position."""
 
 
 class WatcherReplay(Base):
-    """A request to rewind a watcher in its log (contract, rule 18). The stream's owner deletes it when it is done."""
+    """A request to rewind a watcher in its log. The owner of the stream carries it out, and then deletes the row."""
 
     __tablename__ = "watcher_replay"
-    # The keys of re-emitted events contain the id, so no id may be used twice.
+    # AUTOINCREMENT: the idempotency keys of re-emitted events contain this id, so no id may be used twice.
     __table_args__ = ({"sqlite_autoincrement": True},)
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
@@ -51,5 +57,5 @@ class WatcherReplay(Base):
     start: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """Replay messages that were published from this instant on. None: from the earliest message."""
     reemit: Mapped[bool] = mapped_column(Boolean)
-    """Whether messages that already have events get events again, under new keys."""
+    """True to create events again, under new keys, for messages that already have events."""
     requested_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -33,7 +33,7 @@ class DagRun(Base):
             "id",
             sqlite_where=_ACTIVE,
         ),
-        # For claims, which then read only the entries that they claim, even if many runs are held.
+        # For claims: held runs are not in the index, so a claim reads only the entries of runs that it claims.
         Index("ix_dag_run_claimable", text("priority DESC"), "id", sqlite_where=_CLAIMABLE),
         # For listing a DAG's newest runs.
         Index("ix_dag_run_dag_id_id", "dag_id", "id"),
@@ -49,7 +49,7 @@ class DagRun(Base):
         Index("ix_dag_run_backfill_id_state", "backfill_id", "state", sqlite_where=_BACKFILLED),
         # For backfills of partition keys, which look for the runs of a key.
         Index("ix_dag_run_partition_key", "dag_id", "partition_key", "id", sqlite_where=_KEYED),
-        # See `AssetEvent`: queue entries refer to a run by its id.
+        # AUTOINCREMENT: queue entries refer to runs by id, so SQLite must not use an id again; see `AssetEvent`.
         {"sqlite_autoincrement": True},
     )
 
@@ -67,25 +67,25 @@ class DagRun(Base):
     params: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
     queued_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When the last attempt began."""
+    """When the last attempt began. None: it has not begun."""
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     error: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
     """The exit code of a worker process that died. Negative: the signal that killed it."""
     log_home: Mapped[str | None] = mapped_column(Text)
-    """The folder of its log on the executor's machine; see `triggerer.domain.run_logs`."""
+    """The folder of the run's log on the executor's machine; see `triggerer.domain.run_logs`."""
     executor: Mapped[str | None] = mapped_column(String(80))
-    """The instance that claimed it. Results are only accepted from (executor, epoch)."""
+    """The executor that last claimed the run. It must give this id and `epoch` with each result."""
     attempt: Mapped[int] = mapped_column(default=0)
-    """Grows with every claim, and shrinks again if the attempt does not count."""
+    """The number of the last attempt. A claim adds one. If the attempt does not count, one is subtracted again."""
     epoch: Mapped[int] = mapped_column(server_default="0", default=0)
-    """Grows with every claim and when the executor is found dead, and never shrinks."""
+    """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     waiting_for: Mapped[str | None] = mapped_column(Text)
-    """The reason why a running or held run waits. It is out of date in any other state."""
+    """The reason why a running or held run waits. In other states, the value is out of date."""
     waiting_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     progress: Mapped[str | None] = mapped_column(Text)
-    """The JSON of `triggerer.domain.attempts.Progress`. It is out of date in any state but running."""
+    """The JSON of `triggerer.domain.attempts.Progress`. If the run is not running, the value is out of date."""
     partition_key: Mapped[str | None] = mapped_column(Text)
     priority: Mapped[int] = mapped_column(server_default="0", default=0)
     """Queued runs with a higher priority are executed first."""
@@ -94,14 +94,16 @@ class DagRun(Base):
     again: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The JSON of `triggerer.domain.attempts.Repeat` for the next attempts. None: they execute all tasks."""
     callback: Mapped[str | None] = mapped_column(String(20))
-    """due or running: the callback that the DAG wants after the run's end. None: no callback is left to do."""
+    """The state of the call that the DAG wants after the end of the run: due or running. None: there is none to do."""
     callback_executor: Mapped[str | None] = mapped_column(String(80))
     callback_attempts: Mapped[int] = mapped_column(server_default="0", default=0)
     backfill_id: Mapped[int | None] = mapped_column(BigId)
     held_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """No executor claims the queued run earlier, because its file does not load. `NEVER`: until the file loads."""
+    """No executor claims the queued run before this instant, see `triggerer.store.runs.held`. None: it is not held.
+
+    `NEVER`: the run is held until its file loads."""
     first_started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When the first attempt began after the run was created, or after a user queued it again."""
+    """When the first attempt began since the run was created, or since a user queued it again."""
 
 
 class TaskRun(Base):
@@ -122,10 +124,10 @@ class TaskRun(Base):
 
 
 class RunAttempt(Base):
-    """One claim of a run by an executor. `triggerer.domain.attempt_states` has the legal transitions of `state`.
+    """One attempt to execute a run. `triggerer.domain.attempt_states` has the legal transitions of `state`.
 
-    The claim's own transaction writes the row, so it exists before anything starts. An attempt that did not begin, and
-    is queued again, loses its row.
+    The transaction that claims the run for an executor inserts the row, so the row exists before any work starts. If
+    the run is queued again before the attempt has begun, the row is deleted.
     """
 
     __tablename__ = "run_attempt"
@@ -135,26 +137,28 @@ class RunAttempt(Base):
     number: Mapped[int]
     executor: Mapped[str] = mapped_column(String(80))
     launcher: Mapped[str] = mapped_column(String(20))
-    """worker: the attempt ends with its process. connect: it has a session on a Spark Connect server, too."""
+    """worker: the attempt works only in its process. connect: it also has a session on a Spark Connect server."""
     place: Mapped[str | None] = mapped_column(Text)
-    """The address of that server."""
+    """The address of the Spark Connect server. None for `worker`."""
     tag: Mapped[str] = mapped_column(Text)
-    """The name by which the attempt is found elsewhere."""
+    """The name under which a Spark server or cluster knows the attempt."""
     state: Mapped[str] = mapped_column(String(20))
     reason: Mapped[str | None] = mapped_column(Text)
-    """Why it is in this state, for people."""
+    """Why the attempt is in this state, for people."""
     intent_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    """When the run was claimed for the attempt."""
     launched_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When the attempt began. None: it has not begun."""
     seen_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When it last reported."""
+    """When the executor last reported about the attempt."""
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     unknown_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class RunLaunch(Base):
-    """Something that an attempt started outside its process, such as a session of Spark Connect.
+    """Something that an attempt started outside its process, such as a Spark Connect session.
 
-    While `ended_at` is NULL, it may work, so no later attempt of the run executes code of the user.
+    While `ended_at` is NULL, it may be at work, so no later attempt of the run executes the user's code.
     """
 
     __tablename__ = "run_launch"
@@ -163,12 +167,12 @@ class RunLaunch(Base):
     run_pk: Mapped[int] = mapped_column(ForeignKey("dag_run.id"), primary_key=True)
     tag: Mapped[str] = mapped_column(String(250), primary_key=True)
     epoch: Mapped[int]
-    """The attempt that it works for. A later attempt may take it over."""
+    """The epoch of the attempt that it works for. A later attempt may take it over."""
     task_id: Mapped[str | None] = mapped_column(String(250))
     launcher: Mapped[str] = mapped_column(String(20))
     place: Mapped[str | None] = mapped_column(Text)
     external_id: Mapped[str | None] = mapped_column(Text)
-    """Its id in its place, such as the id of an application."""
+    """Its id at the server or cluster `place`, such as the id of an application."""
     link: Mapped[str | None] = mapped_column(Text)
     state: Mapped[str] = mapped_column(String(20))
     reason: Mapped[str | None] = mapped_column(Text)

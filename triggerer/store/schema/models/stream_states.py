@@ -1,4 +1,4 @@
-"""The states of producers without a broker, such as a position in the source."""
+"""The states that producers store because their source has no broker that remembers them, such as a position."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from triggerer.store.schema.models.base import Base, BigId
 
 
 class StreamState(Base):
-    """The state of a stream. Written under its lease, and deleted with its last watcher."""
+    """The state that a stream's producer stores. It is written under the stream's lease.
+
+    The row is deleted with the stream's last watcher.
+    """
 
     __tablename__ = "stream_state"
 
     stream_digest: Mapped[str] = mapped_column(String(80), primary_key=True)
     epoch: Mapped[int] = mapped_column(BigId)
-    """The epoch of the lease under which it was written."""
+    """The epoch of the lease under which the state was written."""
     value: Mapped[str] = mapped_column(Text)
     """JSON text. It may be a single number, which a `Json` column must not contain."""

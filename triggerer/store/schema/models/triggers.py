@@ -1,4 +1,4 @@
-"""Watchers, the triggers that serve them, and the streams that the triggers belong to."""
+"""Watchers, the triggers that serve them, the streams of the triggers, and the instances that host streams."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 
 
 class Trigger(Base):
-    """A class and its canonical JSON arguments.
+    """A trigger: its class, and its arguments as canonical JSON.
 
-    Several watchers may share a trigger. It is deleted with its last watcher.
+    Several watchers may share a trigger. A trigger is deleted with its last watcher.
     """
 
     __tablename__ = "trigger"
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     digest: Mapped[str] = mapped_column(String(64), unique=True)
-    """SHA-256 of the class path, the canonical JSON of the arguments, and the watcher if it has a bookmark."""
+    """SHA-256 of the class path, the arguments and the guarantee; for a trigger with a bookmark, of the watcher too."""
     classpath: Mapped[str] = mapped_column(Text)
     kwargs: Mapped[dict[str, Any]] = mapped_column(Json)
     stream_digest: Mapped[str] = mapped_column(ForeignKey("stream.digest"), index=True)
     guarantee: Mapped[str | None] = mapped_column(String(20))
-    """The guarantee that its watchers ask for, or None. Part of the digest."""
+    """The least delivery guarantee that its watchers ask for, or None."""
 
 
 class Watcher(Base):
-    """An asset's watcher, identified by asset and name, not by the arguments of its trigger.
+    """A watcher of an asset, identified by asset and name, not by the arguments of its trigger.
 
-    The row stays when the watcher is removed. The row's id is part of a message's identity, and a message may be
-    redelivered after the watcher is declared again.
+    The row stays when the watcher is deleted, because its id is a part of its events' identity. If the watcher is
+    declared again, and a message is redelivered, the message must find its events under the same id.
     """
 
     __tablename__ = "watcher"
@@ -43,25 +43,29 @@ class Watcher(Base):
     asset_id: Mapped[int] = mapped_column(ForeignKey("asset.id"))
     name: Mapped[str] = mapped_column(Text)
     trigger_id: Mapped[int | None] = mapped_column(ForeignKey("trigger.id"), index=True)
-    """None: no file declares it any longer."""
+    """None: the watcher is deleted, because no file declares it any longer."""
     path: Mapped[str] = mapped_column(Text)
-    """The DAG file that declares it."""
+    """The DAG file that declares the watcher, or last declared it."""
     state: Mapped[str] = mapped_column(String(20), default="waiting")
-    """waiting (no instance hosts it), running, failing (in back-off, see error), or catching_up (it has a backlog)."""
+    """waiting (no instance hosts the watcher), running, failing (it is restarted later), catching_up (it has a
+    backlog).
+    """
     error: Mapped[str | None] = mapped_column(Text)
     owner: Mapped[str | None] = mapped_column(String(80))
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     traceback: Mapped[str | None] = mapped_column(Text)
     """The traceback of the error."""
     cleaned_before: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Some of its events older than this were deleted with their keys. None: none were."""
+    """`db clean` has deleted events of the watcher from before this instant. None: no events were deleted.
+
+    With an event its idempotency key is gone, so a repeated message from before this instant makes another event."""
 
 
 class Stream(Base):
-    """The unit of ownership (contract, rule 15): a stream key, or one standalone trigger.
+    """The unit that one instance owns: all triggers with one stream key, or a single trigger without a shared stream.
 
-    The lease is (owner, epoch). `epoch` grows with every claim, so that transactions of a former owner can be told from
-    transactions of the present owner. Instants are the database's.
+    The lease is (owner, epoch). `epoch` grows with every claim, so that the store can tell a write of a former owner
+    from a write of the current owner. Instants are by the database's clock.
     """
 
     __tablename__ = "stream"
@@ -69,53 +73,55 @@ class Stream(Base):
     digest: Mapped[str] = mapped_column(String(80), primary_key=True)
     """SHA-256 of the canonical stream key.
 
-    For a standalone trigger: "trigger-" and the trigger's digest. With a bookmark: "watcher-" and the watcher's.
+    For a trigger without a shared stream: "trigger-" and the trigger's digest. If the trigger has a bookmark:
+    "watcher-" and the watcher's digest.
     """
     key: Mapped[str] = mapped_column(Text)
-    """The key in readable form: `describe_stream()`, or the parts of the key."""
+    """The stream key as text for people: the result of the trigger's `describe_stream()`, or the parts of the key."""
     owner: Mapped[str | None] = mapped_column(String(80))
     epoch: Mapped[int] = mapped_column(BigId, default=0)
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     closed_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """A new stream stays closed until then, because other files may declare watchers of it, and are not read yet.
+    """A new stream is not opened before this instant. None: it may be opened.
 
-    None: it may be opened.
+    Other files that also declare watchers of the stream may not be read yet. These watchers would miss messages.
     """
 
 
 class Instance(Base):
-    """A part of the service in a process. It is dead once this row is gone or has expired."""
+    """One part of the service (see `kind`) in one process. It counts as dead once this row is gone or has expired."""
 
     __tablename__ = "instance"
 
     id: Mapped[str] = mapped_column(String(80), primary_key=True)
     """`<host>:<pid>:<random>`, new at every start."""
     kind: Mapped[str] = mapped_column(String(20))
-    """triggerer, executor, scheduler, dag-processor or api. Only the first two own what others must take over."""
+    """triggerer, executor, scheduler, dag-processor or api. Only a triggerer owns streams, and an executor runs."""
     started_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     heartbeat_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Its last heartbeat."""
+    """The last heartbeat of the instance."""
     release: Mapped[str] = mapped_column(String(40), server_default="", default="")
-    """The release of its code."""
+    """The release of triggerer that the process runs."""
 
 
 class ProcessSettings(Base):
-    """The settings of a process, as it started. A process has one or several instances."""
+    """The settings with which a process started. One process may have several instances, one for each kind."""
 
     __tablename__ = "process_settings"
 
     process: Mapped[str] = mapped_column(String(80), primary_key=True)
-    """`<host>:<pid>`, with which the ids of its instances begin."""
+    """`<host>:<pid>`. The ids of the process's instances begin with this."""
     settings: Mapped[list[dict[str, Any]]] = mapped_column(Json)
-    """`triggerer.operations.reading.configuration.SettingView` as JSON: without secrets."""
+    """A list of `triggerer.operations.reading.configuration.SettingView` as JSON, without secrets."""
     saved_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class InstanceReport(Base):
-    """The live state of an instance, which is in its memory and nowhere else. Written outside every other transaction.
+    """The last report of an instance about its live state, which otherwise is only in its memory.
 
-    The rows are best effort: an instance that cannot write keeps its old report, and readers show the report's age.
+    A report is written in a transaction of its own. If the instance cannot write, the old report stays, and readers
+    show the report's age.
     """
 
     __tablename__ = "instance_report"
