@@ -40,11 +40,12 @@ from triggerer.store.schema.models.dags import NEVER
 
 _TICK: Final = timedelta(microseconds=1)
 _MAX_RUN_ID: Final = 250
-# A scheduled run whose id is taken counts as created, so a manual run must not have such an id.
+# If the id of a scheduled run exists, the scheduler takes the run as created. So a manual run must not have such an id.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
-# This query decides nothing, and only leaves out DAGs that need no look. The query finds each DAG of the queue with one
-# index look-up. A join would read the whole queue. A look-up of every DAG is no faster if few DAGs have waiting events.
+# The DAGs that have queued events. The scheduler then decides about each of them. The query jumps from one DAG id in
+# the queue to the next, with one index look-up each. A join would read the whole queue. A look-up for every DAG would
+# be no faster if few DAGs have queued events.
 CANDIDATES: Final = Statement(
     """
 WITH RECURSIVE waiting AS (
@@ -87,7 +88,8 @@ _LOCK_FREE: Final = Statement(
 class LockDags:
     """A step: lock these DAGs against other schedulers until the commit. SQLite needs no lock: it has one writer.
 
-    The lock is the weaker kind, so that others may still insert runs, which refer to the row.
+    The lock is FOR NO KEY UPDATE, the weaker kind. So other transactions can still insert runs of the DAG, whose
+    foreign key needs only that the DAG's row exists.
     """
 
     dag_ids: Collection[str]
@@ -105,7 +107,10 @@ class LockDags:
 
 @dataclass(frozen=True, slots=True)
 class LockFreeDags:
-    """A step: lock the DAGs that nobody else has locked; one row (id) for each. On SQLite it locks all."""
+    """A step: lock these DAGs, except DAGs that somebody else has locked; return a row (DAG id) for each locked DAG.
+
+    SQLite has one writer, so there the step returns all DAGs.
+    """
 
     dag_ids: Collection[str]
 

@@ -67,7 +67,10 @@ async def use_of_dag(session: AsyncSession, dag_id: str) -> DagUse | None:
 async def delete_some_runs(
     session: AsyncSession, dag_id: str, *, limit: int
 ) -> Sequence[tuple[str, str | None]]:
-    """Delete the next runs of a DAG, with their tasks and event entries; return their ids and log homes."""
+    """Delete the next runs of a DAG, with their tasks and event entries; return their ids and log homes.
+
+    The log home of a run says where its log is; None: the run has no log.
+    """
     rows = await session.execute(
         select(DagRun.id, DagRun.run_id, DagRun.log_home)
         .where(DagRun.dag_id == dag_id)
@@ -86,12 +89,15 @@ async def delete_some_runs(
 async def release_some_keys(
     session: AsyncSession, dag_id: str, *, after: int, limit: int
 ) -> int | None:
-    """Give the next events that tasks of a DAG emitted keys that nobody uses again.
+    """Replace the idempotency keys of events that tasks of a DAG emitted, so that the old keys are free.
 
-    Otherwise a later DAG with this id would seem to repeat these events, and its own would not be recorded.
+    A later DAG with this id would use the old keys again, and the store would drop its events as repeats.
 
+    Args:
+        after: Only events with higher ids than this.
+        limit: How many events to change in this call.
     Returns:
-        The id of the last of these events, for the next call. None: there were no further events.
+        The id of the last changed event, for the next call. None: there were no further events.
     """
     found = await session.scalars(
         select(AssetEvent.id)
@@ -106,7 +112,7 @@ async def release_some_keys(
 
 
 async def delete_dag_row(session: AsyncSession, dag_id: str) -> None:
-    """Delete a DAG without runs, with its queue, partition keys, backfills and schedule."""
+    """Delete the row of a DAG that has no runs left, and its queued events, partition keys, backfills and schedule."""
     backfills = select(Backfill.id).where(Backfill.dag_id == dag_id)
     for part in (BackfillInterval, BackfillKey):
         await session.execute(delete(part).where(part.backfill_id.in_(backfills)))

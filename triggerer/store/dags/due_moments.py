@@ -38,13 +38,15 @@ WHERE dag_id = {dag_id}
 
 @dataclass(frozen=True, slots=True)
 class StoreNextRun:
-    """A step without result rows: store a DAG's next timed run, and if runs were created now."""
+    """A step without result rows: store when a DAG's timetable asks for the next run."""
 
     dag_id: str
     run_after: datetime | None
     """None: the timetable asks for no run."""
     interval: tuple[datetime, datetime] | None
+    """The data interval of that run; None if the timetable names none."""
     has_run: bool
+    """True if this transaction creates runs of the DAG. The step then stores the present time as `last_run_at`."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         return _STORE(**self._values(), now=now()).on_sqlite(connection, now)
@@ -74,7 +76,7 @@ async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
         try:
             schedule = schedule_from_json(dag.schedule)
             if isinstance(schedule, OnPartitions):
-                # The first look of a scheduler stores when the next key is due.
+                # Due at once: the scheduler then finds out when the next partition key is due, and stores it.
                 now = now or await database_now(session)
                 dag.next_run_after, dag.next_interval_start, dag.next_interval_end = now, None, None
                 continue

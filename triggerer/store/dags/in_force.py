@@ -1,4 +1,4 @@
-"""Reads the present DAGs, assets and watchers in the form of a parsed folder, so that the two can be compared."""
+"""Reads the stored DAGs, assets and watchers in the form of a parsed folder, to compare them with the DAG files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Backlog:
     """The messages that a watcher misses, as far as the store knows them."""
 
     positions: int = 0
-    """The number of lanes of logs with a backlog."""
+    """The number of lanes of a log where the watcher has a backlog."""
     messages: int = 0
     """The number of stored messages of queues that wait for the watcher."""
 

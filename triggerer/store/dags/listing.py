@@ -1,8 +1,7 @@
-"""Lists for the commands and the API. Lists of things with a time are newest first, other lists are by name.
+"""Lists assets, DAGs and DAG files for the commands and the API.
 
-Every function takes `limit` (0: all) and optional filters, which are combined by "and". An asset is given by its name
-or its URI. History grows for ever, so a page is read from the end of an index. If no index has the order, the docstring
-says what the query walks instead.
+Assets and DAGs are sorted by name or id, files by path. The lists of assets and DAGs take `limit` (0: all), `after` for
+the next page, and optional filters, which are combined by "and". An asset is given by its name or its URI.
 """
 
 from __future__ import annotations
@@ -60,10 +59,11 @@ async def list_assets(
     Args:
         after: Only assets after this name.
         dag: Only assets that the DAG waits for.
-        state: A key of `ASSET_STATES`: a file declares the asset, or only events have named it.
+        state: A key of `ASSET_STATES`. `declared`: a DAG file declares the asset. `undeclared`: no file does.
         prefix: Only assets whose name or URI begins with this.
     """
-    # The newest id rather than max(timestamp), because that is one index look-up for each asset.
+    # Take the time of the event with the highest id, because max(id) is one index look-up for each asset. For
+    # max(timestamp), the database would read all events of the asset.
     any_event = aliased(AssetEvent)
     others = (
         select(func.max(FormerIdentity.last_event_id))
@@ -233,7 +233,7 @@ async def list_broken_files(session: AsyncSession) -> list[DagFileView]:
 
 
 async def count_definitions(session: AsyncSession) -> DefinitionCounts:
-    """Return the numbers of present DAGs and watchers, and of files with errors."""
+    """Return the numbers of DAGs that are not stale, of watchers that have a trigger, and of files with errors."""
     dags = await session.scalar(select(func.count()).where(Dag.is_stale.is_(False)))
     watchers = await session.scalar(select(func.count()).where(Watcher.trigger_id.is_not(None)))
     broken = await list_broken_files(session)

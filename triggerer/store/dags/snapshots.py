@@ -21,8 +21,10 @@ from triggerer.store.database.statement import (
 from triggerer.store.runs.new_run import HINT
 
 NEWEST_EVENTS: Final = 16
-"""How many events of each asset, those with the highest ids, are read for the quiet period. The latest of their
-instants counts. Instants in the future are ignored, because they are from before the clock was set back."""
+"""How many queued events of each asset are read for the quiet period: those with the highest ids.
+
+The quiet period begins at the latest of their instants. Instants in the future are ignored, because they are from
+before the clock was set back."""
 
 CLOCK_STEP: Final = timedelta(minutes=1)
 """A last run or an event counts even if its instant is this far in the future. Otherwise a small correction of the
@@ -35,10 +37,10 @@ _SINCE: Final = """coalesce((
                   AND l.run_type IN ('scheduled', 'asset_triggered') AND l.run_after <= {soon}
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
-# The query returns one row for each asset of the DAG that has queued events, or a single row without an asset. One
-# index look-up finds whether an asset has queued events. With EXISTS, PostgreSQL would join with the whole queue.
-# Without ORDER BY, PostgreSQL would read all events of an asset that left the DAG. Counting of queued events stops at
-# the bound. The DAG's expression has the assets by name or by an alias.
+# The query returns one row for each asset of the DAG that has queued events, or a single row without an asset. The
+# DAG's condition names the assets directly or through an alias. Whether an asset has queued events is found with one
+# index look-up, a subquery with LIMIT 1. With EXISTS instead, PostgreSQL would join with the whole queue. Without ORDER
+# BY in it, PostgreSQL would read all queued events of an asset that the DAG no longer names. Counting stops at `bound`.
 _SNAPSHOT: Final = Statement(
     """
 SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is_paused, d.is_stale,
@@ -102,10 +104,10 @@ ORDER BY d.dag_id, w.asset_id
 """,
     HINT=HINT,
     IN_DAGS=in_list("dag_ids", "text"),
-    # As text, because SQLAlchemy would decode JSON columns.
+    # As text, because SQLAlchemy would decode JSON columns, and most schedules are decoded already, see `DagRow`.
     SCHEDULE=("d.schedule", "d.schedule::text AS schedule"),
     PARAMS=("d.params", "d.params::text AS params"),
-    # The time of the statement, which begins after the lock is granted. It is equal in all rows.
+    # The time when the statement began, which is after the lock was granted. It is equal in all rows.
     NOW=(":now", "statement_timestamp()"),
     SOON=(":soon", _SOON),
     VERSION=("NULL", "d.xmin::text"),
@@ -117,15 +119,16 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # A timetable never asks again for an interval that ended before the last run began. After a change of the schedule,
-    # it may ask for an interval that began before the last run. A run usually starts after its logical date, so the
-    # index can skip runs with an earlier `run_after`. The exception is a logical date ahead of the clock.
+    # A timetable never asks again for an interval that ended before SINCE, the logical date of the last run. After a
+    # change of the schedule, it may ask for an interval that began before SINCE. The `run_after` of a run is usually
+    # later than its logical date, so the index can skip runs with a `run_after` before SINCE. The exception is a
+    # logical date ahead of the clock, so EARLIEST is never later than the present.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",
     ),
     SINCE=(_SINCE.format(soon=":soon", never="''"), _SINCE.format(soon=_SOON, never="'-infinity'")),
-    # No other schedule's JSON begins with this.
+    # True for a schedule of the kind `OnEither`. No other schedule's JSON begins with this.
     EITHER=("""d.schedule LIKE '{{"either"%'""", """d.schedule::text LIKE '{{"either"%'"""),
     PAST=("json_array(r.run_id, r.state)", "ARRAY[r.run_id, r.state]"),
     NEWEST=(str(NEWEST_EVENTS), str(NEWEST_EVENTS)),
@@ -156,11 +159,14 @@ class ReadDags:
 
 
 class DagRow(NamedTuple):
-    """A DAG with one asset that has queued events, or a DAG without any. The rows of a DAG are adjacent."""
+    """A DAG with one asset that has queued events, or without an asset if no events are queued.
+
+    The rows of one DAG follow one another.
+    """
 
     dag_id: str
     schedule_json: str | None
-    """The stored text. Most looks find a schedule that an earlier look has parsed."""
+    """The stored text. It is not parsed here, because the scheduler usually has parsed an equal text before."""
     params_json: str
     max_active_runs: int
     events_per_run: int | None
@@ -183,12 +189,13 @@ class DagRow(NamedTuple):
     last_automated: tuple[datetime, datetime, datetime] | None
     """`run_after` and the data interval of the last run that the DAG's timetable asked for."""
     made: tuple[tuple[datetime, datetime], ...]
-    """Data intervals, from that of the last run on, that already have a run: from a backfill, or from before the clock
-    was set back."""
+    """Data intervals from the last timed run on that already have a run, for which the timetable must create no other.
+
+    Such a run comes from a backfill, or is event-driven, for instance from before the clock was set back."""
     last_run: tuple[str, str] | None
-    """The id and state of the newest run, backfills excepted; read only if the DAG depends on it."""
+    """The id and state of the newest run that is not a backfill's; None if the DAG has no `depends_on_past`."""
     last_kind: str | None
-    """The type of the newest timed or event-driven run; read only if the schedule is `OnEither`."""
+    """The type of the newest timed or event-driven run; None if the schedule is not `OnEither`."""
     asset_id: int | None
     name: str
     uri: str
@@ -198,7 +205,7 @@ class DagRow(NamedTuple):
 
     @property
     def is_partitioned(self) -> bool:
-        """True if the DAG is scheduled by partition keys. Needs no parsing: no other schedule's JSON begins so."""
+        """True if the DAG is scheduled by partition keys: no other schedule's JSON begins with this key."""
         return self.schedule_json is not None and self.schedule_json.startswith('{"partitioned"')
 
     @property

@@ -1,4 +1,8 @@
-"""Counts and lists the events that wait for DAGs. The cost does not grow with the number of waiting events."""
+"""Counts and lists the events that wait for DAGs. Every query is bounded, so its cost does not grow with the queue.
+
+An event waits in `queued_asset_event`. If the DAG is partitioned, the scheduler divides the event into shares, one for
+each partition key, and the shares wait in `dag_partition_event`.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +28,10 @@ Counts = Mapping[tuple[int, str, str], int]
 """Asset (id, name, URI) to the number of its waiting events."""
 
 _SHARES_HINT: Final = ("INDEXED BY ix_dag_partition_event_waiting", "")
-"""`HINT` for `dag_partition_event`."""
+"""The index to use for `dag_partition_event`, as `HINT` says for `queued_asset_event`."""
 
-# From one asset to the next in the index: one look-up for each asset, including assets that left the DAG's expression.
+# The query jumps from one asset to the next in the index, with one look-up for each. So it also finds events of assets
+# that the DAG's condition no longer names.
 _QUEUED: Final = Statement(
     """
 WITH RECURSIVE n (dag_id, asset_id) AS (
@@ -52,7 +57,7 @@ _FIRST_SHARES: Final = """FROM (
             SELECT p.asset_event_id FROM dag_partition_event p {SHARES_HINT}
             WHERE p.dag_id = d.dag_id AND p.run_pk IS NULL
             ORDER BY p.partition_key, p.asset_id, p.asset_event_id LIMIT {limit}) AS s"""
-# From each table, the first rows in the order of an index.
+# From each of the two tables, the query counts only the first rows in the order of an index.
 _WAITING: Final = Statement(
     f"""
 SELECT d.dag_id,
@@ -78,7 +83,7 @@ GROUP BY a.id, a.name, a.uri
 """,
     HINT=_SHARES_HINT,
 )
-# From each table, at most `limit` rows in the order of its index, so that neither is read as a whole.
+# From each of the two tables, the query takes at most `limit` rows in the order of an index, and reads no others.
 _SOME: Final = Statement(
     """
 SELECT w.id, w.asset_id, a.name, a.uri, e.partition_key, e.timestamp
@@ -97,14 +102,14 @@ ORDER BY w.id LIMIT {limit}
 """,
     HINT=HINT,
     SHARES_HINT=_SHARES_HINT,
-    # On PostgreSQL a join may read all events.
+    # On PostgreSQL a plain join may read the whole table of events. LIMIT forces one look-up for each row.
     EVENT=(
         "JOIN asset_event e ON e.id = w.id",
         """CROSS JOIN LATERAL (SELECT o.partition_key, o.timestamp FROM asset_event o
                     WHERE o.id = w.id LIMIT 1) AS e""",
     ),
 )
-# One look-up for each row. For a join, PostgreSQL might read every event that the DAG's runs ever took.
+# The subquery is one look-up for each row. For a join, PostgreSQL might read every event that the DAG's runs ever took.
 _TAKEN: Final = Statement(
     """
 SELECT r.partition_key, r.asset_event_id FROM {ROWS} AS r
@@ -145,11 +150,11 @@ class Waiting:
 
     events: int = 0
     is_counted_short: bool = False
-    """True if more events may wait."""
+    """True if counting stopped at the bound, so that more events may wait."""
 
 
 def count_waiting(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Waiting]]:
-    """Return, by DAG, the number of events that wait in its queue or for its partition keys, up to `bound`."""
+    """Return, by DAG, the number of events that wait for it, divided or not. Counting stops at `bound`."""
     rows = yield _WAITING(dag_ids=list(dag_ids), limit=bound + 1)
     return {
         dag_id: Waiting(
@@ -160,7 +165,10 @@ def count_waiting(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Wai
 
 
 def count_queued(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Counts]]:
-    """Return, by DAG, the number of queued events of each asset, up to `bound`. DAGs without any are left out."""
+    """Return, by DAG, how many events of each asset are queued and not divided, up to `bound` for each asset.
+
+    DAGs without queued events are left out.
+    """
     found: dict[str, dict[tuple[int, str, str], int]] = {}
     for dag_id, *asset, count in (yield _QUEUED(dag_ids=list(dag_ids), bound=bound)):
         asset_id, name, uri = asset
@@ -169,20 +177,20 @@ def count_queued(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Coun
 
 
 def count_shared(dag_id: str, *, bound: int) -> Script[Counts]:
-    """Return, by asset, the number of events among the first `bound` shares of the DAG's partition keys."""
+    """Return, by asset, the number of different events among the first `bound` shares that wait for the DAG."""
     rows = yield _SHARED(dag_id=dag_id, bound=bound)
     return {(asset_id, name, uri): count for asset_id, name, uri, count in rows}
 
 
 def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
-    """Return up to `limit` waiting events of the DAG, divided or not, each once, by id."""
+    """Return up to `limit` events that wait for the DAG, divided or not, sorted by id. No event comes twice."""
     return keyed_events((yield _SOME(dag_id=dag_id, limit=limit)))
 
 
 def taken_by_runs(
     dag_id: str, shares: Iterable[tuple[str, int]]
 ) -> Script[frozenset[tuple[str, int]]]:
-    """Return the given (partition key, event id) pairs whose event a run of the key has taken."""
+    """Return the given (partition key, event id) pairs, without pairs whose share no run has taken yet."""
     rows = list(shares)
     if not rows:
         return frozenset()
@@ -201,7 +209,11 @@ def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
 def newest_queued(
     dag_id: str, asset_ids: Sequence[int], *, soon: datetime
 ) -> Script[list[datetime]]:
-    """Return the instant of the newest queued event of each of these assets, up to `soon`."""
+    """Return, for each of these assets, the latest instant among its newest queued events. Some may have none.
+
+    Args:
+        soon: Later instants are ignored, because they are from before the clock was set back.
+    """
     found = []
     for asset_id in asset_ids:
         rows = yield _NEWEST(dag_id=dag_id, asset_id=asset_id, limit=NEWEST_EVENTS, soon=soon)

@@ -1,6 +1,9 @@
-"""The steps of partitioned DAGs: from the DAG's queue to the partition keys, and from a key to its run.
+"""The steps for DAGs that are scheduled by partition keys.
 
-A scheduler performs them under the lock of the DAG's row, so only one of them at a time works on a DAG.
+An event of such a DAG waits in the DAG's queue (`queued_asset_event`) until a scheduler divides it among partition
+keys. Each key then has a share of the event (a row in `dag_partition_event`). The events that a key waits for are its
+parts (`dag_partition_part`), such as the hours of its day. Once the key is due, its run takes all its shares. A
+scheduler performs these steps while it has locked the DAG's row, so two schedulers never work on one DAG.
 """
 
 from __future__ import annotations
@@ -26,15 +29,15 @@ from triggerer.store.runs.new_run import HINT
 from triggerer.store.schema.models.dags import NEVER
 
 DIVIDED: Final = 0
-"""The `run_pk` of a queue entry whose event was divided among keys in `dag_partition_event`. No run has this id."""
+"""The `run_pk` of a queue entry whose event was divided among partition keys. No run has this primary key."""
 
 _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# The query goes through the assets in the order of the index, and reads only the rows that it returns. If an asset left
-# the DAG's expression, its events stay in the queue, because the asset may come back. On PostgreSQL a join would read
-# all queue entries of such an asset, and their events.
+# Only events of assets that the DAG's condition names. If the condition no longer names an asset, its events stay in
+# the queue, because the asset may come back. The query goes through the named assets in the order of the index, and
+# reads only the rows that it returns. On PostgreSQL a plain join would also read all entries of unnamed assets.
 _ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
       UNION
       SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id
@@ -172,7 +175,7 @@ JOIN asset a ON a.id = e.asset_id
 ORDER BY e.id
 """
 )
-# Keys without a due time sort last.
+# `due_at` of a key that is not due is NEVER, so such keys sort last.
 _WAKE: Final = Statement(
     """
 UPDATE dag SET next_run_after = n.due_at, last_run_at = CASE WHEN {has_run} THEN {NOW} ELSE last_run_at END
@@ -187,22 +190,25 @@ WHERE dag_id = {dag_id} AND ({has_run} OR next_run_after <> n.due_at)
 
 @dataclass(frozen=True, slots=True)
 class KnownKey:
-    """The stored record of a key."""
+    """The stored record of a partition key."""
 
     runs: int
+    """How many runs the scheduler has created for the key."""
     due_at: datetime | None
-    """None: the key waits for another event."""
+    """When the next run of the key may start. None: the key needs another event first."""
     newest_at: datetime
+    """The instant of the key's newest event."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """The record to store for a key."""
+    """The record to store for a partition key."""
 
     partition_key: str
     due_at: datetime | None
-    """None: the key waits for another event."""
+    """When the next run of the key may start. None: the key needs another event first."""
     newest_at: datetime
+    """The instant of the key's newest event."""
 
 
 def undivided(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
@@ -211,12 +217,15 @@ def undivided(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
 
 
 def newest_events(dag_id: str) -> Script[list[KeyedEvent]]:
-    """Return the newest event of each asset that the DAG names itself, not through an alias."""
+    """Return the newest event of each asset that the DAG's condition names directly, not through an alias."""
     return keyed_events((yield _NEWEST(dag_id=dag_id)))
 
 
 def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
-    """Store the shares and the parts that they form; return the new shares. The others are, or were, in a run."""
+    """Store the shares of divided events, and the parts that they are; return the shares that are new.
+
+    A share that was stored before waits already, or a run has taken it.
+    """
     if not shares:
         return []
     rows = [(one.partition_key, one.event.id, one.event.asset_id) for one in shares]
@@ -233,14 +242,19 @@ def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
 
 
 def leave_queue(dag_id: str, *, divided: Iterable[int], refused: Iterable[int]) -> Script[None]:
-    """Remove divided and refused events from the DAG's queue."""
+    """Remove events from the DAG's queue. Entries of divided events stay with the mark `DIVIDED`, others are deleted.
+
+    Args:
+        divided: The ids of divided events.
+        refused: The ids of events that belong to no run.
+    """
     for statement, event_ids in ((TAKE_OUT, list(divided)), (DROP, list(refused))):
         if event_ids:
             yield statement(dag_id=dag_id, event_ids=event_ids)
 
 
 def known_keys(dag_id: str, keys: Iterable[str]) -> Script[dict[str, KnownKey]]:
-    """Return the stored records of these keys."""
+    """Return the stored records of these keys, by key. Keys without a record are left out."""
     rows = yield KNOWN(dag_id=dag_id, keys=list(keys))
     return {
         key: KnownKey(runs, None if _instant(due) == NEVER else _instant(due), _instant(at))
@@ -254,7 +268,7 @@ def parts_of(
     """Return the parts that wait for the next run of each of these keys. Keys without parts are left out.
 
     Args:
-        has_aliases: True if the DAG's expression has aliases.
+        has_aliases: True if the DAG's condition has aliases.
     """
     aliases = (yield from alias_names(dag_id)) if has_aliases else {}
     found: dict[str, list[Part]] = {}
@@ -273,7 +287,7 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
 
 
 def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Script[None]:
-    """Store when the runs of these keys may start, and that this was computed now."""
+    """Store when the runs of these keys may start, and `now` as the time when this was computed."""
     if keys:
         rows = [
             (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)
@@ -283,29 +297,35 @@ def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Scr
 
 
 def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[list[str]]:
-    """Return up to `limit` keys with a due time that was computed after an instant ahead of the clock."""
+    """Return up to `limit` keys whose due time was computed later than `soon`, an instant just ahead of the clock.
+
+    Such a due time was computed before the clock was set back, so it must be computed again.
+    """
     return [key for (key,) in (yield LATER(dag_id=dag_id, soon=soon, limit=limit))]
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """Let the parts of these keys begin at `at` if their first event came later than `after`."""
+    """For these keys, set the first event's time of each part to `at`, if that time is later than `after`.
+
+    Such a time is from before the clock was set back. The deadlines of the part count from its first event.
+    """
     yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
 
 
 def due_keys(dag_id: str, *, limit: int) -> Script[list[tuple[str, datetime]]]:
-    """Return the first keys whose run will start without another event, and the instant of each."""
+    """Return the keys whose run needs no further event, and the instant when each run may start; earliest first."""
     rows = yield DUE(dag_id=dag_id, limit=limit)
     return [(key, _instant(at)) for key, at in rows]
 
 
 def waiting_keys(dag_id: str, *, limit: int) -> Script[list[str]]:
-    """Return the first keys with events, due or not, in the order of the keys."""
+    """Return the keys that have events waiting for a run, due or not, sorted by key, at most `limit`."""
     return [key for (key,) in (yield _WAITING(dag_id=dag_id, limit=limit))]
 
 
 @dataclass(frozen=True, slots=True)
 class TakePartition:
-    """A step without result rows: the run takes all events of the key."""
+    """A step without result rows: a run takes all events that wait for its partition key, and the key is not due."""
 
     dag_id: str
     partition_key: str
@@ -321,7 +341,7 @@ class TakePartition:
         return _POSTGRES_TAKE, (self.dag_id, self.partition_key, self.run_pk)
 
 
-# INDEXED BY as for the queue: without statistics SQLite would walk all events that the key ever had.
+# INDEXED BY, because SQLite without statistics would read all events that the key ever had.
 SQLITE_TAKE: Final = (
     """
 UPDATE dag_partition_event INDEXED BY ix_dag_partition_event_waiting SET run_pk = :run_pk
@@ -347,10 +367,11 @@ WHERE dag_id = $1::text AND partition_key = $2::text
 
 @dataclass(frozen=True, slots=True)
 class StoreNextKey:
-    """A step without result rows: store in the DAG's row when its next key is due, and if runs were created now."""
+    """A step without result rows: store in the DAG's row when its next partition key is due."""
 
     dag_id: str
     has_run: bool
+    """True if this transaction creates runs of the DAG. The step then stores the present time as `last_run_at`."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         return _WAKE(dag_id=self.dag_id, has_run=self.has_run, now=now()).on_sqlite(connection, now)
@@ -360,7 +381,7 @@ class StoreNextKey:
 
 
 def keyed_events(rows: Sequence[Row]) -> list[KeyedEvent]:
-    """Return the events of rows (id, asset id, name and URI, partition key, instant)."""
+    """Return rows with the columns (event id, asset id, name, URI, partition key, instant) as events."""
     return [
         KeyedEvent(event, asset, name, uri, key, _instant(at))
         for event, asset, name, uri, key, at in rows

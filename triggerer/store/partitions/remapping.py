@@ -1,4 +1,7 @@
-"""Puts events that wait for partition keys back into the queue, because the DAG maps them differently or some leave."""
+"""Puts events that wait for partition keys back into the DAG's queue, to be divided again.
+
+This is needed if the DAG now assigns events to other keys, or if an operator removes waiting events.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,11 @@ from triggerer.store.schema.models import Asset, AssetAlias, AssetEvent, FormerI
 async def sync_assets(
     session: AsyncSession, folder: Folder, kept: Set[str], now: datetime
 ) -> dict[AssetKey, int]:
-    """Update the asset rows; return the ids of all assets, including assets of files whose definitions stay."""
+    """Update the asset rows to the folder; return the ids of all stored assets.
+
+    Args:
+        kept: The files whose stored definitions stay for now, for instance because the file is broken.
+    """
     rows = {AssetKey(row.name, row.uri): row for row in await session.scalars(select(Asset))}
     await _rename_assets(session, rows, folder.assets.keys(), now)
     for key, (asset, path) in folder.assets.items():
@@ -37,9 +41,10 @@ async def _rename_assets(
 ) -> None:
     """Rename the row of an asset that is no longer defined, if a new asset has its name or its URI.
 
-    The row keeps its watchers, queued events and schedules. Older events keep the name and URI from their time. If one
-    new asset has the row's name and another has its URI, only one of them gets the row. A row that is left over gets a
-    retired name.
+    The renamed row keeps its watchers, queued events and schedules. Earlier events keep the name and URI of their time.
+    If one new asset has the row's name and another new asset has its URI, only one of them gets the row. An undefined
+    asset may still have a name or URI that a renamed row needs. Its row then gets a retired name, because names are
+    unique.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}
@@ -72,7 +77,10 @@ async def _rename_assets(
 
 
 async def _record_identity(session: AsyncSession, row: Asset) -> None:
-    """Store the present name and URI of an asset as the identity of its events so far, if it has new ones."""
+    """Store the current name and URI of an asset for the events that it has so far, before the asset is renamed.
+
+    Nothing is stored if no event was recorded under this name and URI.
+    """
     last = await session.scalar(
         select(func.max(AssetEvent.id)).where(AssetEvent.asset_id == row.id)
     )

@@ -21,7 +21,13 @@ from triggerer.store.schema.models import Dag, DagScheduleAlias, DagScheduleAsse
 async def sync_dags(
     session: AsyncSession, folder: Folder, kept: Set[str], changed: Changed, now: datetime
 ) -> list[str]:
-    """Update the DAG rows; return the partitioned DAGs whose keys, or the due times of these, may have changed."""
+    """Update the DAG rows to the folder.
+
+    Args:
+        kept: The files whose stored definitions stay for now, for instance because the file is broken.
+    Returns:
+        The ids of partitioned DAGs whose events may now belong to other keys, or whose keys may be due at other times.
+    """
     rows = {row.dag_id: row for row in await session.scalars(select(Dag))}
     rescheduled: list[Dag] = []
     remapped: list[str] = []
@@ -83,7 +89,12 @@ async def sync_schedules(
     aliases: Mapping[str, int],
     changed: Changed,
 ) -> None:
-    """Store which assets and aliases trigger the DAG. A stale DAG keeps its rows but queues no events."""
+    """Store which assets and aliases each DAG waits for. A stale DAG keeps these rows, but gets no events.
+
+    Args:
+        assets: The id of each asset.
+        aliases: The id of each alias, by name.
+    """
     asset_rows = {
         (r.dag_id, r.asset_id): r for r in await session.scalars(select(DagScheduleAsset))
     }

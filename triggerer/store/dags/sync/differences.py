@@ -22,7 +22,7 @@ class Changed:
     """All errors of each file whose errors or warnings have changed."""
     warnings: list[Problem] = field(default_factory=list)
     repaired_or_broken: set[str] = field(default_factory=set)
-    """The files that load now and did not before, or the reverse."""
+    """The files that could not be loaded before and can be loaded now, or the reverse."""
     dag_ids: set[str] = field(default_factory=set)
     stream_digests: set[str] = field(default_factory=set)
     openings: Openings = field(default_factory=Openings)
@@ -31,14 +31,17 @@ class Changed:
 
 
 def assign(row: object, **values: Any) -> bool:
-    """Set the columns that differ; return True if any did. SQLAlchemy would also write equal values."""
+    """Set the columns of a row whose values differ; return True if any did.
+
+    Assigning an equal JSON value directly would make SQLAlchemy write the row.
+    """
     different = {
         name: value for name, value in values.items() if _differs(getattr(row, name), value)
     }
     for name, value in different.items():
         setattr(row, name, value)
         if isinstance(value, dict | list):
-            # SQLAlchemy compares by Python's equality too, and would not write the column.
+            # Say that the column changed, because SQLAlchemy takes `{"n": 1}` and `{"n": True}` for equal.
             flag_modified(row, name)
     return bool(different)
 

@@ -28,19 +28,19 @@ _LOCK: Final = 0x7472_6967
 
 
 async def read_incumbents(session: AsyncSession) -> Incumbents:
-    """Lock the definitions until the transaction ends, and return them."""
+    """Lock the stored definitions until the transaction ends, and return which file each definition comes from."""
     await lock_folder(session)
     return await show_incumbents(session)
 
 
 async def lock_folder(session: AsyncSession) -> None:
-    """Wait until no other transaction changes the definitions, and keep others from it until this one ends."""
+    """Lock the stored definitions until this transaction ends. It first waits for another transaction with the lock."""
     if session.get_bind().dialect.name == "postgresql":
         await session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
 
 
 async def show_incumbents(session: AsyncSession) -> Incumbents:
-    """Return the present DAGs (not stale), declared assets, watchers, and known files."""
+    """Return all stored files, and which file each DAG (unless stale), declared asset and watcher comes from."""
     dags = await session.execute(select(Dag.dag_id, Dag.path).where(~Dag.is_stale))
     assets = await session.execute(
         select(Asset.name, Asset.uri, Asset.declared_in).where(Asset.declared_in.is_not(None))
@@ -70,19 +70,22 @@ async def sync_folder(
     reading: Reading | None = None,
     reread: Collection[str] = (),
 ) -> Changed:
-    """Write the differences from the folder in the caller's transaction, and announce them.
+    """Update the store to the folder in the caller's transaction, write only differences, and announce them.
 
-    The definitions of a file stay if it is broken, contradicts another, is not parsed yet, or has been missing for less
-    than `removal_grace`. DAGs of a deleted file become stale. Watchers and triggers of a deleted file are removed, and
-    so is each of its streams once the stream has no lease. `is_paused` is only set for a new DAG. A watcher keeps its
-    row when its trigger changes. An asset keeps its row when its name or its URI changes.
+    The stored definitions of a file stay if the file is broken, contradicts another file or is not parsed yet. They
+    also stay if the file has been missing for less than `removal_grace`. DAGs of a deleted file become stale. Watchers
+    and triggers of a deleted file are removed. A stream without triggers is removed once no instance has its lease.
+    `is_paused` is only set for a new DAG. A watcher keeps its row when its trigger changes, and an asset keeps its row
+    when its name or its URI changes.
 
     Args:
         folder: The merged definitions of all files.
-        files: Every file of the folder; None if it is not parsed yet.
-        gone_for: How long ago missing files were last seen, if known.
+        files: Every file of the folder, by path; None if the file is not parsed yet.
+        now: The time to store with changed rows.
+        gone_for: How long ago missing files were last seen, by path, if known.
         reading: Whether new streams must stay closed for now. None: they may open.
-        reread: Files that were read since the last call. Runs that only a worker could not load are tried again.
+        reread: Files that were read since the last call. Runs that wait because a worker could not load their file are
+            released, to be tried again.
     """
     changed = Changed()
     await _sync_files(session, folder, files, changed, now, removal_grace, gone_for)
@@ -98,7 +101,7 @@ async def sync_folder(
     await _tell_of_broken_files(session, changed)
     if released := await release_runs(session, reread):
         announce(session, Signal.RUNS_QUEUED, *released)
-    # The DAGs' rows were written just now, so this transaction has the lock that a division of events needs.
+    # Moving waiting events needs the lock on the DAGs' rows. This transaction has the lock since it wrote these rows.
     await return_to_queue(session, remapped)
     await sync_schedules(session, folder, assets, aliases, changed)
     new_streams = await sync_watchers(session, folder, kept, assets, changed, now)
@@ -113,7 +116,7 @@ async def sync_folder(
 
 
 async def _tell_of_broken_files(session: AsyncSession, changed: Changed) -> None:
-    """Announce the DAGs of repaired and broken files, so that executors hold or release their runs."""
+    """Add the DAGs of repaired and broken files to those to announce, so that executors release or hold their runs."""
     if changed.repaired_or_broken:
         query = select(Dag.dag_id).where(Dag.path.in_(changed.repaired_or_broken))
         changed.dag_ids.update(await session.scalars(query))
@@ -155,7 +158,7 @@ async def _sync_files(
             changed.errors += errors
             changed.warnings += file.warnings
     gone = {path: row.missing_since for path, row in rows.items() if path not in files}
-    # An unreadable folder was listed as a file. It can be read now.
+    # A subfolder that could not be read had a row like a file's, for its error. If it is gone, it can be read again.
     folders = {path for path in gone if not path.endswith(".py")}
     if missing := {path: since for path, since in gone.items() if path not in folders}:
         now = await database_now(session)

@@ -29,7 +29,13 @@ async def sync_watchers(
     changed: Changed,
     now: datetime,
 ) -> set[str]:
-    """Update the watcher rows; return the digests of new streams."""
+    """Update the rows of watchers, triggers and streams to the folder; return the digests of new streams.
+
+    Args:
+        kept: The files whose stored definitions stay for now, for instance because the file is broken.
+        assets: The ids of all assets.
+        changed: The digests of all streams that changed are added to it.
+    """
 
     def identity(key: WatcherKey) -> tuple[int, str] | None:
         asset_id = assets.get(AssetKey(key.asset_name, key.asset_uri))
@@ -38,7 +44,7 @@ async def sync_watchers(
     rows = {(row.asset_id, row.name): row for row in await session.scalars(select(Watcher))}
     triggers = {row.digest: row for row in await session.scalars(select(Trigger))}
     by_id = {row.id: row for row in triggers.values()}
-    # Every watcher's asset is among the assets of its file.
+    # No KeyError: a file that declares a watcher also declares the watcher's asset.
     wanted = {
         (assets[AssetKey(key.asset_name, key.asset_uri)], key.name): found
         for key, found in folder.watchers.items()
@@ -59,7 +65,7 @@ async def sync_watchers(
         changed.stream_digests |= _affected(watcher, before, triggers.get(watcher.trigger_digest))
     changed.stream_digests.update(before.stream_digest for _, before in gone)
     if changed.stream_digests:
-        # Lock streams first, as all transactions do that lock streams and other rows.
+        # Lock streams before other rows. All transactions keep this order, so that they cannot deadlock.
         await perform(session, lock_out_owners(changed.stream_digests))
     new_streams = await _ensure_triggers(session, found, triggers)
     for key, (watcher, path) in wanted.items():
@@ -70,7 +76,7 @@ async def sync_watchers(
             row.updated_at = now
             session.add(row)
         elif row.trigger_id != trigger.id:
-            # The stored error came from the former arguments.
+            # Clear the stored error, because it came from the trigger with the former arguments.
             assign(row, trigger_id=trigger.id, state="waiting", error=None, updated_at=now)
         assign(row, path=path)
         rows[key] = row
@@ -87,11 +93,12 @@ async def sync_watchers(
 
 
 def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger | None) -> set[str]:
-    """Return the streams that a watcher leaves or joins, or whose filter it changes; empty if nothing changes.
+    """Return the digests of the streams that a watcher leaves or joins, or whose filter changes; empty if none.
 
     Args:
-        before: The trigger that serves the watcher so far.
-        trigger: The stored trigger that will serve it. None: it does not exist yet.
+        watcher: The definition in the DAG file.
+        before: The trigger that serves the watcher so far; None for a new watcher.
+        trigger: The stored trigger that will serve the watcher; None if it does not exist yet.
     """
     digests = {one.stream_digest for one in (before, trigger) if one is not None}
     is_as_it_was = before is trigger and digests == {watcher.stream_digest}
@@ -112,7 +119,8 @@ async def _ensure_triggers(
             new_streams.add(watcher.stream_digest)
             session.add(Stream(digest=watcher.stream_digest, key=watcher.stream_key, epoch=0))
         elif streams[watcher.stream_digest] != watcher.stream_key:
-            # The trigger describes the stream in other words, because a plugin or the service was updated.
+            # The digest is equal and the text of the key is not, because an update of the plugin or of the service
+            # changed how the key is written.
             streams[watcher.stream_digest] = watcher.stream_key
             renamed = update(Stream).where(Stream.digest == watcher.stream_digest)
             await session.execute(renamed.values(key=watcher.stream_key))
@@ -129,7 +137,7 @@ async def _ensure_triggers(
             )
             session.add(row)
         elif row.stream_digest != watcher.stream_digest:
-            # The class has changed, and derives another key from equal arguments.
+            # The code of the trigger class has changed, and derives another stream key from equal arguments.
             row.stream_digest = watcher.stream_digest
     await session.flush()
     return new_streams
@@ -142,8 +150,8 @@ async def _drop_unused(
         if row.id not in used:
             await session.delete(row)
     await session.flush()
-    # A stream with a lease is still being closed by its owner, and a later update deletes it. The delete checks the
-    # lease again, because the owner may renew it at this moment.
+    # The instance that has a stream's lease may still be closing the stream. Such a stream stays, and a later update
+    # deletes it. The DELETE checks the lease again, because its owner may renew the lease at this moment.
     is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
     may_go = and_(is_unused, is_free(await database_now(session)))
     if await session.scalar(select(Stream.digest).where(may_go).limit(1)):
