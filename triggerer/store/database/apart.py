@@ -17,8 +17,8 @@ from triggerer.store.database.transactions import Database
 async def perform_apart(database: Database, script: Script[T]) -> T:
     """Perform a script that only reads, each step in a transaction of its own.
 
-    No transaction is open while the script computes, because PostgreSQL would end a session that is idle in a
-    transaction for longer than `idle_in_transaction_session_timeout`. As with READ COMMITTED, the steps may see
+    A long computation between two steps then leaves no transaction open. PostgreSQL would end a session that is idle in
+    a transaction for longer than `idle_in_transaction_session_timeout`. As with READ COMMITTED, the steps may see
     different states of the database.
 
     Raises:

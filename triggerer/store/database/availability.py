@@ -17,12 +17,13 @@ _log = LazyLogger(__name__)
 
 _FIRST_GAP_S: Final = 5.0
 _LONGEST_GAP_S: Final = 300.0
-# An outage that soon follows another continues it, so a database that comes and goes is logged less and less often.
+# An outage that begins sooner than this after the end of another outage counts as the same outage. So a database that
+# comes and goes is logged less and less often.
 _WELL_AFTER_S: Final = 60.0
 
 
 class Use(StrEnum):
-    """The uses that fail independently. A standby that is not promoted can be read, but takes no writes."""
+    """The two uses of the database that can fail independently. For instance, a standby serves reads but no writes."""
 
     READS = "reads"
     WRITES = "writes"
@@ -30,7 +31,7 @@ class Use(StrEnum):
 
 @dataclass(slots=True)
 class _Outage:
-    """The present or the last outage of one use."""
+    """The current outage of one use, or the last outage if the database works now."""
 
     since: datetime | None = None
     began_at: float = 0.0
@@ -43,10 +44,10 @@ class _Outage:
 
 
 class Availability:
-    """Records each success, and each failure that a repeat may mend.
+    """Records each success of the database, and each failure after which a later try may succeed.
 
     The log gets a line when an outage begins, for each new reason, at growing intervals while it lasts, and at its end.
-    Each part logs separately what waits for the database.
+    Which work waits for the database is logged elsewhere, by the part of the service that waits.
 
     Args:
         clock: Monotonic seconds.

@@ -1,4 +1,7 @@
-"""The present instant, on SQLite and for submitted events: from the host, or from a test."""
+"""The clock for a SQLite database and for submitted events. It is the host's clock, or in tests a fake clock.
+
+On PostgreSQL the time of everything else comes from the database, see `database_now`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 Now = Callable[[], datetime]
 NOW_KEY: Final = "triggerer.now"
-"""The key of a session's `Now` in its `info`."""
+"""The key under which the `info` of a SQLAlchemy session has the session's `Now`."""
 
 
 def utc_now() -> datetime:
@@ -22,7 +25,7 @@ def utc_now() -> datetime:
 class TurnClock:
     """The host's time, read once in each turn of the event loop.
 
-    Thus all events submitted in one turn have equal instants, which are read and converted once.
+    So all events that are submitted in one turn have the same instant, which is read and formatted only once.
     """
 
     def __init__(self) -> None:
@@ -40,6 +43,6 @@ class TurnClock:
 
 
 def now_of(session: AsyncSession) -> Now:
-    """Return the `Now` of a session from `Database`."""
+    """Return the clock of a session that `Database` has opened."""
     now: Now = session.info.get(NOW_KEY, utc_now)
     return now

@@ -1,7 +1,7 @@
 """Translates the drivers' exceptions into ours, at the edge of the store.
 
-Source: the manuals' tables of SQLSTATE codes (PostgreSQL 15, appendix A) and of SQLite's result codes, and the errors
-that the two drivers raise themselves if no answer comes.
+Source: the tables of SQLSTATE codes (PostgreSQL 15, appendix A) and of SQLite's result codes in the manuals. Some
+errors have no code: the two drivers raise them if no answer comes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ _NO_DESCRIPTOR: Final = (
 )
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _MIGRATE: Final = "run `triggerer db migrate`"
-# An insert follows a look or says ON CONFLICT, so the row is newer than the look, and a repeat finds it.
+# The hint for a unique violation. The service looks for a row before it inserts it, or inserts with ON CONFLICT. So
+# another transaction inserted the row after the look, and a repeat of the transaction finds it.
 _EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
 
-# The first prefix of SQLSTATE that matches decides.
+# A SQLSTATE is looked up by its beginning: the first entry that matches decides.
 _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("40001", Conflict, None),
     ("40P01", Conflict, None),
@@ -142,7 +143,7 @@ def translate(error: Exception, database: str) -> TriggererError | None:
         # Scripts do not go through SQLAlchemy, so the exception comes as the driver raised it.
         return _translate_driver(error, None, database)
     if isinstance(error, StatementError) and isinstance(error.orig, RowRefused):
-        # Raised by our JSON serializer, because JSON would not give the value back.
+        # Our JSON serializer refused the value, because decoding the JSON would give another value.
         return RowRefused(error.orig.message, hint=error.orig.hint)
     if isinstance(error, StatementError) and isinstance(error.orig, ValueError | OverflowError):
         # SQLAlchemy's column type refused a value before the driver saw it.
@@ -172,7 +173,7 @@ def translate_commit(error: Exception, database: str) -> TriggererError:
     if answered and not answered.startswith(("08", "57", "40003")):
         unknown = False
     elif code is not None:
-        # After a failed fsync, the commit record may or may not be in the file.
+        # An I/O error: after a failed fsync, the commit record may or may not be in the file.
         unknown = code & 0xFF == sqlite3.SQLITE_IOERR
     else:
         unknown = True
@@ -223,7 +224,8 @@ def _translate_driver(
         # asyncpg's encoders refused the value before anything was sent.
         return RowRefused(f"{database} was given a value that it cannot hold: {cause}")
     is_broken = error is not None and error.connection_invalidated
-    # asyncpg raises this for a connection that the server is ending, before it has read the end.
+    # asyncpg raises "another operation is in progress" if the server is ending the connection, and asyncpg has not yet
+    # read that from the socket.
     is_broken |= "another operation" in str(cause)
     if is_broken or "connection" in str(cause).lower():
         return StoreUnavailable(f"{database} does not answer: {cause}", hint="is it running?")
@@ -240,7 +242,7 @@ def _is_of_a_driver(error: Exception) -> bool:
 
 
 def _is_unusable_setting(cause: BaseException | None) -> bool:
-    """True for a setting such as the path of a missing certificate. Somebody may be replacing it."""
+    """True if a connection setting cannot be used, for instance because the certificate that it names is missing."""
     from asyncpg import ClientConfigurationError
 
     # SQLAlchemy may have wrapped the error in one of its own.

@@ -17,18 +17,18 @@ from triggerer.store.database.sqlite.connections import SqliteConnections
 if TYPE_CHECKING:
     from triggerer.store.database.postgres.primary import Primary
 
-# How long a write waits for a writer in another process, such as a command beside a standalone. After that, the
-# recorder repeats its write, and a command reports an error.
+# How long a write waits for a writer in another process, such as a command that runs beside `triggerer standalone`.
+# After that, the recorder of events repeats its write, and a command reports an error.
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
 POSTGRES_POOL_SIZE: Final = 5
 SQLITE_WRITER_PRAGMAS: Final = (
-    # For new files; an existing file keeps its size. With 4 KiB, an event took a twentieth more time.
+    # For new files; an existing file keeps its page size. With the default of 4 KiB, an event took 5 % more time.
     "page_size=8192",
     "journal_mode=WAL",
     # The broker advances after a commit, so the commit must survive a power cut.
     "synchronous=FULL",
     "foreign_keys=ON",
-    # 16 MiB. A checkpoint also syncs the database's file, so it should be rare under load.
+    # 2,000 pages, 16 MiB. A checkpoint also calls fsync for the database's file, so it should be rare under load.
     "wal_autocheckpoint=2000",
     "journal_size_limit=67108864",
     "cache_size=-16384",
@@ -41,17 +41,17 @@ def _dump(value: Any) -> str:
     return dump_json(value, "a value").decode()
 
 
-# The statements of the hot path use these two functions as well.
+# `triggerer.store.database.statement`, which does not use SQLAlchemy, uses the same JSON functions, so both agree.
 _JSON: Final[Any] = {"json_serializer": _dump, "json_deserializer": load_json}
 
 
 def sqlite_writer(
     url: URL, *, busy_timeout: timedelta, connections: SqliteConnections
 ) -> AsyncEngine:
-    """Make an engine with one connection, whose transactions take the write lock when they begin.
+    """Make an engine with one connection, whose transactions take SQLite's write lock when they begin.
 
-    Otherwise a transaction that begins with a read would fail at its first write if another writer has committed since:
-    at once, with SQLITE_BUSY, despite the timeout.
+    A transaction that took the lock later, at its first write, could fail there. If another process had committed since
+    the transaction's first read, SQLite would answer SQLITE_BUSY at once, without waiting for `busy_timeout`.
     """
     pool = _Pool("BEGIN IMMEDIATE", SQLITE_WRITER_PRAGMAS, size=1, overflow=0)
     return _sqlite_engine(url, busy_timeout, connections, pool)
@@ -87,7 +87,8 @@ def _sqlite_engine(
         connect_args={"async_creator_fn": connect},
         **_JSON,
     )
-    # SQLAlchemy would await the end of the thread in a separate task, which a second cancellation would leave behind.
+    # SQLAlchemy would wait for the end of the connection's thread in a task of its own. A second cancellation would
+    # leave that task behind. `_stop` only requests the end, and `SqliteConnections` waits for it.
     engine.dialect.do_terminate = _stop  # type: ignore[method-assign]
 
     @event.listens_for(engine.sync_engine, "begin")
@@ -102,8 +103,8 @@ def _stop(dbapi_connection: Any) -> None:
 
 
 def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEngine:
-    """Make an engine with a small pool, which hands out no closed connection and none to a former primary."""
-    # SQLAlchemy caches prepared statements itself, and has this name for the option.
+    """Make an engine with a small pool. A closed connection, or a connection to a former primary, is replaced."""
+    # SQLAlchemy caches prepared statements itself, in place of asyncpg, and has another name for the option.
     size = primary.statement_cache_size
     cache = {} if size is None else {"prepared_statement_cache_size": size}
 

@@ -15,17 +15,20 @@ G = TypeVar("G")
 
 
 class GroupCommit(ABC, Generic[G]):
-    """Writes waiting items as soon as the last group is written. `G` is a group: the items of one transaction.
+    """Writes waiting items as soon as the previous group is written. `G` is a group: the items of one transaction.
 
     If the store cannot write a group now, or the outcome of the commit is unknown, the unchanged group is written again
-    after a delay. So a repeat must not write anything twice. If the store refuses a group, the group is halved until
-    the refused item is found.
+    after a delay. So writing a group a second time must store nothing twice. If the store refuses a group, the group is
+    halved until the refused item is found.
     """
 
     retried: ClassVar[tuple[type[TriggererError], ...]] = (TransientStoreError,)
     """Errors after which the group may be written later."""
     refusals: ClassVar[type[StoreError]]
-    """Errors that a repeat would meet again. An error of both kinds is retried. Any other error ends `run`."""
+    """Errors that would come again if the group were written again, so the group is halved.
+
+    An error that is in `retried` and in `refusals` is retried. Any other error ends `run`.
+    """
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
@@ -33,14 +36,15 @@ class GroupCommit(ABC, Generic[G]):
         self._arrived = AutoResetEvent()
 
     def _wake(self) -> None:
-        """Make `run` look for the next group. Call it when an item arrives, if `_is_idle`."""
+        """Make `run` look for the next group. A subclass calls it when an item arrives while `_is_idle` is true."""
         self._is_idle = False
         self._arrived.set()
 
     async def run(self) -> None:
         """Write submitted items until cancelled.
 
-        Cancellation: A transaction that has not committed is rolled back. A committed one is accounted for first.
+        Cancellation: A transaction that has not committed is rolled back. If it has committed, `_write` first finishes,
+            so that the items count as written.
         """
         while True:
             group = self._take()
@@ -72,7 +76,7 @@ class GroupCommit(ABC, Generic[G]):
 
     @abstractmethod
     async def _write(self, group: G) -> None:
-        """Write a group in one transaction, and account for it.
+        """Write a group in one transaction, then do what its items wait for, such as completing events.
 
         Raises:
             TriggererError: The group was not written, or the outcome is unknown.
@@ -80,7 +84,7 @@ class GroupCommit(ABC, Generic[G]):
 
     @abstractmethod
     def _record_failure(self, error: TriggererError, delay: float) -> None:
-        """Record that a group was not written, or may not be; it is written again after `delay` seconds."""
+        """Record that a group was not written, or that this is unknown. It is written again after `delay` seconds."""
 
     @abstractmethod
     def _halves(self, group: G) -> tuple[G, ...] | None:
@@ -88,4 +92,4 @@ class GroupCommit(ABC, Generic[G]):
 
     @abstractmethod
     def _without_refused(self, group: G, error: StoreError) -> tuple[G, ...]:
-        """Return the items to write in place of a refused item; empty if it is accounted for."""
+        """Handle a group of one item that the store refused; return the groups to write in its place, often none."""

@@ -48,10 +48,12 @@ async def open_database(
         wakeups: The `database.wakeups` to use. None: new ones.
         commit_timeout: How long to wait for a commit. After that its outcome is unknown.
         busy_timeout: How long a SQLite write waits for a writer in another process.
-        now: The time of a SQLite database. PostgreSQL has its own.
+        pool_size: The number of PostgreSQL connections in the pool. Under load the pool opens as many again.
+        now: The clock of a SQLite database. PostgreSQL has its own clock.
     Raises:
         ConfigurationError: The URL is wrong, or names a database that we cannot use.
-        StoreRefused: The URL, the login or its rights are wrong. On an open database, such errors are waited out.
+        StoreRefused: The URL, the login or its rights are wrong. On a database that was opened before, the service
+            waits until such an error has been corrected.
         StoreUnavailable: The URL may be right, but nothing answers there now.
     """
     parsed = parse_database_url(
@@ -139,7 +141,7 @@ def _prepare_file(path: Path, *, create: bool) -> None:
         )
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # For this user alone, because the file contains messages. SQLite gives the files beside it this mode too.
+        # Mode 0600, because the file contains messages. SQLite gives its other files (-wal, -shm) the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise ConfigurationError(

@@ -1,11 +1,11 @@
-"""Transactions written as scripts: generators that yield one step after the other, and receive its rows.
+"""Transactions written as scripts: generators that yield one step (a statement) after another, and receive its rows.
 
 A script does no I/O: between its steps it decides in plain Python. So there are three ways to perform a script. On
-SQLite, `Database.perform` needs one turn of the connection's thread, from BEGIN to COMMIT. On PostgreSQL,
-`Database.perform` calls the driver directly, with a round trip for each step. `perform` makes the script a part of a
-session's transaction.
+SQLite, `Database.perform` makes one call in the connection's thread, from BEGIN to COMMIT. On PostgreSQL,
+`Database.perform` calls the driver directly, with a round trip for each step. The function `perform` here makes the
+script a part of a session's transaction.
 
-A statement through SQLAlchemy costs the event loop 0.2 to 0.3 ms, and a transaction 0.3 to 1.1 ms more. A turn of the
+A statement through SQLAlchemy costs the event loop 0.2 to 0.3 ms, and a transaction 0.3 to 1.1 ms more. A call in the
 thread costs 0.07 ms, however long its work (tests/benchmarks/store_bench.py). So the transactions between a message and
 its run are scripts, and all others are written with SQLAlchemy.
 """
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Step(Protocol):
-    """One operation that a script asks of the database."""
+    """One operation that a script asks of the database, usually one statement."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         """Perform the step in the open transaction; return its rows as the driver gives them."""
@@ -41,10 +41,10 @@ class Step(Protocol):
 
 @runtime_checkable
 class Opening(Step, Protocol):
-    """A step whose rows are not needed: on PostgreSQL it can be sent with BEGIN, in one round trip."""
+    """A step whose rows nobody needs. As the first step on PostgreSQL, it is sent together with BEGIN."""
 
     def with_begin(self) -> str:
-        """Return the statement with its values as literals, written by `literal`."""
+        """Return the statement with its values as literals, see `literal`. With BEGIN it cannot have arguments."""
 
 
 def single_step(step: Step) -> Script[list[Row]]:
@@ -77,7 +77,9 @@ class ScriptRunner(ABC):
 
     @abstractmethod
     async def perform(self, script: Script[T], announced: Announced) -> T:
-        """Begin, perform, commit. The script's announcements are added to `announced`, even if this raises.
+        """Begin a transaction, perform the script, and commit.
+
+        The script's announcements are added to `announced`, even if this raises.
 
         Raises:
             StoreUnavailable, Conflict, RowRefused, OutcomeUnknown, ConfigurationError: As
@@ -87,7 +89,11 @@ class ScriptRunner(ABC):
 
     @abstractmethod
     async def perform_step(self, step: Step) -> list[Row]:
-        """Perform one step as a transaction. On PostgreSQL it is a single round trip. Raises as `perform`."""
+        """Perform one step in a transaction of its own; return its rows. On PostgreSQL this is one round trip.
+
+        Raises:
+            The errors of `perform`.
+        """
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -144,7 +150,7 @@ def perform_on_sqlite(
     """Perform a script in the connection's thread; its announcements are added to `announced`.
 
     Raises:
-        sqlite3.Error: As the driver raises it. The transaction is still open.
+        sqlite3.Error: The driver's error, not translated. The transaction is still open.
     """
     try:
         step = next(script)

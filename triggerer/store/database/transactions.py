@@ -1,4 +1,4 @@
-"""Transactions on the database; driver errors are translated into ours."""
+"""Runs transactions on the database, with SQLAlchemy sessions or with scripts, and translates the drivers' errors."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Database:
         self._file = file
         self._commit_timeout = commit_timeout
         self._now = now
-        # SQLite has one writer at a time. Writers of this process queue here, because SQLite's busy handler sleeps,
-        # and is not fair.
+        # SQLite has one writer at a time. The writers of this process wait for this lock in order. SQLite's own waiting
+        # polls with sleeps, and serves writers in any order.
         self._turn = anyio.Lock(fast_acquire=True) if self.dialect == "sqlite" else None
 
     @property
@@ -101,12 +101,12 @@ class Database:
             commit_timeout: How long to wait for the commit. After that its outcome is unknown. None: the timeout given
                 to `open_database`.
         Raises:
-            StoreUnavailable, Conflict: Nothing was written. The block may succeed later.
-            StoreRefused: Nothing was written. The block may succeed once tables, rights or the login are mended.
-            RowRefused: Nothing was written, and a repeat is refused again.
+            StoreUnavailable, Conflict: Nothing was written. Trying again later may succeed.
+            StoreRefused: Nothing was written. Trying again may succeed once tables, rights or the login are corrected.
+            RowRefused: Nothing was written, and the database would refuse a repeat again.
             OutcomeUnknown: The commit was sent, and no answer came.
-        Cancellation: Before the commit, nothing is written. The commit itself is shielded, up to its
-            deadline. No checkpoint follows it, so the caller's next lines, up to its next await, still run.
+        Cancellation: Before the commit, nothing is written. The commit itself is shielded, up to its deadline. No
+            checkpoint follows the commit, so the caller's lines up to its next await still run.
         """
         timeout = self._commit_timeout if commit_timeout is None else commit_timeout
         if self._turn is None:
@@ -120,9 +120,8 @@ class Database:
         """Perform a script in a transaction of its own; return its result.
 
         Raises:
-            As `transaction`, and the errors of the script, after which nothing is written.
-        Cancellation: As `transaction`. On SQLite a script that has begun is performed to its end and
-            committed.
+            The errors of `transaction`, and the errors that the script raises; nothing is written then.
+        Cancellation: As for `transaction`. But on SQLite, a script that has begun runs to its end and is committed.
         """
         announced: Announced = {}
         began = time.monotonic()
@@ -145,10 +144,12 @@ class Database:
         return result
 
     async def perform_step(self, step: Step) -> list[Row]:
-        """Perform one step in a transaction of its own; return its rows. It announces nothing, see `announce_here`.
+        """Perform one step in a transaction of its own; return its rows.
+
+        This wakes no other part of the service; the caller does that with `announce_here`.
 
         Raises:
-            As `transaction`.
+            The errors of `transaction`.
         Cancellation: A step that has begun is finished.
         """
         began = time.monotonic()
@@ -168,13 +169,14 @@ class Database:
         return rows
 
     async def perform_steps(self, steps: Sequence[Step]) -> list[list[Row]]:
-        """Perform steps that do not depend on one another; return the rows of each.
+        """Perform steps that do not depend on one another; return the rows of each step, in the given order.
 
         On SQLite the steps share a transaction. On PostgreSQL each step has its own transaction, in this order, because
-        a shared transaction would take two more round trips. `perform_steps` announces nothing, see `announce_here`.
+        a shared transaction would take two more round trips, for BEGIN and COMMIT. This wakes no other part of the
+        service; the caller does that with `announce_here`.
 
         Raises:
-            As `transaction`. On PostgreSQL the steps before the failed one are committed.
+            The errors of `transaction`. On PostgreSQL the steps before the failed step are committed.
         Cancellation: A step that has begun is finished. On PostgreSQL the later steps are left out.
         """
         if self._turn is None:
@@ -189,7 +191,7 @@ class Database:
             if self._file is not None:
                 self._file.check()
             with translated(self.name):
-                # BEGIN now, so that a locked or absent database raises before any work.
+                # Connect and BEGIN now, so that a locked or absent database raises before the block does any work.
                 await session.connection()
                 yield session
                 await session.flush()
@@ -220,7 +222,7 @@ class Database:
         """Yield a session that cannot write. On SQLite it does not wait for the writer.
 
         Raises:
-            StoreUnavailable, StoreRefused: As `transaction`.
+            StoreUnavailable, StoreRefused: As for `transaction`.
         """
         began = time.monotonic()
         try:
@@ -236,7 +238,7 @@ class Database:
         """Check that the database answers. A failure is not logged, because the caller reports it.
 
         Raises:
-            StoreUnavailable, StoreRefused: As `transaction`.
+            StoreUnavailable, StoreRefused: As for `transaction`.
         """
         async with self._reading() as session:
             await session.execute(text("SELECT 1 FROM sqlite_master") if self.path else select(1))
@@ -255,11 +257,11 @@ class Database:
             await self._close(session)
 
     def _session(self, engine: AsyncEngine) -> AsyncSession:
-        # Rows stay readable after the commit, and are never reloaded.
+        # `expire_on_commit=False`: ORM rows stay readable after the commit, and SQLAlchemy never reads them again.
         return AsyncSession(engine, expire_on_commit=False, info={NOW_KEY: self._now})
 
     async def _notify(self, session: AsyncSession) -> None:
-        # Inside the transaction, because PostgreSQL delivers a notification on commit, and never otherwise.
+        # Notify inside the transaction: PostgreSQL then delivers the notification if and only if it commits.
         if self.dialect == "postgresql" and (announced := announced_in(session)):
             payload = self.transport.encode(announced)
             connection = await session.connection()
@@ -272,21 +274,21 @@ class Database:
             try:
                 await session.close()
             except Exception as error:  # noqa: BLE001 (see below)
-                # The caller needs the outcome or the error of the block, not this error. A connection that cannot roll
-                # back leaves the pool, and the database undoes the transaction.
+                # The caller needs the outcome or the error of its block, not this error. SQLAlchemy drops a connection
+                # that cannot roll back, and the database then undoes the transaction.
                 _log.warning("a connection was dropped", database=self.name, error=str(error))
         if scope.cancelled_caught:
             _log.warning("a connection was abandoned", database=self.name, after_s=seconds)
 
     async def announce_here(self, announced: Announced) -> None:
-        """Wake the subscribers in this process, and a standalone on the same SQLite database."""
+        """Wake the subscribers in this process, and on SQLite those in a running `triggerer standalone`."""
         for signal, subjects in announced.items():
             self.wakeups.publish(signal, *subjects)
         await self.transport.send(announced)
 
 
 def count_on_commit(session: AsyncSession, count: Callable[[], None]) -> None:
-    """Call a function when the session's transaction has committed, to count what it stored."""
+    """Call `count` once the session's transaction has committed, so that metrics do not count what is rolled back."""
     session.info.setdefault(_COUNTED, []).append(count)
 
 
@@ -299,7 +301,7 @@ def _all(steps: Sequence[Step]) -> Script[list[list[Row]]]:
 
 
 async def database_now(session: AsyncSession) -> datetime:
-    """Return the database's time, which all instances share. SQLite has one host, so there it is the host's time."""
+    """Return the database's time, which all instances share. A SQLite database uses its host's clock."""
     if session.get_bind().dialect.name == "sqlite":
         return now_of(session)()
     connection = await session.connection()
@@ -309,7 +311,7 @@ async def database_now(session: AsyncSession) -> datetime:
 
 
 def insert_into(session: AsyncSession, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
-    """Return an INSERT in the session's dialect, which supports ON CONFLICT."""
+    """Return an INSERT in the session's dialect. SQLAlchemy's general INSERT has no ON CONFLICT."""
     if session.get_bind().dialect.name == "sqlite":
         from sqlalchemy.dialects import sqlite
 

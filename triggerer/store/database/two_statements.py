@@ -1,4 +1,4 @@
-"""A step of two statements, of which the second one belongs to the rows that the first one changed."""
+"""A step of two statements. The second statement is needed only if the first changed rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from triggerer.store.database.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class TwoStatements:
-    """On SQLite `second` follows if `first` returned rows. PostgreSQL gets `whole`, which is one round trip.
+    """A step that returns the rows of `first`. On SQLite, `second` is executed too if `first` returned rows.
 
-    The rows are those of `first`. All three take their parameters from `values`.
+    PostgreSQL gets `whole`, one statement that does the work of both in one round trip. All three statements take their
+    parameters from `values`.
     """
 
     first: Statement

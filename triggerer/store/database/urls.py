@@ -50,7 +50,7 @@ def parse_database_url(text: str, *, home: Path | None = None) -> URL:
 
 def _with_absolute_path(url: URL, home: Path | None) -> URL:
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
-        # The service uses several connections, and a database in memory belongs to one.
+        # The service uses several connections, and each would have an in-memory database of its own.
         raise ConfigurationError(
             "SQLite needs a file that several connections can open",
             hint="write sqlite:///path/to/triggerer.db",
@@ -65,7 +65,7 @@ def _with_absolute_path(url: URL, home: Path | None) -> URL:
 
 
 def _with_known_ssl(url: URL) -> URL:
-    # libpq's name, which PostgreSQL's users know. asyncpg takes its values as `ssl`.
+    # PostgreSQL's users know this option as `sslmode`, its name in libpq. asyncpg calls the option `ssl`.
     if "sslmode" not in url.query:
         return url
     return url.difference_update_query(["sslmode"]).update_query_dict({"ssl": url.query["sslmode"]})
@@ -75,7 +75,7 @@ def describe(url: URL) -> str:
     """Return the database's name in messages, without secrets."""
     if url.get_backend_name() == "sqlite":
         return f"the SQLite database {url.database}"
-    # Without the driver, which the operator did not choose.
+    # Leave out the driver (`+asyncpg`), which the operator did not write.
     shown = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
     # Unquote hosts and paths of certificates in the query, so that they look as the operator wrote them.
     for character in ":,/[]":

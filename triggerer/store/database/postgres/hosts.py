@@ -14,7 +14,8 @@ from triggerer.errors import ConfigurationError
 
 _DEFAULT_PORT: Final = 5432
 _TIMEOUT_S: Final = 10.0
-# Shorter for several servers, so that the lease outlives the wait for a dead machine that does not answer.
+# With several servers in the URL, the timeout for each is shorter. So an instance reaches the next server before its
+# leases expire, even if the first server's machine is dead and does not answer.
 _TIMEOUT_OF_SEVERAL_S: Final = 4.0
 _SEVERAL: Final = "write postgresql://user@host-1:5432,host-2:5432/database"
 # `//user:password@host-1:5432,host-2:5432/`, which SQLAlchemy does not parse. A password may contain "@" and ",".
@@ -22,7 +23,8 @@ _AUTHORITY: Final = re.compile(
     r"(?P<before>^[a-z+]+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>(?:[/?#].*)?$)"
 )
 _HOST: Final = re.compile(r"(?P<host>\[[^\]]+\]|/.*|[^:]*)(?::(?P<port>\d+))?$")
-# asyncpg reads these options from its own form of the URL only. It reads the files again for each connection.
+# asyncpg takes these options only in a URL of its own (`dsn`), not as arguments. It reads the files that they name
+# again for each connection.
 _OF_TLS: Final = frozenset(
     {
         "sslcert", "sslcrl", "sslkey", "sslpassword", "sslrootcert",
@@ -33,7 +35,7 @@ _OF_TLS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One server of a URL. None stands for the driver's default, which the environment may set."""
+    """One server of a URL. If the host or port is None, asyncpg uses its default, such as PGHOST and PGPORT."""
 
     host: str | None
     port: int | None
@@ -60,7 +62,10 @@ class ConnectionSettings:
 
 
 def with_hosts_as_option(text: str) -> str:
-    """Return a URL with several servers in the option `host` instead of before the path. Other URLs are unchanged."""
+    """Return the URL with a list of servers moved to the option `host`, because SQLAlchemy cannot parse the list.
+
+    A URL with a single server is returned unchanged.
+    """
     found = _AUTHORITY.match(text)
     if found is None:
         return text

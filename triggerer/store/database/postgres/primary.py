@@ -1,8 +1,8 @@
-"""Opens all connections to the PostgreSQL server that takes the writes.
+"""Opens all connections to the primary, the PostgreSQL server that takes the writes.
 
-After a failover two servers may take writes: the promoted server, and the former primary, which may have come back or
-may only have been cut off. A promotion begins a new timeline with a higher number than all earlier timelines. So once a
-process has seen a timeline, it uses no server with a lower number.
+After a failover two servers may take writes: the promoted server, and the former primary, if it has come back or was
+only cut off. A write to the former primary would be lost. A promotion begins a new timeline with a higher number than
+all earlier timelines. So once a process has seen a timeline, it uses no server with a lower number.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from triggerer.store.database.postgres.hosts import Host, read_settings
 
 _log = LazyLogger(__name__)
 
-# By then, a server that vanished without closing the connection is noticed. No statement of the service takes so long.
+# If a server vanishes without closing the connection, a statement fails after this time. No statement takes as long.
 STATEMENT_TIMEOUT_S: Final = 60.0
-# No transaction of the service waits for anything but the database. The largest computes for a second or two.
 SETTINGS: Final = {
-    # A process that is stopped or cut off in the middle of a transaction must not keep its locks for ever.
+    # 10 seconds. A process that is stopped or cut off in the middle of a transaction must not keep its locks for ever.
+    # A healthy transaction waits only for the database, and computes for a second or two at most.
     "idle_in_transaction_session_timeout": "10000",
     # Compiling a plan takes longer than any query of the service.
     "jit": "off",
     # `triggerer.store.database.script.literal` writes strings in this form.
     "standard_conforming_strings": "on",
 }
-"""Set once a connection is open, because PgBouncer refuses them as parameters of the start."""
+"""Session settings, set after a connection is open, because PgBouncer refuses them in the startup message."""
 _APPLICATION: Final = "triggerer"
 _CLOSE_TIMEOUT_S: Final = 2.0
 _IS_READ_ONLY: Final = "SELECT current_setting('transaction_read_only') = 'on'"
-# The name of a segment begins with the timeline in eight digits. pg_control_checkpoint() shows a new timeline only
-# after a checkpoint.
+# The timeline is the first eight (hexadecimal) digits in the name of the current WAL segment. pg_control_checkpoint()
+# would show a new timeline only after a checkpoint.
 _HISTORY: Final = """
 SELECT system_identifier,
     CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
 FROM pg_control_system()
 """
-# Errors of users without the right to ask, and of servers that speak the protocol but lack these functions.
+# The errors if the user has no right to call the functions, or if a server with PostgreSQL's protocol lacks them.
 _UNKNOWN_HISTORY: Final = (
     asyncpg.SyntaxOrAccessError,
     asyncpg.FeatureNotSupportedError,
@@ -51,20 +51,21 @@ _UNKNOWN_HISTORY: Final = (
 
 
 class History(NamedTuple):
-    """Identifies the state of a server that is not a standby."""
+    """Tells which cluster a server belongs to, and since which promotion. A standby has no history."""
 
     system: int
-    """The id of the cluster, which all copies share."""
+    """The id of the cluster. The primary and its standbys have the same id."""
     timeline: int
+    """The number of the timeline. Each promotion of a standby begins a higher one."""
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
     history: History | None = None
-    """None if the server is a standby, or does not tell."""
+    """None if the server is a standby, or if it refused the query."""
 
 
 class Primary:
-    """Opens connections to the server of a URL that takes writes. Each `Database` has one.
+    """Opens connections to the one server of a URL that takes writes. Each `Database` has one `Primary`.
 
     Raises:
         ConfigurationError: An option of the URL has an invalid value.
@@ -114,15 +115,15 @@ class Primary:
         )
 
     def is_current(self, connection: Any) -> bool:
-        """True unless this process has seen that another server was promoted after the connection's server."""
+        """False if this process has seen that another server was promoted after the connection was opened."""
         history: History | None = connection.history
-        # A connection to a server with an older history would have been refused.
+        # A difference means that another server was promoted since, because `_judge` refuses an older history.
         return history is None or history == self._newest
 
     async def look(self) -> None:
-        """Check if a server of the URL has been promoted. If so, connections to other servers are no longer current.
+        """Connect to each server of the URL, to learn whether one was promoted. Unreachable servers are skipped.
 
-        Unreachable servers are skipped.
+        After a promotion, `is_current` is false for connections to the former primary.
         """
         for host in list(self._hosts):
             try:
@@ -182,10 +183,10 @@ class Primary:
             self._judge(connection.history, host)
 
     def _judge(self, history: History, host: Host) -> None:
-        """Store the newest history.
+        """Store the history of a server if it is the newest that this process has seen.
 
         Raises:
-            StoreUnavailable: The server has an earlier history.
+            StoreUnavailable: This process has seen a newer timeline, or the server belongs to another cluster.
         """
         newest = self._newest
         if newest is None:

@@ -28,20 +28,21 @@ from triggerer.store.database.wakeups.signals import Announced
 _log = LazyLogger(__name__)
 
 ROLLBACK_TIMEOUT: Final = timedelta(seconds=5)
-# One each for recording events, scheduling, claiming runs and writing results, so that none waits for another.
+# Four connections: for recording events, scheduling, claiming runs and writing results, so that none of these waits for
+# another.
 _SIZE: Final = 4
-# First setting: plans are cached, and a plan that was made while a table was small scans the whole table until the
-# table is analysed. So the server's time per run grew by a third within the first 1,600 runs. Sequential scans are not
-# needed, because every statement here has an index. Second setting: no plan depends on the values, and planning the
-# scheduler's look each time took three times as long as the look itself.
+# First setting: the server caches plans. A plan that was made while a table was small scans the whole table, until the
+# table is analysed. So the server's time per run grew by a third within the first 1,600 runs. No statement here needs
+# such a scan, because each has an index. Second setting: plan each statement only once, for all values. Planning the
+# scheduler's query each time took three times as long as the query itself.
 _SETTINGS: Final = "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan"
 T = TypeVar("T")
 
 
 class PostgresRunner(ScriptRunner):
-    """Performs scripts on a few connections; opens another one when all are in use.
+    """Performs scripts on at most four connections, each opened when it is first needed.
 
-    asyncpg's own pool costs each transaction a task and a proxy, a quarter of its time.
+    There is no asyncpg pool, because its task and proxy for each transaction cost a quarter of the transaction's time.
 
     Args:
         encode: Encodes an announcement as the payload of NOTIFY.
@@ -105,8 +106,8 @@ class PostgresRunner(ScriptRunner):
             try:
                 yield connection
             except BaseException:
-                # Always roll back, because a BEGIN that was cancelled on its way may have begun. Otherwise the next
-                # user's work would join that transaction and never be committed.
+                # Always roll back, because a BEGIN that was cancelled may have reached the server. Otherwise the next
+                # user of the connection would work inside that transaction.
                 if not connection.is_closed():
                     await self._roll_back(connection)
                 raise
@@ -124,9 +125,9 @@ class PostgresRunner(ScriptRunner):
         return connection
 
     def _take_idle(self) -> Any:
-        """Return an idle connection to the primary that is not known to be closed, or None."""
+        """Return an idle, open connection to the current primary, or None."""
         while self._idle:
-            # Last in, first out, because a proxy or a firewall may close connections that are idle for long.
+            # Take the connection that was used last. A firewall may have cut connections that were idle for longer.
             connection = self._idle.pop()
             if self._primary.is_current(connection):
                 if not connection.is_closed():
@@ -142,8 +143,8 @@ class PostgresRunner(ScriptRunner):
             try:
                 await connection.execute("ROLLBACK")
             except Exception as error:  # noqa: BLE001 (see below)
-                # The caller needs the transaction's own error, not this error. The server undoes the work of a dropped
-                # connection.
+                # The caller needs the transaction's own error, not this one. The server rolls back when the connection
+                # is dropped.
                 _log.warning("a connection was dropped", database=self._name, error=str(error))
             else:
                 return
@@ -156,7 +157,7 @@ class PostgresRunner(ScriptRunner):
 
 
 class _Transaction:
-    """A transaction that begins with its first step."""
+    """A transaction that begins at its first step, so that a script without steps takes no round trip."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -1,10 +1,10 @@
 """Ends stuck sessions: a process of the service was stopped or cut off in a statement, and its session keeps locks.
 
-The server itself ends a session that is idle in a transaction (`postgres_primary.SETTINGS`), but two kinds of stuck
-sessions count as active. The first kind waits for the arguments of a statement, which a driver sends only after the
-server has prepared the statement. The second kind waits for a client that does not read the rows. No
-`statement_timeout` ends either kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind. Nobody is
-seen to wait for such a session, because a process that takes over skips the locked rows (SKIP LOCKED).
+The server itself ends a session that is idle in a transaction (`triggerer.store.database.postgres.primary.SETTINGS`).
+But two kinds of stuck sessions count as active. The first kind waits for the arguments of a statement, which a driver
+sends only after the server has prepared the statement. The second kind waits for a client that does not read the rows.
+`statement_timeout` ends neither kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind. No other
+session is seen to wait for the locks, because a process that takes over the work skips locked rows (SKIP LOCKED).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _log = LazyLogger(__name__)
 
 # Equal to `idle_in_transaction_session_timeout`.
 SENDS_NOTHING_FOR_S: Final = 10.0
-# Many rows may go over a slow network. After this time, a client of the service gives up anyway.
+# A client may read many rows over a slow network. After this time, a client of the service gives up anyway.
 READS_FOR_S: Final = STATEMENT_TIMEOUT_S
-# COPY is exempt: restoring a backup or copying a table also waits for its client with locks.
+# COPY is exempt, because a backup that is restored or a table that is copied also holds locks while its client is slow.
 _END: Final = """
 SELECT pid, application_name, host(client_addr) AS client, wait_event AS waits, left(query, 200) AS statement,
     extract(epoch FROM clock_timestamp() - state_change)::int AS since_s,
@@ -46,14 +46,15 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
             )
     )
 """
-# Errors of users without the right to ask, and of servers that speak the protocol but lack these views.
+# The errors if the user has no right to read the views, or if a server with PostgreSQL's protocol lacks them.
 _CANNOT: Final = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
 
 
 async def end_stuck_sessions(connection: Any) -> None:
     """End this user's sessions that lock our tables and have waited too long for their client.
 
-    Their work is rolled back. A commit that has begun is completed, because it waits for no client.
+    The server rolls back the sessions' transactions. A session that is committing is not ended, because a commit waits
+    for no client.
     """
     try:
         found = await connection.fetch(_END, SENDS_NOTHING_FOR_S, READS_FOR_S)

@@ -14,11 +14,11 @@ from triggerer.errors import StoreUnavailable
 
 
 class SqliteConnections:
-    """The connections of one database, until their threads have ended.
+    """Opens connections, each with a thread of its own, and waits for the threads when the database is closed.
 
-    A thread cannot be cancelled. It finishes its work, then rolls back and closes. A cancelled task only requests the
-    end of its connection, whether it was opening the connection, setting it up or executing a statement. Closing the
-    database waits for the thread.
+    A thread cannot be cancelled. If the task that uses a connection is cancelled, the connection is only asked to end.
+    This is so while the connection is opened, is set up or executes a statement. Its thread finishes the current work,
+    rolls back and closes. Closing the database waits for the thread.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class SqliteConnections:
         """Open a connection.
 
         Args:
-            pragmas: As in `PRAGMA ...`. They are set before anybody sees the connection.
-            options: As in `sqlite3.connect`.
+            pragmas: Texts that follow `PRAGMA`, such as `synchronous=FULL`. They are set before `open` returns.
+            options: Further arguments of `sqlite3.connect`.
         Raises:
-            sqlite3.Error: The connection cannot be opened; nothing of it remains.
-            StoreUnavailable: The process cannot start a thread; nothing remains of the connection.
+            sqlite3.Error: The connection cannot be opened. Neither a connection nor a thread is left behind.
+            StoreUnavailable: The process cannot start a thread. Neither a connection nor a thread is left behind.
         """
 
         def connect() -> sqlite3.Connection:
@@ -62,13 +62,13 @@ class SqliteConnections:
         return connection
 
     async def ended(self) -> None:
-        """Return once all threads with a requested end have ended."""
+        """Wait until all threads that were asked to end have ended."""
         while self._ending:
             await asyncio.wait(self._ending)
 
 
 class _Connection(aiosqlite.Connection):
-    """Publishes the future of its thread's end, which the base class keeps private."""
+    """A connection that adds the future of its thread's end to `ending`, for `SqliteConnections.ended`."""
 
     def __init__(self, connector: Any, ending: set[asyncio.Future[Any]]) -> None:
         super().__init__(connector, iter_chunk_size=64)
@@ -77,8 +77,8 @@ class _Connection(aiosqlite.Connection):
         self._ended: asyncio.Future[Any] | None = None
 
     def stop(self) -> asyncio.Future[Any] | None:
-        """Request the end of the thread after its present work; return a future for the end."""
-        # The thread takes nothing from its queue after the first stop.
+        """Ask the thread to end after its current work; return a future for the end, None if there is no thread."""
+        # A second request would never be read, because the thread reads nothing after the first one.
         if not self._is_stopped:
             self._is_stopped = True
             self._tx.put_nowait((None, self._roll_back))
@@ -89,7 +89,7 @@ class _Connection(aiosqlite.Connection):
         return self._ended
 
     def forget_thread(self) -> None:
-        """Expect no end of a thread that was never started."""
+        """Make `stop` do nothing, because the thread could not be started."""
         self._is_stopped = True
 
     def _roll_back(self) -> None:
@@ -99,5 +99,5 @@ class _Connection(aiosqlite.Connection):
             self._connection.rollback()
 
     def __del__(self) -> None:
-        # If SQLAlchemy is cancelled while it sets a connection up, it drops the connection without closing it.
+        # If a task is cancelled while SQLAlchemy sets up the connection, SQLAlchemy drops it without closing it.
         self.stop()

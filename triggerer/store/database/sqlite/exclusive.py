@@ -1,4 +1,4 @@
-"""Keeps a second service off a SQLite database."""
+"""Locks a SQLite database, so that a second service cannot start on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lock_exclusively(
     """Lock this SQLite database against other services. For PostgreSQL it does nothing.
 
     Commands do not take the lock, because a command only reads, or writes a row or two. The lock ends with the process.
-    The file stays, but means nothing while no process has the lock.
+    The lock file stays, and does no harm: only a lock on it counts, not its existence.
 
     Args:
         purpose: The name of this process in the error of a second process.
@@ -48,7 +48,8 @@ def lock_exclusively(
                 hint="with SQLite everything runs in one `triggerer standalone`: "
                 "stop that one first, or use PostgreSQL",
             ) from error
-        # On a full disk, the error of a second process cannot name this one. The lock works all the same.
+        # On a full disk the process id cannot be written. A second process is still refused, but its error does not
+        # name this process.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"pid {os.getpid()} ({purpose})\n".encode(), 0)

@@ -1,4 +1,4 @@
-"""Notices that a SQLite file is no longer the one that was opened.
+"""Notices that a SQLite file was removed or replaced after it was opened.
 
 If the database file is removed or replaced, SQLite continues to write to the old file, and the commits are lost without
 an error. SQLite checks this itself only without a write-ahead log, see SQLITE_READONLY_DBMOVED. Our check costs two
@@ -17,12 +17,12 @@ _PUT_IT_BACK: Final = "put the file back, or restart the service to use the file
 
 
 def beside(path: Path | str, suffix: str) -> Path:
-    """Return the path of a companion of a SQLite file. It does not depend on the link by which the file was opened."""
+    """Return the path of a file beside a SQLite file. Links are resolved, so that every process gets the same path."""
     return Path(f"{os.path.realpath(path)}{suffix}")
 
 
 class SqliteFile:
-    """The file at `path` at the time of construction.
+    """The file that was at `path` when this object was made.
 
     Raises:
         OSError: There is no such file, or this user may not look at it.
@@ -38,7 +38,7 @@ class SqliteFile:
         """Check that the file is still in place.
 
         Raises:
-            StoreRefused: The file is gone or was replaced. Opening it now would create an empty one.
+            StoreRefused: The file is gone or was replaced. A new connection would create or use another file.
         """
         try:
             is_same = _identity(self._path) == self._identity

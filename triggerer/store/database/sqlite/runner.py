@@ -1,4 +1,4 @@
-"""Performs a script on SQLite: a whole transaction in one turn of the connection's thread."""
+"""Performs a script on SQLite: a whole transaction in one call in the connection's thread."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ T = TypeVar("T")
 
 
 class _CommitFailed(Exception):
-    """COMMIT failed, with the cause."""
+    """COMMIT failed; `__cause__` is SQLite's error."""
 
 
 class _RollbackFailed(Exception):
-    """A rollback failed, so the transaction is still open; the cause is the error before it."""
+    """The rollback failed, so the transaction is still open; `__cause__` is the error before the rollback."""
 
 
 class SqliteRunner(ScriptRunner):
-    """Performs scripts on one connection. The caller of `perform` has the lock of this process's writers."""
+    """Performs scripts on one connection. The caller of `perform` makes sure that no other task writes meanwhile."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class SqliteRunner(ScriptRunner):
         seconds = self._commit_timeout.total_seconds()
         try:
             with translated(self._name):
-                # A thread cannot be interrupted, so it will commit, and the caller must learn of that.
+                # Wait even if cancelled: the thread cannot be interrupted and will commit, and the caller must know it.
                 result = await finish_in_thread(
                     connection,
                     lambda sqlite: self._transact(sqlite, script, announced),
                     seconds=seconds,
                 )
-            # Here, not in the thread, where it would wait for the interpreter's lock again.
+            # Checked here and not in the thread, because the thread would have to wait again for Python's global lock.
             self._file.check_committed()
             return result
         except StillUnderWay as error:
@@ -122,7 +122,7 @@ class SqliteRunner(ScriptRunner):
         return self._connection
 
     def _drop(self) -> None:
-        """Request the end of the connection, without waiting for its thread."""
+        """Ask the connection to end, without waiting for its thread. The next script opens another connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.stop()

@@ -1,4 +1,4 @@
-"""Calls a function in the thread of a SQLite connection, see `triggerer.store.database.script`."""
+"""Calls a function in the thread that serves a SQLite connection. `triggerer.store.database.script` says why."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ async def in_thread(
     `work` neither begins nor commits.
 
     Raises:
-        sqlite3.Error: As the driver raises it. `Database.transaction` translates it.
-    Cancellation: `work` runs to its end in the thread. Further work on the connection, such as a rollback, comes
-        after it.
+        sqlite3.Error: The driver's error. `Database.transaction` translates it.
+    Cancellation: `work` still runs to its end in the thread. A rollback waits for that end, because the thread does one
+        thing after another.
     """
     connection = await session.connection() if isinstance(session, AsyncSession) else session
     driver: Any = (await connection.get_raw_connection()).driver_connection
@@ -37,19 +37,21 @@ async def in_thread(
 
 
 class StillUnderWay(Exception):
-    """The work of a thread has not ended within its time."""
+    """The call in the thread has not ended in time, and continues."""
 
 
 async def finish_in_thread(
     connection: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T], *, seconds: float
 ) -> T:
-    """Call `work`, which begins and commits itself, in the thread, and await its outcome even if cancelled.
+    """Call `work` in the connection's thread, and wait for its outcome even if the caller is cancelled.
 
-    Otherwise the caller might take a committed transaction for undone.
+    `work` is a whole transaction, with its own BEGIN and COMMIT. If a cancelled caller did not wait, it might take a
+    transaction that will commit for undone.
 
     Raises:
         StillUnderWay: `work` has not ended after `seconds`, and continues.
-    Cancellation: Shielded. A cancel scope delivers it at the next checkpoint.
+        Exception: Whatever `work` raised.
+    Cancellation: Delayed until `work` has ended. A cancel scope then delivers it at the caller's next checkpoint.
     """
     turn = _Turn(asyncio.get_running_loop(), work)
     driver: Any = connection
@@ -59,7 +61,10 @@ async def finish_in_thread(
 
 
 class _Turn(Generic[T]):
-    """One call in a connection's thread. A future in its place would be cancelled together with the waiting task."""
+    """One call in a connection's thread, and its outcome.
+
+    This is not an `asyncio.Future`, because a future is cancelled together with the task that waits for it.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, work: Callable[[sqlite3.Connection], T]
@@ -86,7 +91,8 @@ class _Turn(Generic[T]):
             with anyio.CancelScope(shield=True):
                 in_time = await self._ended.wait_for(until - self._loop.time())
             if anyio.current_effective_deadline() > -math.inf:
-                # A cancel scope would deliver the cancellation again. This one comes from asyncio, which does not.
+                # No cancel scope is cancelled, so this cancellation comes from asyncio, which delivers it only once.
+                # Raise it now. A cancel scope would deliver it again.
                 raise
         if not in_time:
             raise StillUnderWay
@@ -94,8 +100,8 @@ class _Turn(Generic[T]):
             try:
                 raise error
             finally:
-                # The error's traceback has this frame, which would keep a cursor, and so a lock, until the next
-                # garbage collection.
+                # Break the reference cycle of the error, its traceback and this frame. The cycle would keep a cursor
+                # alive until the next garbage collection, and the cursor would keep SQLite's lock.
                 self._error = None
                 del error
         return self._result  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Receives the announcements of other processes while the service lives."""
+"""Listens for other processes' announcements of commits, and passes them on as wake-ups within this process."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ from triggerer.store.database.wakeups.signals import Wakeups
 _log = LazyLogger(__name__)
 
 _MAX_DATAGRAM: Final = 65_536
-# How often to look for stuck sessions, and for a promoted server, which there may be even if the former primary still
-# answers.
+# How often to look for stuck sessions, and for a promoted server. Another server may have been promoted even while the
+# former primary still answers.
 _LOOK: Final = timedelta(seconds=5)
-# Every sixth look checks if this connection hears anything, because a server may vanish without closing its socket.
+# Every sixth look, a test announcement checks whether this connection still receives any. A server may vanish without
+# closing its socket.
 _LOOKS_PER_HEARING: Final = 6
 _HEARING: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0
-# Operators set this timeout against forgotten connections, but this one is meant to wait. From PostgreSQL 14 on.
+# Turns off `idle_session_timeout` for the listening connection, which is meant to wait. Operators set it against
+# forgotten connections. PostgreSQL before 14 has no such setting, and the query then does nothing.
 _MAY_IDLE: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
 )
@@ -52,11 +54,15 @@ async def listen(
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Publish other processes' announcements until cancelled. `task_status` reports the start once it listens.
+    """Publish other processes' announcements as wake-ups until cancelled.
 
     A lost connection to PostgreSQL is opened again, with growing delays. Then all subscribers are woken about
-    everything, because announcements were missed. On SQLite the caller has taken `lock_exclusively`, so each database
-    has one listener.
+    everything, because announcements were missed meanwhile. On SQLite the caller must have taken `lock_exclusively`,
+    because a database has one socket, and so one listener.
+
+    Args:
+        wakeups: Where to publish. None: `database.wakeups`.
+        task_status: Started once this process listens, or once the first attempt to connect has failed.
     """
     wakeups = wakeups or database.wakeups
     if database.dialect == "sqlite":
@@ -71,7 +77,8 @@ async def _listen_on_socket(
     path = database.transport.socket_path
     assert path is not None
     with transport.datagram_socket() as receiver:
-        # A killed standalone left its socket behind. No other one is alive, because this process has the lock.
+        # Remove the socket that a killed `triggerer standalone` left behind. It is dead, because this process has the
+        # lock.
         path.unlink(missing_ok=True)
         with transport.short_path(path) as address:
             receiver.bind(address)
@@ -100,10 +107,10 @@ async def check_announcements(database: Database) -> None:
         return
     assert database.primary is not None
     with translated(database.name):
-        # If several servers take writes, find the one that was promoted last before anything is written.
+        # If several servers take writes, find the server that was promoted last, before anything is written.
         await database.primary.look()
         async with _open_ear(database, Wakeups()) as ear:
-            # A stuck session would delay an upgrade.
+            # The locks of a stuck session would delay a migration of the tables.
             await end_stuck_sessions(ear.connection)
             heard = await ear.hears(database)
     if ear.lost.is_set():
@@ -115,7 +122,7 @@ async def check_announcements(database: Database) -> None:
 
 
 class _Ear:
-    """A connection that listens for announcements."""
+    """A connection to PostgreSQL that listens for announcements (LISTEN)."""
 
     def __init__(self, connection: Any) -> None:
         self.connection: Final = connection
@@ -136,7 +143,7 @@ class _Ear:
         await self.connection.add_listener(transport.CHANNEL, hear)
 
     async def hears(self, database: Database) -> bool:
-        """Open another connection and announce there; return True if this connection hears it."""
+        """Send a test announcement over another connection; return True if this connection receives it."""
         self._heard = anyio.Event()
         assert database.primary is not None
         other = await database.primary.connect()
@@ -153,7 +160,7 @@ class _Ear:
 
 
 def _probe(database: Database) -> str:
-    # An empty announcement. Other processes, even of the previous release, ignore it.
+    # The test announcement names no signal. Other processes receive it too, and ignore it.
     return database.transport.encode({})
 
 
@@ -184,7 +191,8 @@ async def _listen_on_postgres(
         except _DRIVER_ERRORS as error:
             reason = str(error)
             if not started:
-                # Start even before the first success, because `publish_everything` makes up for missed announcements.
+                # Report the start although no connection succeeded yet. `publish_everything` will make up for
+                # announcements that are missed until then.
                 started = True
                 task_status.started()
         delay = backoff.next_delay()
@@ -199,7 +207,11 @@ async def _listen_on_postgres(
 
 
 async def _until_deaf(database: Database, ear: _Ear, backoff: Backoff) -> str:
-    """Return why the connection must be replaced. Raises if the database no longer answers."""
+    """Check the connection every five seconds; return the reason once it must be replaced.
+
+    Raises:
+        OSError, TimeoutError, StoreUnavailable, asyncpg.PostgresError: The database no longer answers.
+    """
     primary = database.primary
     assert primary is not None
     looks = 0
@@ -223,6 +235,7 @@ async def _hears(database: Database, ear: _Ear) -> bool:
     try:
         return await ear.hears(database)
     except _DRIVER_ERRORS:
-        # Nothing could be announced, for instance because the server has no free connection. Keep this connection.
+        # The test announcement could not be sent, for instance because the server has no free connection. Keep the
+        # listening connection if it still answers a query.
         await ear.connection.execute("SELECT 1", timeout=_ANSWER_S)
         return True

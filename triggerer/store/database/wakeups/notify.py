@@ -9,10 +9,11 @@ from triggerer.store.database.wakeups.transport import CHANNEL, MAX_PAYLOAD
 def notify_cte(signal: Signal, *, sender: str, dag_ids: str) -> str:
     """Return PostgreSQL's common table expression `notified`, which announces `signal` to other processes.
 
-    It has a row if it announced something. PostgreSQL evaluates it only if the statement reads it.
+    The expression has a row if there was something to announce. PostgreSQL evaluates it only if the statement around it
+    reads it. If the DAG ids are too long for NOTIFY, all DAGs are announced.
 
     Args:
-        sender: The parameter with the sender's id, such as `$1`; see `AnnouncementTransport`.
+        sender: The parameter with the id of this process, such as `$1`; see `AnnouncementTransport.sender`.
         dag_ids: A query for one row with one column, an array of DAG ids or NULL.
     """
     return f"""notified AS (

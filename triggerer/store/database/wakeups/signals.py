@@ -1,7 +1,7 @@
-"""The wake-ups by which a commit wakes other parts of the service. Nothing polls the database.
+"""Wake-ups: after a commit, the parts of the service that wait for such a change are woken, and so need not poll.
 
-A wake-up only hints that something changed. The part that it wakes reads the database. So a wake-up may be repeated or
-too broad, but it must not be lost.
+A wake-up only hints that something changed. The part that is woken then reads the database. So a wake-up may be
+repeated or too broad, but it must not be lost.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from triggerer.synchronization import AutoResetEvent
 ALL: Final = "*"
 """The subject that means every subject."""
 
-# Bounds the memory of a subscription that nobody reads. Beyond it, "all" is cheaper to act on anyway.
+# Bounds the memory of a subscription that nobody reads. With more subjects, acting on "all" is cheaper anyway.
 _MAX_SUBJECTS: Final = 10_000
 _ANNOUNCED: Final = "triggerer.announced"
 
 
 class Signal(StrEnum):
-    """The event that a wake-up announces; its subjects are in parentheses."""
+    """What has happened. In parentheses: the subjects that a wake-up names, which say what it happened to."""
 
     EVENTS_QUEUED = "events_queued"
-    """Asset events wait (DAG ids)."""
+    """Asset events were queued for DAGs (DAG ids)."""
     RUNS_QUEUED = "runs_queued"
     """Runs wait for an executor (DAG ids)."""
     RUNS_ENDED = "runs_ended"
@@ -37,7 +37,7 @@ class Signal(StrEnum):
     RUNS_CANCELLED = "runs_cancelled"
     """Somebody asked to cancel runs (primary keys)."""
     BACKFILLS_CHANGED = "backfills_changed"
-    """A backfill has begun (DAG ids)."""
+    """A backfill was created (DAG ids)."""
     CALLBACKS_DUE = "callbacks_due"
     """Callbacks wait for an executor after the end of runs (DAG ids)."""
     DAGS_CHANGED = "dags_changed"
@@ -52,7 +52,7 @@ Announced = dict[Signal, set[str]]
 
 
 class Subscription:
-    """The wake-ups for one part of the service. For one task. Close it, or use it in a `with`."""
+    """Collects the wake-ups for one part of the service. Only one task may wait. Close it, or use it in a `with`."""
 
     def __init__(self, wakeups: Wakeups, signals: frozenset[Signal]) -> None:
         self._wakeups = wakeups
@@ -61,7 +61,7 @@ class Subscription:
         self._arrived = AutoResetEvent()
 
     async def wait(self, timeout: timedelta | None = None) -> Announced:
-        """Return all subjects since the last call, by signal; wait for the first if there are none.
+        """Return the subjects that arrived since the last call, by signal. If there are none, wait for the first.
 
         Args:
             timeout: How long to wait before an empty dict is returned. None: for ever.
@@ -79,7 +79,7 @@ class Subscription:
         return self.take_nowait()
 
     def take_nowait(self) -> Announced:
-        """Return the result of `wait` without waiting; empty if nothing arrived."""
+        """Return the subjects that arrived since the last call, by signal, without waiting; empty if there are none."""
         taken, self._pending = self._pending, {}
         return taken
 
@@ -87,7 +87,7 @@ class Subscription:
         self._wakeups.unsubscribe(self)
 
     def deliver(self, signal: Signal, subjects: Iterable[str]) -> None:
-        """Add subjects, for `Wakeups`. Subjects that arrive between two calls of `wait` are merged."""
+        """Add subjects that the next `wait` will return. `Wakeups` calls this."""
         pending = self._pending.setdefault(signal, set())
         pending.update(subjects)
         if len(pending) > _MAX_SUBJECTS:
@@ -102,7 +102,7 @@ class Subscription:
 
 
 class Wakeups:
-    """Carries wake-ups within this process. Each `Database` has one, for one event loop."""
+    """Carries wake-ups to the subscriptions in this process. Each `Database` has one `Wakeups`, for one event loop."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[Subscription, None] = {}
@@ -117,7 +117,7 @@ class Wakeups:
         self._subscriptions.pop(subscription, None)
 
     def publish(self, signal: Signal, *subjects: str) -> None:
-        """Wake the signal's subscribers at once. Without subjects: about all subjects."""
+        """Wake the signal's subscribers in this process now. No subjects: the wake-up is about all subjects."""
         for subscription in self._subscriptions:
             if signal in subscription.signals:
                 subscription.deliver(signal, subjects or (ALL,))
@@ -131,8 +131,8 @@ class Wakeups:
 def announce(session: AsyncSession, signal: Signal, *subjects: str) -> None:
     """Wake the signal's subscribers in all processes when the session's transaction has committed.
 
-    Nothing is delivered if the transaction rolls back. Without `subjects`, the signal is about all subjects. The
-    session must come from `Database.transaction`.
+    Nobody is woken if the transaction rolls back. Without `subjects`, the wake-up is about all subjects. The session
+    must come from `Database.transaction`.
     """
     announced: Announced = session.info.setdefault(_ANNOUNCED, {})
     announced.setdefault(signal, set()).update(subjects or (ALL,))

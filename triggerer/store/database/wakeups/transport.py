@@ -1,4 +1,4 @@
-"""Carries announcements to other processes, by NOTIFY or by a socket beside a SQLite file."""
+"""Carries announcements to other processes: with NOTIFY on PostgreSQL, over a Unix socket beside a SQLite file."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ _MAX_SOCKET_PATH: Final = 107
 
 
 class AnnouncementTransport:
-    """Encodes and, for SQLite, sends one process's announcements."""
+    """Encodes and decodes announcements, and sends them if the database is SQLite.
+
+    On PostgreSQL the transaction itself sends them, with NOTIFY.
+    """
 
     def __init__(self, url: URL) -> None:
         self.sender: Final = uuid4().hex
         """The id by which this process recognises its own announcements."""
         sqlite = url.get_backend_name() == "sqlite"
         self.socket_path: Final = beside(url.database or "", ".wake") if sqlite else None
-        """Where a standalone listens on SQLite; None for PostgreSQL."""
+        """The socket on which `triggerer standalone` listens, beside the SQLite file; None for PostgreSQL."""
         self.is_listening = False
-        """Set by `listen`: this process has the socket, so it need not send."""
+        """True if this process listens on the socket itself, so that it need not send. `listen` sets it."""
 
     def encode(self, announced: Announced) -> str:
-        """Return the announcement as a message. Too many subjects become "all"."""
+        """Return an announcement as JSON text. If it is too long for NOTIFY, "all" replaces the subjects."""
         message: dict[str, str | list[str]] = {"from": self.sender}
         message.update({signal.value: list(subjects) for signal, subjects in announced.items()})
         body = orjson.dumps(message)
@@ -54,7 +57,10 @@ class AnnouncementTransport:
         return body.decode()
 
     def receive(self, message: str | bytes, wakeups: Wakeups) -> None:
-        """Publish another process's announcement. This process's own were delivered at the commit."""
+        """Publish another process's announcement as wake-ups. Messages of this process are ignored.
+
+        `Database` has published this process's own announcements already, when it committed.
+        """
         try:
             fields = orjson.loads(message)
             if fields.pop("from", None) == self.sender:
@@ -62,17 +68,19 @@ class AnnouncementTransport:
             for name, subjects in fields.items():
                 wakeups.publish(Signal(name), *map(str, subjects))
         except (ValueError, AttributeError, TypeError):
-            # From another release, or from another program on this channel. Something may have happened.
+            # The message came from another release, or from another program on this channel. Wake everybody, because
+            # it may announce anything.
             _log.warning("an announcement could not be read", message=str(message)[:200])
             wakeups.publish_everything()
 
     async def send(self, announced: Announced) -> None:
-        """Send an announcement to the standalone on this SQLite database. For PostgreSQL it does nothing."""
+        """Send an announcement to the `triggerer standalone` on this SQLite database. On PostgreSQL, do nothing."""
         if self.socket_path is None or self.is_listening or not announced:
             return
         payload = self.encode(announced).encode()
         with datagram_socket() as sender, short_path(self.socket_path) as address:
-            # Shielded, because the commit is done, and a cancelled caller would take it for undone.
+            # Shielded, because the commit is done. If a cancellation were raised here, the caller would take the
+            # transaction for undone.
             with anyio.move_on_after(_SEND_TIMEOUT_S, shield=True) as scope:
                 while True:
                     try:
@@ -81,7 +89,7 @@ class AnnouncementTransport:
                     except BlockingIOError:
                         await anyio.wait_writable(sender)
                     except OSError:
-                        # Nobody listens: no standalone runs, or it is starting and will read everything.
+                        # Nobody listens. No standalone runs, or it is starting, and will read the database then.
                         return
             if scope.cancelled_caught:
                 _log.warning(
@@ -99,7 +107,7 @@ def datagram_socket() -> Iterator[socket.socket]:
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Yield a name of `path` that fits into a socket address, valid within the block."""
+    """Yield a name of `path` that is short enough for a socket address. The name is valid within the block."""
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         yield str(path)
         return
