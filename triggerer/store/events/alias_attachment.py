@@ -1,4 +1,4 @@
-"""Attaches new events to aliases, in the transaction that stores them."""
+"""Attaches new events to asset aliases, in the transaction that stores the events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _IDENTITIES: Final = Statement(
     "SELECT idempotency_key, ordinal, asset_id, id FROM asset_event WHERE id {IN_EVENTS}",
     IN_EVENTS=in_list("event_ids", "bigint"),
 )
-# "WHERE true": without it SQLite parses ON CONFLICT as the condition of a join.
+# "WHERE true" is needed: after a plain FROM, SQLite would parse the ON of ON CONFLICT as the condition of a join.
 _RESOLVE: Final = Statement(
     """
 INSERT INTO asset_alias_member (alias_id, asset_id)
@@ -30,7 +30,8 @@ WHERE s.alias_id {IN_ALIASES}
 """,
     IN_ALIASES=in_list("alias_ids", "bigint"),
 )
-# A DAG may wait for the asset and for the alias, or for several aliases. One queue entry is enough.
+# DISTINCT and ON CONFLICT, because a DAG may wait for the asset and the alias, or for several aliases of the event. The
+# event is queued once for the DAG.
 _QUEUE: Final = Statement(
     """
 INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id)
@@ -48,14 +49,15 @@ WHERE true ON CONFLICT DO NOTHING
 def attach_events(
     rows: Sequence[EventRow], aliases: Sequence[Sequence[int]], new_ids: Sequence[int]
 ) -> Script[set[str]]:
-    """Resolve the aliases to the events' assets, and queue the events for the DAGs that wait for the aliases.
+    """Add the events' assets to their aliases, and queue the events for the DAGs that wait for these aliases.
 
     Args:
         rows: The rows that were passed to `insert_events`.
         aliases: For each row the ids of its aliases.
-        new_ids: The ids of the new rows. A repeat was attached when it was first stored.
+        new_ids: The ids that `insert_events` returned. Only new rows are attached: a repeated event was attached when
+            it was first stored.
     Returns:
-        The DAGs that may wait now.
+        The ids of the DAGs for which events may have been queued.
     """
     if len(new_ids) == len(rows):
         attached = list(zip(new_ids, aliases, strict=True))

@@ -1,4 +1,4 @@
-"""Asset aliases by name."""
+"""Finds asset aliases by name, and creates missing ones."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _ENTRIES: Final = (QueuedAssetEvent, DagPartitionEvent)
 
 @dataclass(frozen=True, slots=True)
 class AssetUse:
-    """The objects that use an asset, so that it cannot be deleted."""
+    """The objects that use an asset. While one of them exists, the asset is not deleted."""
 
     declared_in: str | None
     """The DAG file that declares it."""
@@ -43,9 +43,9 @@ class AssetUse:
     run: tuple[str, str] | None
     """An unfinished run (DAG, run id) that has some of the asset's events."""
     parked: tuple[str, int] | None
-    """A deleted watcher with parked messages, and their number."""
+    """A watcher that has parked messages, and their number. The watcher may be deleted already."""
     queued: int
-    """How many entries of its events wait in the queues of DAGs."""
+    """How many entries in the queues of DAGs wait with an event of the asset."""
 
 
 async def use_of_asset(session: AsyncSession, asset_id: int) -> AssetUse | None:
@@ -105,7 +105,10 @@ async def find_asset(session: AsyncSession, asset: str) -> tuple[int, str, str] 
 
 
 async def _queued(session: AsyncSession, asset_id: int) -> int:
-    """Return the number of waiting entries. The query goes DAG by DAG because the indexes begin with the DAG."""
+    """Return how many queue entries wait with events of an asset.
+
+    The query joins with the DAGs, because the indexes of both queue tables begin with the DAG.
+    """
     waiting = 0
     for entry in _ENTRIES:
         query = (
@@ -135,7 +138,7 @@ async def delete_some_events(session: AsyncSession, asset_id: int, *, limit: int
 
 
 async def delete_asset_row(session: AsyncSession, asset_id: int) -> None:
-    """Delete an asset without events, with its watchers and with every row of aliases and stale DAGs that names it."""
+    """Delete an asset that has no events left, its watchers, and all rows of aliases and stale DAGs that name it."""
     watchers = select(Watcher.id).where(Watcher.asset_id == asset_id)
     for of_watcher in (WatcherBookmark, WatcherPosition, WatcherReplay):
         await session.execute(delete(of_watcher).where(of_watcher.watcher_id.in_(watchers)))

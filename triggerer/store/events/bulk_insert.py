@@ -1,11 +1,13 @@
 """Inserts asset events and their queue entries, many in one statement: the hot path of the store.
 
-Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py). On SQLite, one statement
-for 100 to 150 rows is twice as fast as one over `json_each`. It is 1.5 times as fast as one statement per row, or four
-times if the event loop is busy: each statement releases the interpreter's lock, and waits up to half a millisecond to
-get it back. With one statement per 1,000 rows, the way from message to row is faster by another seventh. On
-PostgreSQL, one statement that unnests arrays is ten times as fast as the ORM. For events of triggers, `record_step`
-uses a form that costs the driver a third of that.
+Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py):
+
+- On SQLite, an INSERT with VALUES for 100 to 150 rows is twice as fast as an INSERT that reads rows with `json_each`.
+  It is 1.5 times as fast as an INSERT for each row, and four times as fast if the event loop is busy. The reason is
+  that each statement releases Python's global lock, and waits up to half a millisecond to get it back. With 1,000 rows
+  in a statement, the way from a message to its row becomes faster by another seventh.
+- On PostgreSQL, one INSERT that unnests arrays is ten times as fast as the ORM. `record_step`, which inserts the events
+  of triggers, passes the values in a form that costs the driver only a third of that.
 """
 
 from __future__ import annotations
@@ -45,16 +47,17 @@ class Inserted:
     """The outcome of a bulk insert."""
 
     dag_ids: tuple[str, ...]
-    """DAGs for which one of the rows may wait now. It may be a repeat."""
+    """DAGs for which events may have been queued. There may be too many, if some rows were repeats."""
     event_ids: tuple[int, ...]
-    """The ids of the new rows in the given order, without repeats. Empty unless `want_ids` asked for them."""
+    """The ids of the new rows in the given order, without repeats; empty if `want_ids` is false."""
 
 
 _COLUMNS: Final = ", ".join(EventRow._fields)
 
-# The sizes of the statements. Older versions of SQLite take 999 parameters.
+# The numbers of rows in an INSERT. Versions of SQLite before 3.32 take only 999 parameters, too few for 1,000 rows.
 _SQLITE_ROWS: Final = (1_000, 100, 16, 1)
-# The new rows have ids above the highest earlier id, because SQLite has one writer at a time.
+# The highest id before the insert. All rows with higher ids are new rows of this step, because SQLite has one writer at
+# a time.
 _SQLITE_HIGHEST: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'asset_event'), 0)"
 )
@@ -72,7 +75,7 @@ _SQLITE_WAITING: Final = (
     "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
     "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
 )
-# For one event. A DAG names an asset once, so there is no duplicate entry.
+# Queues a single event. A DAG has one row for each asset that it waits for, so no entry is inserted twice.
 _SQLITE_QUEUE_ONE: Final = (
     "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
     "SELECT s.dag_id, ?1, s.asset_id FROM dag_schedule_asset s "
@@ -80,10 +83,10 @@ _SQLITE_QUEUE_ONE: Final = (
 )
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
-"""The fields of an event that no task emitted and that has no partition key."""
-# Ids follow the order of the rows because defaults are computed after the sort. A timestamp is never later than the
-# server's time. A run's instant is the server's time too. So no run is older than one of its events, however far the
-# clocks of the hosts are apart.
+"""The fields that differ from None for an event that no task emitted and that has no partition key."""
+# New ids follow the order of the rows, because PostgreSQL computes the ids after ORDER BY. Timestamps are limited to
+# the server's time. A run's instant comes from the server too, so no run is older than one of its events, even if the
+# hosts' clocks differ.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})
@@ -101,7 +104,7 @@ new AS (
     JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale
     RETURNING dag_id
 )"""
-"""Two common table expressions that insert and queue. The given rows have a column `place`, their order."""
+"""Two common table expressions: `new` inserts events, `queued` queues them. Rows in `given` are ordered by `place`."""
 
 
 POSTGRES_TIMESTAMP: Final = "least({timestamp}, clock_timestamp())"
@@ -130,7 +133,10 @@ SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
 
 @dataclass(frozen=True, slots=True)
 class InsertEvents:
-    """A step with one result row: the DAGs that may wait now and, if wanted, the new events' ids."""
+    """A step: insert and queue events. Its one result row has the ids of DAGs with queued events, and the events' ids.
+
+    The DAGs may be too many, as in `Inserted`. The ids of the new events are missing if `want_ids` is false.
+    """
 
     rows: Sequence[EventRow]
     want_ids: bool
@@ -146,10 +152,11 @@ class InsertEvents:
 
 
 def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script[Inserted]:
-    """Insert the rows whose identity is new, and queue them for every DAG that waits.
+    """Insert the events that are not stored yet, and queue them for every DAG that waits for their assets.
 
-    Paused DAGs wait too, stale DAGs do not. The caller wakes the scheduler. If the database refuses one row, it
-    writes none.
+    An event is stored already if a row has its watcher, asset, idempotency key and ordinal. Events are also queued for
+    paused DAGs, but not for stale DAGs. The caller wakes the scheduler. If the database refuses one row, no row is
+    written.
     """
     if not rows:
         return Inserted((), ())
@@ -160,12 +167,16 @@ def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script
 def insert_into_sqlite(
     connection: sqlite3.Connection, columns: Sequence[Sequence[Any]], *, want_ids: bool
 ) -> tuple[Sequence[str], Sequence[int], int]:
-    """Insert and queue; return the DAGs that may wait, the new ids if they are wanted, and the number of new events.
+    """Insert events and queue them.
 
-    No Python code runs for each row, because the event loop would wait for the interpreter's lock meanwhile.
+    No Python code runs for each row, because the event loop would wait for Python's global lock meanwhile.
 
     Args:
-        columns: The fields of at least one `EventRow`, one list each. The last four may be left out.
+        columns: One list for each field of `EventRow`, with a value for each event. The last four fields may be left
+            out. There is at least one event.
+    Returns:
+        The ids of DAGs for which events may have been queued, the ids of the new events (empty if `want_ids` is false),
+        and the number of new events.
     """
     asset_ids, extras, timestamps, *others = columns
     columns = (asset_ids, extras, _sqlite_instants(timestamps), *others)
@@ -176,7 +187,7 @@ def insert_into_sqlite(
     (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
     most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
     done, left, count = 0, len(asset_ids), 0
-    # Only a few sizes, so that each statement stays prepared.
+    # The rows are split into statements of only a few sizes, so that SQLite's driver keeps each statement prepared.
     for size in _SQLITE_ROWS:
         while left >= size <= most:
             values: list[Any] = [None] * (size * width)
@@ -205,7 +216,11 @@ def _sqlite_insert(rows: int, columns: int) -> str:
 def _insert_one(
     connection: sqlite3.Connection, values: Sequence[Any]
 ) -> tuple[Sequence[str], Sequence[int]]:
-    """Do the work of `insert_into_sqlite` for one row in two statements instead of four. Most messages come alone."""
+    """Insert and queue one event, with two statements instead of four, because most messages come alone.
+
+    Returns:
+        The ids of the DAGs for which it was queued, and the id of the event; both empty if the event is a repeat.
+    """
     created = connection.execute(_sqlite_insert(1, len(values)), values)
     if not created.rowcount or created.lastrowid is None:
         return (), ()
@@ -214,6 +229,6 @@ def _insert_one(
 
 
 def _sqlite_instants(instants: Sequence[datetime]) -> Sequence[str]:
-    """Format each distinct instant once, because most rows share theirs."""
+    """Return the instants as texts. Each distinct instant is formatted once, because most rows share one."""
     texts = {instant: sqlite_instant(instant) for instant in set(instants)}
     return list(map(texts.__getitem__, instants))

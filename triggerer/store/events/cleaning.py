@@ -15,7 +15,7 @@ from triggerer.store.partitions.keys import DIVIDED
 
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NO_REPEAT: Final = "~"
-"""An idempotency key that begins with this marks an event that is never a repeat, see `AssetEvent`."""
+"""The beginning of the idempotency keys that no client gives, so that the event is never a repeat, see `AssetEvent`."""
 
 _NEWEST: Final = Statement(
     "SELECT (SELECT max(e.id) FROM asset_event e WHERE e.asset_id = a.id) FROM asset a"
@@ -57,7 +57,8 @@ _DELETE: Final = Statement(
 _RELEASE: Final = Statement(
     "UPDATE asset_event SET idempotency_key = '~/' || id WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS
 )
-# The range keeps the query off the index of events that runs have taken, which it would read from the start.
+# The range of ids makes the planner use the index on event ids. Otherwise it would choose the index of events that runs
+# have taken, and read it from the start.
 _DELETE_DIVIDED: Final = Statement(
     """
 DELETE FROM queued_asset_event
@@ -77,7 +78,7 @@ class OldEvent:
     watcher_id: int
     """0 if the event is not from a watcher."""
     is_quiet: bool
-    """True if the broker must have advanced past the event's message, unless the watcher's stream has a problem."""
+    """True if the event is so old that the broker has advanced past its message, if the watcher's stream is healthy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +91,17 @@ class Window:
     queued: frozenset[int]
     """Events that wait for a DAG."""
     in_runs: frozenset[int]
-    """Events of a run that is not deleted."""
+    """Events that were taken by a run that is not deleted."""
     emitted: frozenset[int]
-    """Events that a task of such a run emitted. A repeat of the task finds them by their keys."""
+    """Events that a task emitted, if the task's run is not deleted. A repeat of the task finds them by their keys."""
     orphans: frozenset[int]
-    """Events whose run is gone, and which still have the key from a task of that run."""
+    """Events whose emitting run is deleted, and that still have the idempotency key that the run's task gave them."""
     divided: frozenset[int]
-    """Events with a leftover queue entry, because they were divided among partition keys."""
+    """Events that were divided among partition keys. Such an event has a leftover entry in the queue."""
 
 
 async def newest_events(session: AsyncSession) -> set[int]:
-    """Return the newest event of each asset. It must stay, because tasks read `inlet_events[asset][-1]`."""
+    """Return the ids of each asset's newest event. These events must stay: tasks read `inlet_events[asset][-1]`."""
     rows = await perform(session, single_step(_NEWEST()))
     return {event for (event,) in rows if event is not None}
 
@@ -123,8 +124,11 @@ def read_window(
     """Return the old events among the next `size` event ids.
 
     Args:
+        after: The id where the range begins, exclusive.
         highest: Events beyond this id are ignored.
-        removed_runs: Runs that count as deleted.
+        before: An event is old if its instant is before this.
+        quiet_since: An old event from before this instant is quiet, see `OldEvent`.
+        removed_runs: Primary keys of runs that this cleaning deletes, even if their rows still exist.
     """
     ends = yield _LAST(after=after, offset=size - 1)
     last = min(ends[0][0], highest) if ends else highest
@@ -165,9 +169,10 @@ def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[
 
 
 def release_keys(event_ids: Sequence[int]) -> Script[None]:
-    """Give these events keys that nobody uses again.
+    """Replace the idempotency keys of these events, so that the old keys are free.
 
-    A later run with the id of the deleted run would emit the old keys, and its events would count as repeats.
+    A later run may have the id of a deleted run. Its tasks would use the old keys again, and the store would drop its
+    events as repeats.
     """
     if event_ids:
         yield _RELEASE(event_ids=list(event_ids))

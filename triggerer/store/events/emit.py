@@ -1,4 +1,4 @@
-"""Records asset events of tasks' outlets and of `assets emit`, in the caller's transaction."""
+"""Records the asset events that tasks, the command `assets emit` and the API emit, in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class NewAssetEvent:
     asset_id: int
     extra: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
-    """An event with a stored key, ordinal and asset is a repeat. None: never a repeat."""
+    """If an event with this key, ordinal and asset is stored, the new event is a repeat and dropped.
+
+    None: the event is never a repeat."""
     ordinal: int = 0
     timestamp: datetime | None = None
     """None: the database's time."""
@@ -38,7 +40,7 @@ class NewAssetEvent:
     source_run_id: str | None = None
     source_task_id: str | None = None
     alias_ids: tuple[int, ...] = ()
-    """The aliases that the event is attached to. They resolve to its asset from now on."""
+    """The aliases that the event is attached to. From now on, the event's asset belongs to these aliases."""
     partition_key: str | None = None
 
 

@@ -16,7 +16,7 @@ from triggerer.errors import RowRefused
 MAX_KEY_BYTES: Final = 1_000
 """The longest idempotency key.
 
-PostgreSQL's index takes rows below 2,704 bytes. A position is far shorter.
+PostgreSQL's index takes entries below 2,704 bytes. The positions of brokers are far shorter.
 """
 
 _MAX_ORDINAL: Final = 2**31 - 1
@@ -25,16 +25,16 @@ _MAX_ORDINAL: Final = 2**31 - 1
 def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> str:
     """Return the event's `extra`: the payload if it is a mapping, else `{"payload": payload}`.
 
-    Instants become ISO 8601. UUIDs, decimals, paths and keys become strings. Enums become their values, dataclasses and
-    mappings objects, sets and tuples arrays. NaN, the infinities and bytes are refused because JSON has none of them:
-    the filter has to choose their form.
+    Instants become ISO 8601. UUIDs, decimals, paths and the keys of mappings become strings. Enums become their values,
+    dataclasses and mappings become objects, sets and tuples become arrays. JSON has no NaN, infinities and bytes. They
+    are refused, and the plugin's filter has to choose another form for them.
 
     Args:
         what: The payload's name in an error. None: "a payload", with its type.
     Raises:
         RowRefused: The payload has no JSON form, is too large, or has a NUL character, which PostgreSQL cannot store.
     """
-    # Test for a dict first, because a check against an abstract class takes longer than encoding.
+    # Test for a dict first, because `isinstance` with the abstract class takes longer than encoding the payload.
     is_mapping = type(payload) is dict or isinstance(payload, Mapping)
     document = payload if is_mapping else {"payload": payload}
     encoded = _encode(document, what or f"a payload of type {type(payload).__name__}")
@@ -52,7 +52,7 @@ def _encode(document: Any, what: str) -> bytes:
     except RowRefused as error:
         if not isinstance(error.__cause__, TypeError):
             raise
-        # This option makes encoding slower, so only a payload that needs it gets it.
+        # Try again and allow keys that are no strings. This option makes encoding slower, so it is not used at first.
         return dump_json(document, what, default=_plain, option=orjson.OPT_NON_STR_KEYS)
 
 

@@ -1,4 +1,4 @@
-"""A batch of trigger events as submitted. Each repeat of the batch writes identical rows."""
+"""A batch of trigger events. If a write must be repeated, the batch writes identical rows again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from triggerer.store.streams.lost_leases import lease_lost
 
 
 def size_of(extra: str) -> int:
-    """Return the bytes that a payload takes in memory. A character outside ASCII takes up to four."""
+    """Return the number of bytes that a payload takes in memory. In a text outside ASCII, a character takes up to 4."""
     return len(extra) if extra.isascii() else sys.getsizeof(extra)
 
 
 class EventBatch:
-    """Rows as columns, the form that both databases take, so that thousands of events are a few lists.
+    """Events and their rows, stored as columns: thousands of events are a few lists, as both databases take them.
 
-    `add` and `add_without_rows` fill the batch. Once its write has begun, nothing is added.
+    `add` and `add_without_rows` fill the batch. Once its write has begun, no event is added.
     """
 
     __slots__ = (
@@ -57,15 +57,19 @@ class EventBatch:
         self.shared: list[SharedFields] = []
         self.partition_keys: list[str | None] | None = None
         self.fences: dict[Fence, int] = {}
-        """The leases that the rows need, with their numbers, which count from 1."""
-        # These describe the previous event. The next event almost always shares them, which saves a look-up.
+        """The fences (leases) under which rows may be written, each with its number, counted from 1."""
+        # Source, instant and ordinal of the previous event. The next event mostly has equal ones, which saves a
+        # look-up.
         self._source: EventSource | None = None
         self._now: datetime | None = None
         self._ordinal = 0
         self._indices: tuple[int, ...] = ()
-        """Indices in `shared` for the rows of such an event, one for each of the source's watchers."""
+        """The indices in `shared` of the previous event's rows, one for each of its source's watchers."""
         self._known: dict[tuple[int, datetime, int], tuple[EventSource, tuple[int, ...]]] = {}
-        """Indices of all events so far. The `id` of a source is unique here, because the value keeps it alive."""
+        """All such indices so far, by `id(source)`, instant and ordinal.
+
+        The value keeps the source alive, so no other source can get the same `id`.
+        """
         self.size_bytes = 0
         """The size of the payloads, counted once for each row."""
         self.published_at: datetime | None = None
@@ -80,7 +84,7 @@ class EventBatch:
 
     @property
     def refused(self) -> int:
-        """The number of events without rows, refused events included."""
+        """The number of events without rows: refused events, and events of sources without watchers."""
         return len(self._rowless)
 
     @property
@@ -153,13 +157,17 @@ class EventBatch:
         return 0 if fence is None else self.fences.setdefault(fence, len(self.fences) + 1)
 
     def add_without_rows(self, event: PendingEvent, refused: RowRefused | None) -> None:
-        """Add an event that needs no rows. `complete` reaches it in its turn."""
+        """Add an event that needs no rows. `complete` completes it in the order of submission, like any other event.
+
+        Args:
+            refused: Why the event was refused. None: it was not, but its source has no watchers.
+        """
         self._rowless.append((len(self._events), event, refused))
 
     # Writing
 
     def halves(self) -> tuple[EventBatch, EventBatch] | None:
-        """Return two batches, each with rows, or None if all rows belong to one event."""
+        """Return two batches, each with about half of the events, or None if all rows belong to one event."""
         starts = [row for row, event in enumerate(self._events) if event is not None]
         if len(starts) < 2:
             return None
@@ -192,7 +200,7 @@ class EventBatch:
         return part
 
     def drop_states(self, error: StoreError) -> None:
-        """Give up the stream states, with this error; the events stay."""
+        """Remove the stream states from the batch, and report this error for each. The events stay."""
         states, self.states = self.states, []
         for change in states:
             change.on_done(error)

@@ -1,4 +1,4 @@
-"""Reads all events of a run's asset, or of an inlet, in large pieces."""
+"""Reads all events of an asset or alias for a task, in pieces of many events."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ async def read_pieces(
     uri: str | None = None,
     alias: str | None = None,
 ) -> AsyncIterator[Sequence[Sequence[Any]]]:
-    """Yield the columns of the next events in the order of their ids, at most `size` events at once.
+    """Yield the events in the order of their ids, in pieces of at most `size` events.
 
-    The columns are id, name and URI of the asset, timestamp, watcher, DAG, run and task, and `extra` as JSON text. On
-    SQLite the timestamp is text in UTC.
+    A piece is a list of columns, and a column has a value for each event. The columns are: id of the event, name and
+    URI of the asset, timestamp, watcher, DAG, run and task that made the event, and `extra` as JSON text. On SQLite the
+    timestamp is text in UTC.
 
     Args:
-        last_id: Events with a greater id are not part of the sequence.
-        run_pk: The run whose triggering events are read. None: all events of the asset or alias.
+        last_id: Events with a greater id are left out.
+        run_pk: The run whose triggering events are read; needs `uri`. None: all events of the asset or alias.
+        uri: The URI of the asset. None: `alias` is given.
     """
     if run_pk is not None:
         assert uri is not None
@@ -52,7 +54,7 @@ async def read_pieces(
         yield list(columns.values())
 
 
-# A row through SQLAlchemy takes twice the time of the driver's own rows.
+# The drivers are used directly, because a row through SQLAlchemy takes twice as long.
 
 
 async def _read_sqlite(
@@ -60,7 +62,7 @@ async def _read_sqlite(
 ) -> AsyncIterator[Sequence[Any]]:
     text, values = _compiled(session, query)
     path = _path_of(session)
-    # Reading blocks this process, which does nothing else.
+    # The reading blocks the event loop. That does no harm, because this process does nothing else.
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         cursor = connection.execute(text, values)
         while rows := cursor.fetchmany(size):
@@ -73,7 +75,7 @@ async def _read_postgres(
     text, values = _compiled(session, query)
     raw = await (await session.connection()).get_raw_connection()
     driver: Any = raw.driver_connection
-    # The session has begun the transaction, without which a cursor cannot be.
+    # A cursor needs a transaction, and the session has begun one.
     cursor = await driver.cursor(text, *values)
     while rows := await cursor.fetch(size):
         yield rows

@@ -1,4 +1,4 @@
-"""The rows of trigger events as columns. Fields that many rows share are stored once."""
+"""The database rows of trigger events, as columns. Fields that many rows share are sent only once."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 
 
 class SharedFields(NamedTuple):
-    """The fields that the rows of one watcher share, if they were submitted in one turn of the event loop."""
+    """Fields that many rows have in common: the rows of one watcher, submitted in one turn of the event loop."""
 
     asset_id: int
     timestamp: datetime
     watcher_id: int
     ordinal: int
     fence_number: int
-    """The number of the fence that the rows need, counted from 1; 0 if they need none."""
+    """The number of the fence (lease) under which the rows may be written, counted from 1; 0 if they need no fence."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRows:
-    """Rows of `asset_event`. They are not copied, and nothing changes them while they are written.
+    """Rows of `asset_event`, as columns. The lists are not copied, and nothing changes them while they are written.
 
-    Drivers encode each value of a column. Sending the shared fields with every row would take PostgreSQL's driver three
-    times as long.
+    Drivers encode each value of a column. PostgreSQL's driver would take three times as long if the shared fields were
+    sent with every row.
     """
 
     extras: Sequence[str]
@@ -45,7 +45,7 @@ class EventRows:
         return self._of_each_row([fields.fence_number for fields in self.shared])
 
     def columns(self) -> list[Sequence[Any]]:
-        """Return the first fields of `EventRow`, one sequence each, and the partition key if a row has one."""
+        """Return a sequence for each of the first six fields of `EventRow`, and one for the partition keys if any."""
         asset_ids, timestamps, watcher_ids, ordinals, _ = map(
             self._of_each_row, zip(*self.shared, strict=True)
         )

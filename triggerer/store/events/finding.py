@@ -19,10 +19,13 @@ _PLACE: Final = re.compile(r"(?P<topic>.+)/(?P<partition>\d{1,10})/(?P<offset>\d
 
 
 async def find_events(session: AsyncSession, text: str) -> list[AssetEventView]:
-    """Return the events with an idempotency key, or of the Kafka message `topic/partition/offset`, at most 100.
+    """Return the events whose idempotency key is `text`, at most 100.
 
-    The key of a Kafka message has the topic's id in place of its name. So the ids are taken from the newest event of
-    each asset whose watchers read the topic: a topic that was deleted is not found by its name.
+    If `text` names a Kafka message, as `topic/partition/offset`, the events of this message are returned too.
+
+    The idempotency key of a Kafka message contains the id of its topic, not the name. The ids that belong to the name
+    are read from the newest event of each asset with a watcher of the topic. So messages of an earlier topic of this
+    name, which was deleted, are not found.
     """
     keys = {text}
     if place := _PLACE.fullmatch(text):
@@ -30,7 +33,7 @@ async def find_events(session: AsyncSession, text: str) -> list[AssetEventView]:
             keys.add(f"{topic_id}/{place['partition']}/{place['offset']}")
     query = (
         select(AssetEvent.id)
-        # A message that was written again after the log was cut has a plus sign and an epoch at the end.
+        # If a log was truncated and written again, the keys of the new messages end with a plus sign and an epoch.
         .where(
             or_(
                 AssetEvent.idempotency_key.in_(keys),
@@ -80,7 +83,7 @@ async def _topic_ids(session: AsyncSession, topic: str) -> set[str]:
 
 
 def _topic_id(key: str, extra: Any, topic: str) -> str | None:
-    """Return the topic's id in a key if the event is of a message of the topic."""
+    """Return the topic's id in an event's key; None if the event does not come from a message of this topic."""
     if not isinstance(extra, dict) or extra.get("topic") != topic:
         return None
     parts: Sequence[str] = key.rsplit("/", 2)

@@ -1,9 +1,11 @@
 """Asset events in the order of their arrival, for clients that want everything that is recorded from now on.
 
-On PostgreSQL ids do not follow the order of commits: a transaction takes its ids, and others with higher ids may commit
-first. So "everything after the highest id" would lose events. A follower therefore reads in sweeps. A sweep ends
-at the newest event. It begins at a settled id: every transaction that took a lower id has ended. So it returns the
-events of about the last minute again, and a client drops the ids that it knows: at least once, unordered.
+On PostgreSQL, events do not become visible in the order of their ids: a transaction takes ids, and another transaction
+with higher ids may commit first. A client that always asked for "everything after the highest id" would lose events.
+Therefore a client reads in sweeps, and each sweep goes over the newest ids again. A sweep begins at a settled id, which
+means that every transaction that took a lower id has ended. It ends at the newest event. So each sweep returns the
+events of about the last minute again, and the client drops the ids that it knows. Delivery is at least once, and not
+ordered.
 """
 
 from __future__ import annotations
@@ -27,22 +29,28 @@ from triggerer.store.schema.models import AssetEvent
 _NAME: Final = "asset_events_by_arrival"
 _MOST_MARKS: Final = 8
 _LATEST_SUBMISSION: Final = timedelta(minutes=10)
-"""An event's time may lie before the time of its id, because a recorder keeps events while the database is away."""
+"""How much earlier an event's timestamp may be than the moment when it got its id.
+
+An event gets its timestamp when it is submitted. While the database is away, the recorder keeps it.
+"""
 
 
 class _State(BaseModel):
-    """The state of a follower, which its cursor carries."""
+    """How far a client has read. The cursor that the client sends back contains this state."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     at: int
-    """The events up to this id were returned by this sweep or settled before it."""
+    """The next page begins after this id. Events up to it were returned by this sweep, or settled before it."""
     settled: int
-    """When this sweep began, every transaction that took this id or a lower one had ended."""
+    """The settled id: when this sweep began, every transaction that took this id or a lower id had ended."""
     until: int
-    """The newest event when this sweep began. 0: the next page begins a sweep."""
+    """The newest event when this sweep began. 0: the next page begins another sweep."""
     marks: list[tuple[float, int]]
-    """Past instants, in seconds, and the newest event then: no event below it can appear one `window` later."""
+    """Past instants, in seconds since 1970, each with the newest event at that instant.
+
+    An instant that is one `window` in the past makes its event's id a settled id.
+    """
 
 
 async def follow_asset_events(
@@ -55,13 +63,15 @@ async def follow_asset_events(
     asset: str | None = None,
     dag: str | None = None,
 ) -> Page[AssetEventView]:
-    """Return the next events in the order of arrival; the cursor is never None.
+    """Return the next events in the order of arrival, with a cursor, which is never None.
 
-    Events of the last `window` are returned again with later pages.
+    Later pages return the events of the last `window` again.
 
     Args:
-        window: How long after taking its id an event may appear: twice the longest `commit_timeout` of a service.
-        is_from_now: Without a cursor, begin with the present. False: begin with the oldest event.
+        window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
+            service.
+        after: The cursor of the previous page. None: the first page.
+        is_from_now: True: the first page begins with events of the present. False: with the oldest event.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
     Raises:
@@ -76,7 +86,7 @@ async def follow_asset_events(
     if found:
         state.at = found[-1].id
     if len(found) < limit or state.at >= state.until:
-        # The events above `until` that this page returned are returned again by the next sweep, unless they settle.
+        # The sweep has ended. The next sweep begins at the settled id, so it may return events of this page again.
         state.at, state.until = state.settled, 0
     return Page(found, encode_cursor(_NAME, given, state.model_dump(mode="json")))
 
@@ -103,15 +113,15 @@ async def _begin(
 
 
 async def _begin_sweep(session: AsyncSession, state: _State, window: timedelta) -> None:
-    """Store the newest event of this sweep, and the settled id of the next one."""
+    """Set where a new sweep ends, and the settled id where the sweep after it will begin."""
     state.until = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":
-        # One transaction at a time takes ids and commits them.
+        # SQLite has one writer at a time, so all transactions that took ids have ended.
         state.settled = state.until
         return
     now = (await database_now(session)).timestamp()
     seconds = window.total_seconds()
-    # A mark is a promise about all earlier ids, so few of them do. They are at least a quarter of the window apart.
+    # One mark covers all lower ids, so a few marks are enough. They are at least a quarter of the window apart.
     if not state.marks or now - state.marks[-1][0] >= seconds / 4:
         state.marks.append((now, state.until))
     settled = [top for at, top in state.marks if at <= now - seconds]
@@ -122,12 +132,13 @@ async def _begin_sweep(session: AsyncSession, state: _State, window: timedelta) 
 
 
 async def _settled_id(session: AsyncSession, window: timedelta) -> int:
-    """Return a settled id, found by the times of the events."""
+    """Return a settled id for a client without a state: the last event that is older than any open transaction."""
     if session.get_bind().dialect.name == "sqlite":
         return await session.scalar(select(func.max(AssetEvent.id))) or 0
     limit = await database_now(session) - window - _LATEST_SUBMISSION
     low, high = 0, await session.scalar(select(func.max(AssetEvent.id))) or 0
-    # Find the lowest id from `limit` on. A wrong order of times near the limit does no harm: it is well in the past.
+    # Binary search for the last event before `limit`. Timestamps do not quite follow the ids, which does no harm here:
+    # `limit` is well in the past, so the ids around it are settled too.
     while low < high:
         middle = (low + high + 1) // 2
         at: datetime | None = await session.scalar(

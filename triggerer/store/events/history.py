@@ -1,4 +1,4 @@
-"""Reads the recorded events in order, and the assets of the aliases, for a replay."""
+"""Reads recorded events in order, and the assets of aliases, to replay what a scheduler would have decided."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triggerer.store.schema.models import Asset, AssetAlias, AssetAliasMember, A
 
 @dataclass(frozen=True, slots=True)
 class PastEvent:
-    """An event with the name and URI of its asset."""
+    """An event with the current name and URI of its asset."""
 
     id: int
     name: str

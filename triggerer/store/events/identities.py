@@ -13,18 +13,20 @@ from triggerer.store.schema.models import Asset, AssetEvent, FormerIdentity
 
 _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 NAME = func.coalesce(FormerIdentity.name, Asset.name)
-"""The name of the event's asset when the event was recorded, in a query with `with_identity`."""
+"""A column for queries with `with_identity`: the name that the event's asset had when the event was recorded.
+
+`URI` is the column of its URI at that time."""
 URI = func.coalesce(FormerIdentity.uri, Asset.uri)
 
 
 class Span(NamedTuple):
-    """The events of one asset that were recorded under one identity."""
+    """The range of an asset's events that were recorded while the asset had one name and URI (one identity)."""
 
     asset_id: int
     after: int
     """The id of the last event before the span; 0 if there is none."""
     last: int | None
-    """The id of the last event of the span. None: the identity is the present one."""
+    """The id of the last event of the span. None: the asset still has this identity, so the span goes on."""
 
     @property
     def is_whole(self) -> bool:
@@ -42,7 +44,7 @@ class Span(NamedTuple):
 
 
 def with_identity(query: _Query) -> _Query:
-    """Join a query of `AssetEvent` with the asset and with its identity at that time, for `NAME` and `URI`."""
+    """Join a query of `AssetEvent` with `Asset` and `FormerIdentity`, so that it may use `NAME` and `URI`."""
     other = aliased(FormerIdentity)
     its_last = (
         select(func.min(other.last_event_id))
@@ -60,10 +62,12 @@ def with_identity(query: _Query) -> _Query:
 
 
 async def spans_of(session: AsyncSession, *, uri: str, name: str | None = None) -> list[Span]:
-    """Return the events that were recorded under this URI or this name; empty if no asset has or had either.
+    """Return the spans of events that were recorded under this URI or this name.
+
+    The result is empty if no asset has or ever had the URI or the name.
 
     Args:
-        name: None: only the URI counts.
+        name: None: search by the URI only.
     """
     had_it = select(FormerIdentity.asset_id).where(_has(FormerIdentity, uri, name))
     assets = await session.execute(
@@ -96,7 +100,8 @@ def in_spans(spans: Sequence[Span]) -> ColumnElement[bool]:
     """Return the condition that an `AssetEvent` belongs to one of the spans."""
     whole = [span.asset_id for span in spans if span.is_whole]
     parts = [span.condition() for span in spans if not span.is_whole]
-    # SQLite takes an expression of a few hundred parts, but a list of any length.
+    # Whole assets go into one IN list, because SQLite takes a list of any length, but an OR of only a few hundred
+    # parts.
     return or_(AssetEvent.asset_id.in_(whole), *parts)
 
 

@@ -22,7 +22,7 @@ from triggerer.store.schema.models import (
 EVENT_STATES: Final = ("queued", "consumed", "unused")
 _LARGEST_WINDOW: Final = 16_000
 _IDS_AT_ONCE: Final = 500
-"""Below the limit on parameters of every database."""
+"""How many ids are in one statement: fewer than the parameters that each database allows."""
 _FOR_KEYS: Final = select(DagPartitionEvent.asset_event_id).where(
     DagPartitionEvent.run_pk.is_(None)
 )
@@ -44,15 +44,15 @@ async def list_asset_events(
 ) -> list[AssetEventView]:
     """Return events, newest first.
 
-    With `unused`, the query may walk the whole history, or the events of `asset` or `dag`. No index lists the events
-    that nobody waited for, because every insert would have to maintain it.
+    With the state `unused`, the query may have to read the whole history, or all events of `asset` or `dag`. No index
+    has the events for which no DAG waited, because every insert of an event would have to maintain it.
 
     Args:
         after: Only events with lower ids than this.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
         state: `queued`: a DAG still waits to take it into a run. `consumed`: all DAGs that waited have taken it.
-            `unused`: no DAG waited. The first two take longer with more other events in the queue.
+            `unused`: no DAG waited. `queued` and `consumed` take longer if there are many entries of other events.
     """
     wanted = await _wanted(session, asset=asset, dag=dag, event_id=event_id, state=state)
     if after is not None:
@@ -83,7 +83,7 @@ async def _wanted(
     event_id: int | None = None,
     state: str | None = None,
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions of a list, except for the states that `_walk` looks for."""
+    """Return the conditions for the filters of a list, except the states `consumed` and `unused`, see `_walk`."""
     wanted: list[ColumnElement[bool]] = []
     if asset is not None:
         wanted.append(in_spans(await spans_of(session, uri=asset, name=asset)))
@@ -119,7 +119,9 @@ async def events_after(
     asset: str | None = None,
     dag: str | None = None,
 ) -> list[AssetEventView]:
-    """Return events with higher ids, lowest first. Ids do not follow commits: see `triggerer.store.events.following`.
+    """Return the events with ids above `event_id`, lowest first.
+
+    An event with a lower id may become visible later: see `triggerer.store.events.following`.
 
     Args:
         asset: Only events that were recorded under this name or this URI.
@@ -162,14 +164,21 @@ async def _walk(
     *,
     are_consumed: bool,
 ) -> list[Any]:
-    """Return rows of a query for `wanted` events. Read window after window, newest first, up to `limit` rows."""
+    """Return the rows of `query` for consumed or unused events, newest first, up to `limit` rows (0: all).
+
+    No index has these states. So the events are read in windows of ids, and compared with the queue of each window.
+
+    Args:
+        wanted: The other conditions of `query`.
+        are_consumed: True for `consumed`, False for `unused` events.
+    """
     found: list[Any] = []
     newest = await session.scalar(select(func.max(AssetEvent.id))) or 0
     upper = newest if after is None else min(newest, after - 1)
     width = 1_000
     while not limit or len(found) < limit:
         if are_consumed:
-            # Events that nobody waited for are skipped at once.
+            # Skip the events for which no DAG waited: continue at the newest event that is in the queue.
             upper = await _newest_in_queue(session, upper)
         beyond = select(AssetEvent.id).where(*wanted, AssetEvent.id <= upper)
         window = beyond.order_by(AssetEvent.id.desc()).limit(width).subquery()
@@ -179,7 +188,7 @@ async def _walk(
             break
         candidates = beyond.where(AssetEvent.id.between(lowest, highest)).correlate(None)
         in_queue = QueuedAssetEvent.asset_event_id
-        # Read a range of the queue, or the entries of each candidate, whichever is less.
+        # Read the queue's whole range of ids, or look up the entries of each candidate, whichever reads fewer rows.
         are_few = 4 * count < highest - lowest
         entries = select(in_queue).where(
             in_queue.in_(candidates) if are_few else in_queue.between(lowest, highest)
@@ -203,6 +212,6 @@ async def _walk(
 
 
 async def _newest_in_queue(session: AsyncSession, upper: int) -> int:
-    """Return the newest event up to `upper` that a DAG waits or has waited for, or 0."""
+    """Return the id of the newest event up to `upper` that is or was in the queue of a DAG, or 0."""
     entry = QueuedAssetEvent.asset_event_id
     return await session.scalar(select(func.max(entry)).where(entry <= upper)) or 0

@@ -32,11 +32,11 @@ from triggerer.store.schema.models import (
 )
 
 _ENTRIES: Final = (
-    # An event is once in the queue of a DAG, so the key tells nothing about its place.
+    # An event is in the queue of a DAG only once, so its partition key is not needed to sort the entries.
     (QueuedAssetEvent, AssetEvent.partition_key, literal_column("''", Text)),
     (DagPartitionEvent, DagPartitionEvent.partition_key, DagPartitionEvent.partition_key),
 )
-"""The tables of waiting events, each with the column of its partition key, and the part of the key in the order."""
+"""The two tables of waiting events, each with the partition key to show, and the partition key to sort by."""
 
 
 async def list_queued_events(
@@ -50,10 +50,12 @@ async def list_queued_events(
 ) -> list[QueuedEventView]:
     """Return the waiting events by DAG, in the order of recording.
 
-    An event that waits for a partitioned DAG has the key of its run once it is divided. It is listed once for each key.
+    For a partitioned DAG, the scheduler divides an event among partition keys. A divided event is listed once for each
+    key, and shows that key.
 
     Args:
-        after: Only entries after this DAG id, event id and partition key (empty: in the queue itself).
+        after: Only entries after this DAG id, event id and partition key. An empty key stands for an event that is not
+            divided.
         state: The state of the DAG: `active`, `paused` or `stale`.
     """
     of_asset = None if asset is None else await asset_ids(session, asset)
@@ -81,7 +83,7 @@ async def list_queued_events(
         if after is not None:
             query = query.where(tuple_(*place) > tuple_(*after))
         parts.append(select(limited(query, limit).subquery()))
-    # The database sorts both tables together, because the order of its texts is not Python's.
+    # The database sorts the rows of both tables, because it may order texts in another way than Python.
     both = union_all(*parts).subquery()
     query = select(both).order_by(both.c.dag_id, both.c.asset_event_id, both.c.place)
     rows = await session.execute(limited(query, limit))
@@ -111,7 +113,8 @@ async def delete_queued_events(
 ) -> int:
     """Remove waiting events from the queues for good, so that no run takes them; return the number of entries.
 
-    The events themselves stay. A scheduler that plans for one of these DAGs at this moment notices, and plans again.
+    The events themselves stay. If a scheduler plans for one of these DAGs at this moment, it notices the change, and
+    plans again.
     """
     of_asset = None if asset is None else await asset_ids(session, asset)
     return await empty_queues(session, dag=dag, assets=of_asset)
@@ -126,11 +129,13 @@ async def empty_queues(
     waiting = _waiting(QueuedAssetEvent, dag, assets)
     queued = select(QueuedAssetEvent.dag_id).where(*waiting).distinct()
     dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
-    # Sorted, so that two of these cannot deadlock. A planning scheduler locks the row, or checks its version.
+    # Lock in the order of the ids, so that two such transactions cannot deadlock. The update changes no value, but the
+    # row's version: a scheduler that plans for the DAG has locked the row, or checks at its write that the version is
+    # unchanged.
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))
-    # Events that wait for keys return to the queue, and the scheduler divides the remaining ones again.
+    # Divided events first return to the queue. Those that are not removed below are divided again by the scheduler.
     if remapped := await return_to_queue(session, dag_ids):
         announce(session, Signal.EVENTS_QUEUED, *remapped)
     gone = await session.execute(

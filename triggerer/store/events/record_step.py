@@ -27,13 +27,14 @@ from triggerer.store.events.event_rows import EventRows
 
 @dataclass(frozen=True, slots=True)
 class RecordEvents:
-    """A step with one result row: the DAGs for which events may wait now, the fences that hold, and the new events.
+    """A step: store a batch of trigger events, and queue them for DAGs.
 
-    The fences are given by number, and the new events are counted without repeats.
+    Its one result row has the ids of DAGs for which events may have been queued, the numbers of the fences that hold,
+    and the number of new events, without repeats.
 
-    Rows whose fence does not hold are not stored. Nobody can take over the streams of the other rows until the
-    transaction has ended. On PostgreSQL the statement also notifies other processes, so it can be the whole
-    transaction. On SQLite there are no other processes.
+    Rows whose fence does not hold are not stored. The streams of the other rows stay locked until the transaction ends,
+    so that no other instance takes them over meanwhile. On PostgreSQL the statement also notifies other processes, so
+    it can be the whole transaction. On SQLite there are no other processes.
 
     Args:
         rows: At least one row.
@@ -63,7 +64,8 @@ class RecordEvents:
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         rows = self.rows
         has_keys = rows.partition_keys is not None
-        # One text each for all extras and all keys. The driver would encode every element of an array.
+        # All extras are sent as one JSON text, and all keys as another. In an array, the driver would encode each
+        # value.
         extras, keys = f"[{','.join(rows.extras)}]", orjson.dumps(rows.keys).decode()
         fences = [list(column) for column in zip(*self.fences, strict=True)] or [[], [], []]
         shared = map(list, zip(*rows.shared, strict=True))
@@ -77,7 +79,8 @@ _SQLITE_SHOWN: Final = Statement(
 )
 
 
-# Subscripts of arrays with elements of one size take constant time. A join might compare every pair.
+# The shared fields are arrays, read by subscript: with elements of one size, that takes constant time. A join with a
+# table of shared fields might compare every pair.
 _VALUES: Final = {
     "asset_id": "($8::bigint[])[shared + 1]",
     "timestamp": POSTGRES_TIMESTAMP.format(timestamp="($9::timestamptz[])[shared + 1]"),
@@ -119,6 +122,6 @@ SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SEL
 """
 
 
-# Most batches have no partition key, and sending an array of nulls for it costs time.
+# Two statements, because most batches have no partition key, and sending an array of nulls for it would cost time.
 _POSTGRES: Final = {has_keys: _postgres(has_keys=has_keys) for has_keys in (False, True)}
 """The statement without and with partition keys."""

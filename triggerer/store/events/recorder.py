@@ -1,4 +1,4 @@
-"""Commits trigger events in groups; a group is bounded in rows and in bytes."""
+"""Stores the events of triggers, many in one transaction (group commit), and completes each event afterwards."""
 
 from __future__ import annotations
 
@@ -49,16 +49,18 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 MAX_BATCH_ROWS: Final = 5_000
 # Bounds a batch of large payloads.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-# Four batches, so that filters go on while one is written. There is one recorder, so this covers all streams.
+# Four batches, so that filters continue while a batch is written. A process has one recorder, so this bounds the
+# pending payloads of all its streams.
 MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 
 
 class EventRecorder(GroupCommit[EventBatch]):
-    """The runtime's `EventSink`. Events are stored and completed in the order of their submission.
+    """The `EventSink` to which streams submit events. It stores and completes them in the order of submission.
 
-    `complete(None)` is called once the rows of all of the event's watchers are durable. For a repeat, an earlier
-    transaction has stored them. While the database is away, events wait and nothing is completed. The runtime bounds
-    their number, and waits while the recorder is full. Cancelling `run` completes nothing.
+    An event has a row for each of its watchers. Once all its rows are durable, `complete(None)` is called on the event.
+    This holds for a repeat too, whose rows an earlier transaction has stored. While the database is away, events wait,
+    and none is completed. Streams submit no further events while the recorder is full. If `run` is cancelled, the
+    remaining events are never completed.
 
     Args:
         max_pending_bytes: The recorder is full while payloads of this size wait or are being written. A payload counts
@@ -68,7 +70,8 @@ class EventRecorder(GroupCommit[EventBatch]):
         random: For the jitter of retries.
     """
 
-    # If the failed commit was successful after all, the keys absorb the repeat.
+    # If a commit with an unknown outcome did succeed, the rows exist. Their idempotency keys then make the repeat
+    # harmless.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError
 
@@ -120,7 +123,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Encode an event's payload and add the event to the next group; see `EventSink`."""
         if key is None:
-            # A redelivery gets another key and is stored again. This key only identifies a repeat of the commit.
+            # The message has no identity, so its redelivery would be stored as another event. This random key only lets
+            # the store recognise a repeat of the commit.
             key = "~" + uuid4().hex
         batch = self._filling
         try:
@@ -134,7 +138,7 @@ class EventRecorder(GroupCommit[EventBatch]):
             batch.add_without_rows(event, error)
         else:
             rows = len(source.watchers)
-            # Most payloads are ASCII. Their size is computed here, because a call of `size_of` would double its cost.
+            # Most payloads are ASCII. For them `size_of` is not called, because the call would double the cost.
             size_bytes = rows * (len(extra) if extra.isascii() else size_of(extra))
             if (
                 len(batch.keys) + rows > self._max_batch_rows
@@ -163,7 +167,7 @@ class EventRecorder(GroupCommit[EventBatch]):
     def submit_with_state_nowait(
         self, submissions: Sequence[Submission], change: StateChange
     ) -> None:
-        """Add events and the stream state that passes them to one transaction; see `EventsWithState`."""
+        """Add events to one transaction together with the stream state that moves past them; see `EventsWithState`."""
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:
             self._full.append(self._filling)
@@ -206,7 +210,8 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # The refused row may be a state, or an event without which its state must not be stored.
+            # The refused row may be a state. Or it is an event, and then the state that moves past it must not be
+            # stored. So give up all states, and write the events alone.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()
@@ -269,13 +274,20 @@ class EventRecorder(GroupCommit[EventBatch]):
     def _recovered(self) -> None:
         if self.trouble is not None:
             self.trouble = None
-            # A commit whose answer was lost may have queued events, and its repeat did not announce them.
+            # A commit whose answer was lost may have queued events. Its repeat found them stored, and announced
+            # nothing.
             self._database.wakeups.publish(Signal.EVENTS_QUEUED)
             _log.info("asset events are written again", events=self.unsettled)
 
 
 def _count(batch: EventBatch, rows: int, began: float, *, new: int) -> None:
-    """Count one transaction, for the metrics. `new`: the events that are no repeats."""
+    """Count one transaction for the metrics.
+
+    Args:
+        rows: The number of rows, repeats included.
+        began: When the transaction began, in monotonic seconds.
+        new: The number of new events, without repeats.
+    """
     RECORD_DURATION.observe(time.monotonic() - began)
     RECORD_BATCH.observe(rows)
     EVENTS_RECORDED.add(new, "watcher")
@@ -284,7 +296,7 @@ def _count(batch: EventBatch, rows: int, began: float, *, new: int) -> None:
 
 
 def _record_with_states(step: RecordEvents, states: Sequence[StateChange]) -> Script[Row]:
-    """Store the events, and the states under leases that hold, in one transaction."""
+    """Store events and stream states in one transaction. A state is stored only if its stream's lease still holds."""
     (row,) = yield step
     valid = {step.fences[number - 1] for number in row[1] or ()}
     yield from save_states([change for change in states if change.fence in valid])

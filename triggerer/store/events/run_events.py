@@ -1,4 +1,4 @@
-"""Reads the asset events for a run's tasks, page by page."""
+"""Reads the asset events that a run's tasks ask for, page by page."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from triggerer.store.schema.models import (
 EventId = ColumnElement[int] | InstrumentedAttribute[int]
 
 PAGE_CHARACTERS: Final = 4 * 2**20
-"""The size of a page in characters of `extra`. The page ends with the event that exceeds it."""
-# Rows are fetched in portions, and rows after the end of the page are discarded.
+"""The most characters of `extra` on a page. The page ends with the event that exceeds this number."""
+# Rows are fetched in portions of this size. The rows of the last portion after the end of the page are discarded.
 _FETCHED_AT_ONCE: Final = 200
-# Each asset is one part of a statement, and SQLite takes 500 parts.
+# The most assets in a UNION ALL, which has a part for each asset. SQLite takes at most 500 parts.
 _ASSETS_MERGED: Final = 100
 
 
@@ -55,7 +55,9 @@ class TriggeringAsset:
     name: str
     uri: str
     total: int
+    """The number of these events."""
     last_id: int
+    """The highest id of these events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +70,21 @@ class NamedAsset:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a sequence of events that is ordered by id.
+    """Which part of a sequence of events to read. The sequence is ordered by id.
 
-    A page of large events ends early. It has at least one event, unless the sequence ends before it. Skipped events are
-    counted in an index.
+    A page of large events ends early. It has at least one event, unless the sequence ends before the page begins.
+    Events are skipped by counting entries of an index.
     """
 
     last_id: int
     """Events with a greater id are not part of the sequence."""
     newest_first: bool
     beyond: int | None
-    """The page begins after this id, in its own order. None: it begins at the end of the sequence that comes first."""
+    """The page begins after the event with this id. None: it begins at the first event in the page's order."""
     skip: int
+    """How many further events to skip at the beginning."""
     limit: int
+    """The most events on the page."""
 
 
 async def triggering_assets(session: AsyncSession, run_pk: int) -> list[TriggeringAsset]:
@@ -122,7 +126,7 @@ async def last_event(
 async def count_events(
     session: AsyncSession, *, last_id: int, uri: str | None = None, alias: str | None = None
 ) -> int:
-    """Return how many events the asset or the alias has, up to `last_id`. The time grows with the number."""
+    """Return how many events the asset or the alias has, up to the id `last_id`. The time grows with that number."""
     counted = (
         select(func.count())
         .select_from(AssetEvent)
@@ -136,12 +140,13 @@ async def page_of_asset(
 ) -> list[dict[str, Any]]:
     """Return a page of the events of an asset, or of the assets of an alias.
 
-    If an alias has more than 100 assets, the time grows with the number of events after the begin of the page.
+    If an alias has more than 100 assets, the database sorts all events from the beginning of the page on, which is
+    slow.
     """
     spans = await _spans(session, uri, alias)
     if not spans:
         return []
-    # No index has the events of several assets in order. So take the first events of each asset, and merge them.
+    # No index has the events of several assets in order. So read the first events of each asset, and merge them.
     apart = [[one] for one in spans] if len(spans) <= _ASSETS_MERGED else [spans]
     firsts = [
         _in_order(select(AssetEvent.id).where(in_spans(some)), AssetEvent.id, page)
@@ -167,7 +172,7 @@ async def page_of_run(
 async def events_of_run(
     session: AsyncSession, *, run_pk: int, uri: str
 ) -> tuple[Select[int], EventId]:
-    """Return a query of the events of one asset that triggered a run, and its column with the id."""
+    """Return a query of the events of one asset that triggered a run, and the column that has their ids."""
     ours, event_id = await _entries_of_asset(session, run_pk=run_pk, uri=uri)
     return ours.join(AssetEvent, AssetEvent.id == event_id), event_id
 
@@ -175,7 +180,7 @@ async def events_of_run(
 async def events_of_asset(
     session: AsyncSession, *, uri: str | None = None, alias: str | None = None
 ) -> tuple[Select[int], EventId]:
-    """Return a query of the events of an asset, or of the assets of an alias, and its column with the id."""
+    """Return a query of the events of an asset, or of the assets of an alias, and the column that has their ids."""
     spans = await _spans(session, uri, alias)
     return select(AssetEvent.id).where(in_spans(spans)), AssetEvent.id
 
@@ -192,13 +197,13 @@ async def _entries_of_asset(
 async def _entries_of(
     session: AsyncSession, run_pk: int
 ) -> type[QueuedAssetEvent] | type[DagPartitionEvent]:
-    """Return the table with the run's events. Runs of partition keys have a table of their own."""
+    """Return the table that has the run's events. For runs of partition keys, this is `dag_partition_event`."""
     keyed = exists().where(DagPartitionEvent.run_pk == run_pk)
     return DagPartitionEvent if await session.scalar(select(keyed)) else QueuedAssetEvent
 
 
 async def _spans(session: AsyncSession, uri: str | None, alias: str | None) -> list[Span]:
-    """Return the events that were recorded under a URI, or all events of the assets of an alias."""
+    """Return spans with the events that were recorded under a URI, or with all events of the assets of an alias."""
     if alias is None:
         assert uri is not None
         return await spans_of(session, uri=uri)
@@ -212,7 +217,7 @@ async def _spans(session: AsyncSession, uri: str | None, alias: str | None) -> l
 
 
 def _in_order(query: Select[int], event_id: EventId, page: Page) -> Select[int]:
-    """Restrict a query to the sequence after the begin of the page, and sort it in the page's order."""
+    """Restrict a query to the events from the beginning of the page on, and sort it in the page's order."""
     query = query.where(event_id <= page.last_id)
     if page.beyond is not None:
         query = query.where(event_id < page.beyond if page.newest_first else event_id > page.beyond)
@@ -222,13 +227,13 @@ def _in_order(query: Select[int], event_id: EventId, page: Page) -> Select[int]:
 def columns_of(
     session: AsyncSession, events: Select[int], *, timestamp: ColumnElement[Any] | None = None
 ) -> Select[*tuple[Any, ...]]:
-    """Select the columns of a page in a query of `asset_event`, `extra` last.
+    """Return the query `events` with the columns that a page has; `extra` is the last.
 
     Args:
-        timestamp: The timestamp in another form.
+        timestamp: An expression to select in place of the timestamp. None: the timestamp itself.
     """
-    # `extra` stays text: decoding and re-encoding thousands of them would delay the event loop longer than
-    # everything else.
+    # `extra` stays text. Decoding and encoding it for thousands of events would delay the event loop more than the
+    # rest.
     postgresql = session.get_bind().dialect.name == "postgresql"
     extra = cast(AssetEvent.extra, Text) if postgresql else type_coerce(AssetEvent.extra, Text)
     return (

@@ -1,4 +1,4 @@
-"""Follows an asset event one step: from its message to the runs that took it, their tasks, and the events of these."""
+"""Follows an asset event by one step: to its stream, the runs that took it, their tasks, and what these emitted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TracedRun:
 
     run: RunView
     part: str
-    """triggered: it is the newest event of the run. included: the run took it along with newer ones."""
+    """triggered: the event is the newest event of the run. included: the run also took newer events."""
     tasks: list[TaskRunView]
     events: list[AssetEventView]
     """The first events that the run emitted, oldest first, at most 50."""
@@ -47,11 +47,11 @@ class WaitingDag:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One step of an event's way."""
+    """Where an event came from, and which runs took it or will take it."""
 
     event: AssetEventView
     stream: str | None
-    """The upstream that its watcher reads now. None: no watcher made the event, or the watcher is gone."""
+    """The stream that the event's watcher reads now. None: no watcher made the event, or the watcher is deleted."""
     source_run: RunView | None
     """The run that emitted the event, if it still exists."""
     runs: list[TracedRun]
@@ -92,7 +92,10 @@ async def _source_run(session: AsyncSession, event: AssetEventView) -> RunView |
 
 
 async def _runs_with(session: AsyncSession, event_id: int) -> list[tuple[int, str, str]]:
-    """Return the key, DAG id and run id of runs that took the event, newest first, one more than are shown."""
+    """Return the primary key, DAG id and run id of runs that took the event, newest first.
+
+    At least one run more than is shown is returned, if there is one, to tell that there are more.
+    """
     found: set[tuple[int, str, str]] = set()
     for entry in (QueuedAssetEvent, DagPartitionEvent):
         query = (
@@ -118,7 +121,8 @@ async def _traced(
         .where(
             AssetEvent.source_dag_id == dag_id,
             AssetEvent.source_run_id == run_id,
-            # A run emits after it has taken the event. The bound saves reading the DAG's older events.
+            # A run emits events after it has taken the event, so theirs are newer. The bound saves reading older
+            # events.
             AssetEvent.id > event_id,
         )
         .order_by(AssetEvent.id)
@@ -127,7 +131,7 @@ async def _traced(
     return TracedRun(
         run=(await list_runs(session, dag=dag_id, run_id=run_id, limit=1))[0],
         part="triggered" if newest <= event_id else "included",
-        # Their stages are many. The run's own page shows them.
+        # Leave out the progress of Spark stages, because there may be many stages. The run's own page shows it.
         tasks=[
             replace(task, progress=None) for task in await list_task_runs(session, dag_id, run_id)
         ],

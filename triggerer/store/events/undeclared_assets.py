@@ -23,7 +23,7 @@ _FIND: Final = Statement(
     IN_URIS=in_list("uris", "text"),
 )
 # Sorted, so that two transactions that create the same assets cannot deadlock. ON CONFLICT, because another transaction
-# may create them at this moment. "WHERE true": see `alias_attachment`.
+# may create an asset at this moment. `alias_attachment` says why "WHERE true" is needed.
 _CREATE: Final = Statement(
     """
 INSERT INTO asset (name, uri, "group", extra, created_at)
@@ -47,13 +47,14 @@ class StoredAsset:
 async def ensure_asset(
     session: AsyncSession, *, name: str | None = None, uri: str | None = None
 ) -> StoredAsset:
-    """Return the asset with this name and URI. If no DAG declares it, create it with a warning.
+    """Return the asset with this name and URI. If it does not exist, create it, and log a warning.
 
-    With only one of the two, an existing asset is found by it, and a new asset gets it as name and URI.
+    If only the name or only the URI is given, the asset is searched by the given one. A new asset then gets the same
+    text as its name and as its URI.
 
     Raises:
-        AssetConflict: The name belongs to another URI, or the URI to another name.
-        DagError: Neither is given, or one is not a valid name or URI.
+        AssetConflict: The name belongs to an asset with another URI, or the URI to an asset with another name.
+        DagError: Neither name nor URI is given, or the given one is not valid.
     """
     declared = Asset(uri=uri, name=name)
     if name and uri:
@@ -68,10 +69,10 @@ async def ensure_asset(
 
 
 async def ensure_assets(session: AsyncSession, assets: Iterable[Asset]) -> dict[Asset, StoredAsset]:
-    """Return the rows of these assets. Assets that no DAG declares are created with a warning.
+    """Return the stored row of each asset. Assets that do not exist are created, with a warning in the log.
 
     Raises:
-        AssetConflict: A name belongs to another URI, or a URI to another name.
+        AssetConflict: A name belongs to an asset with another URI, or a URI to an asset with another name.
     """
     found, created = await perform(session, _ensure(sorted(set(assets), key=_identity)))
     if len(created) > _NAMED_IN_LOG:
@@ -99,17 +100,17 @@ def _ensure(assets: Sequence[Asset]) -> Script[tuple[dict[Asset, StoredAsset], l
 
 
 def _matches(assets: Sequence[Asset]) -> Script[dict[Asset, StoredAsset]]:
-    """Return the assets that exist.
+    """Return the stored row of each asset that exists.
 
     Raises:
-        AssetConflict: A name belongs to another URI, or a URI to another name.
+        AssetConflict: A name belongs to an asset with another URI, or a URI to an asset with another name.
     """
     rows = yield from _find([_identity(asset) for asset in assets])
     by_name = {row.name: row for row in rows}
     by_uri = {row.uri: row for row in rows}
     found = {}
     for asset in assets:
-        # Neither a name nor a URI belongs to two assets.
+        # At most two rows: names are unique, and URIs are unique.
         candidates = {by_name.get(asset.name), by_uri.get(asset.uri)}
         known = [row for row in candidates if row is not None]
         if len(candidates) == len(known) == 1:

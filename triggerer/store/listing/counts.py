@@ -1,4 +1,4 @@
-"""Counts rows, for displays and for checks that nothing was lost."""
+"""Counts rows, to show them and to check that no event was lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from triggerer.store.schema.models import (
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The numbers of rows. Zeros are omitted."""
+    """The numbers of rows. A key whose number is zero is missing."""
 
     events: Mapping[str, int] = field(default_factory=dict)
     """Asset events by asset name."""
@@ -32,9 +32,9 @@ class Counts:
     """Events that no run has taken yet, by DAG id and asset name."""
     runs: Mapping[tuple[str, RunState], int] = field(default_factory=dict)
     tasks: int = 0
-    """Tasks that have begun. A task of less than half a second counts once it has ended."""
+    """Tasks that have begun. A task that takes less than half a second counts only once it has ended."""
     watchers: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
-    """State and error of each asset's watcher, by asset name. If there are several, the last one."""
+    """State and error of each asset's watcher, by asset name. If an asset has several watchers, one of them."""
     file_errors: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -44,23 +44,28 @@ class AssetCounts:
 
     events: int
     different: int
-    """The number of different idempotency keys, which counts a message that was recorded twice only once."""
+    """The number of different idempotency keys. A message that was recorded twice counts only once here."""
     in_successful_runs: int
+    """The events that successful runs of the DAG have taken."""
     waiting: int
+    """The events that wait in the DAG's queue."""
 
 
 class EventInRun(NamedTuple):
-    """An event of a run: when the message was sent, according to the watcher, and the run."""
+    """An event that a run took."""
 
     sent: Any
+    """The field `timestamp` of the event's payload: when the message was sent."""
     run_id: str
     queued_at: datetime
+    """When the run was queued."""
 
 
 async def count_all(session: AsyncSession) -> Counts:
-    """Count everything. This walks an index of all events, so call it rarely.
+    """Count events, runs, tasks and watchers. This reads an index of all events, so call it rarely.
 
-    On PostgreSQL, unless the session reads from one snapshot, the counts may be some commits apart.
+    On PostgreSQL, other transactions may commit between the queries. Unless the session reads from one snapshot, the
+    counts may then not agree exactly.
     """
     events = (
         select(Asset.name, func.count(AssetEvent.id))
@@ -92,7 +97,7 @@ async def count_all(session: AsyncSession) -> Counts:
 
 
 async def count_asset(session: AsyncSession, *, asset: str, dag_id: str) -> AssetCounts:
-    """Count the events of the asset with this name."""
+    """Count the events of the asset with this name, and how many of them the DAG's runs took or will take."""
     asset_id = await session.scalar(select(Asset.id).where(Asset.name == asset))
     of_asset = AssetEvent.asset_id == asset_id
     queued = (QueuedAssetEvent.asset_id == asset_id, QueuedAssetEvent.dag_id == dag_id)

@@ -22,12 +22,12 @@ def limited(query: _Query, limit: int) -> _Query:
 
 
 def is_asset(asset: str) -> ColumnElement[bool]:
-    """The condition that the `Asset` has this name or URI."""
+    """Return the condition that the `Asset` of a query has this name or URI."""
     return or_(Asset.name == asset, Asset.uri == asset)
 
 
 def waits_for(dag_id: Any, asset: str) -> ColumnElement[bool]:
-    """The condition that the DAG waits for the asset with this name or URI."""
+    """Return the condition that the DAG waits for the asset with this name or URI."""
     return (
         exists()
         .where(DagScheduleAsset.dag_id == dag_id, DagScheduleAsset.asset_id == Asset.id)
@@ -36,14 +36,14 @@ def waits_for(dag_id: Any, asset: str) -> ColumnElement[bool]:
 
 
 def is_waited_for(asset_id: Any, dag: str) -> ColumnElement[bool]:
-    """The condition that the DAG waits for the asset."""
+    """Return the condition that the DAG waits for the asset."""
     return exists().where(DagScheduleAsset.asset_id == asset_id, DagScheduleAsset.dag_id == dag)
 
 
 def some_of(
     ids: Sequence[_Id], column: InstrumentedAttribute[_Id]
 ) -> Iterator[ColumnElement[bool]]:
-    """Yield conditions that together select these ids. A statement takes 32,767 values at most."""
+    """Yield conditions that together select these ids, 1,000 in each. A statement takes at most 32,767 values."""
     for start in range(0, len(ids), _AT_ONCE):
         yield column.in_(ids[start : start + _AT_ONCE])
 
@@ -51,6 +51,7 @@ def some_of(
 async def asset_ids(session: AsyncSession, asset: str) -> Sequence[int]:
     """Return the ids of the assets with this name or URI: usually one, none if there is no such asset.
 
-    This is a separate query, because in a join the planners walk the events of all assets.
+    Look the ids up in a query of their own. If a query of events joins with the assets instead, both databases read the
+    events of all assets.
     """
     return (await session.scalars(select(Asset.id).where(is_asset(asset)))).all()

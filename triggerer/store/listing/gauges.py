@@ -1,4 +1,4 @@
-"""Reads the values of metrics that come from the database. Each query reads an index or a small table."""
+"""Reads the values of metrics that come from the database. Each query is cheap: it reads an index or a small table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def read_gauges(session: AsyncSession, bounds: ParkedBounds) -> list[Sampl
     """Return the gauges of the database: watchers, parked messages, runs, DAGs and instances.
 
     Args:
-        bounds: The bounds on parked messages.
+        bounds: The bounds on parked messages, to tell how full they are.
     """
     now = await database_now(session)
     samples = [Sample(table.CLOCK_SKEW, (datetime.now(UTC) - now).total_seconds())]
@@ -100,7 +100,7 @@ async def _watchers(session: AsyncSession, now: datetime) -> list[Sample]:
 
 
 async def _behind(session: AsyncSession) -> list[Sample]:
-    """Return the watchers that are the furthest behind, in logs and in queues."""
+    """Return the number of missed messages for the 50 watchers that miss most, whether they read a log or a queue."""
     found: dict[tuple[str, str], int] = {}
     positions = (
         select(Asset.name, Watcher.name, WatcherPosition.position, WatcherPosition.head)
@@ -157,7 +157,7 @@ async def _parked(session: AsyncSession, bounds: ParkedBounds) -> list[Sample]:
 async def _grouped(
     session: AsyncSession, metric: Metric, query: Select[*tuple[Any, ...]], labels: tuple[str, ...]
 ) -> list[Sample]:
-    """Return a sample for each of these labels and each that the query finds."""
+    """Return a sample for each row (label, number) of the query, and a zero for each of `labels` without a row."""
     found = dict.fromkeys(labels, 0) | {row[0]: row[1] for row in await session.execute(query)}
     return list(_samples(metric, found))
 

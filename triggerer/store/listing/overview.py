@@ -1,4 +1,4 @@
-"""Reads the few figures that say whether anything needs a person. Every count is bounded."""
+"""Reads the first page of the web interface: the problems that need a person, and a few figures."""
 
 from __future__ import annotations
 
@@ -37,20 +37,22 @@ _LONG: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class ParkedOf:
-    """The parked messages of one watcher, and when its oldest and newest were parked."""
+    """The parked messages of one watcher."""
 
     asset_name: str
     watcher: str
     count: int
     first_at: datetime
+    """When the first of them was parked."""
     last_at: datetime
+    """When the last of them was parked."""
     error: str | None
-    """The error of the newest."""
+    """The error of the message that was parked last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All that may need a person, and the figures of a service that is well."""
+    """The problems that may need a person, and the figures that are of interest without problems."""
 
     at: datetime
     """The database's time."""
@@ -59,7 +61,7 @@ class Overview:
     """The first watchers that are failing, catching up or waiting."""
     watcher_states: dict[str, int]
     parked: list[ParkedOf]
-    """The messages that are set aside, by watcher, most first."""
+    """Parked messages by watcher. The watcher with the most parked messages comes first."""
     failed_runs: list[RunView]
     """The newest failed runs of the last 24 hours."""
     failed_run_count: Count
@@ -68,7 +70,7 @@ class Overview:
     missing_instances: list[str]
     """Instances that missed a heartbeat."""
     run_states: dict[str, int]
-    """Runs that are queued or running now."""
+    """The numbers of runs that are queued and running now, by state."""
     dags: int
     paused_dags: int
     assets: int
@@ -174,7 +176,7 @@ async def _parked(session: AsyncSession) -> list[ParkedOf]:
 
 
 async def _runs(session: AsyncSession, ids: Select[Any]) -> list[RunView]:
-    """Return these runs in the order of the query."""
+    """Return the runs with these primary keys, newest first."""
     keys = select(DagRun.id, DagRun.dag_id, DagRun.run_id).where(
         DagRun.id.in_(list(await session.scalars(ids)))
     )

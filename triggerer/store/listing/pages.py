@@ -1,4 +1,4 @@
-"""Every list that can be read in pages. The API reads them; the commands read the same functions with `limit=0`."""
+"""All lists that can be read in pages. The API reads pages; the commands call the same functions with `limit=0`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,13 @@ _View = TypeVar("_View")
 def _by_one(
     read: Callable[..., Awaitable[list[_View]]], key_of: Callable[[_View], Any], kind: type
 ) -> Callable[..., Awaitable[list[tuple[Key, _View]]]]:
-    """Return a reader of a list whose sort key is one value."""
+    """Return a `Listing.read` for a list that is sorted by one value.
+
+    Args:
+        read: The function that reads the list.
+        key_of: Returns the value of a row.
+        kind: The type of the value.
+    """
 
     async def rows(
         session: AsyncSession, *, limit: int, after: Key | None, **filters: Any
@@ -59,7 +65,7 @@ def _by_one(
 def _by_several(
     read: Callable[..., Awaitable[list[_View]]], key_of: Callable[[_View], Key], *kinds: type
 ) -> Callable[..., Awaitable[list[tuple[Key, _View]]]]:
-    """Return a reader of a list whose sort key has several values."""
+    """Return a `Listing.read` for a list that is sorted by several values. `_by_one` explains the arguments."""
 
     async def rows(
         session: AsyncSession, *, limit: int, after: Key | None, **filters: Any
@@ -97,7 +103,11 @@ async def _tasks(
 
 
 def _checked(key: Key, *kinds: type) -> Key:
-    """Return the key of a cursor, after checking its types: anybody may write a cursor."""
+    """Return the key of a cursor after checking its types, because a client may send any text as a cursor.
+
+    Raises:
+        CursorRefused: The key does not have these types.
+    """
     if (
         not isinstance(key, list)
         or len(key) != len(kinds)
@@ -115,13 +125,13 @@ ASSETS: Final[Listing[AssetView]] = Listing(
 ASSET_EVENTS: Final[Listing[AssetEventView]] = Listing(
     "asset_events", _by_one(list_asset_events, lambda view: view.id, int), count_asset_events
 )
-"""Newest first. `triggerer.store.events.following` has the events in the order of their arrival."""
+"""Asset events, newest first. `triggerer.store.events.following` returns them in the order of their arrival."""
 DAGS: Final[Listing[DagView]] = Listing(
     "dags", _by_one(list_dags, lambda view: view.dag_id, str), count_dags
 )
 RUNS: Final[Listing[RunView]] = Listing("runs", _runs, count_runs)
 TASKS: Final[Listing[TaskRunView]] = Listing("tasks", _tasks, count_task_runs)
-"""Takes the filters `dag` and `run_id`, both needed."""
+"""The tasks of one run. The filters `dag` and `run_id` must both be given."""
 WATCHERS: Final[Listing[WatcherView]] = Listing(
     "watchers",
     _by_several(list_watchers, lambda view: (view.asset_name, view.name), str, str),

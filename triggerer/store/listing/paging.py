@@ -1,7 +1,7 @@
-"""Pages of lists: opaque cursors, and counts that stop at a bound.
+"""Reads lists in pages, with opaque cursors and with counts that stop at a bound.
 
-The cursor is the sort key of a page's last row, and the next page begins after this key. So every page costs the same,
-and rows that are added or deleted between two requests do not shift the next page.
+A cursor contains the sort key of a page's last row, and the next page begins after this key. So every page costs the
+same. Rows that are added or deleted between two requests do not shift the next page.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_COUNTED: Final = 1_000
 _DIGEST_BYTES: Final = 9
 _View = TypeVar("_View")
 Key = Sequence[Any]
-"""The JSON of a row's sort key."""
+"""The values by which a row is sorted. They can be written as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Page(Generic[_View]):
 
     items: list[_View]
     next_cursor: str | None
-    """None: there were no further rows."""
+    """The cursor of the next page. None: there were no further rows."""
     count: Count | None = None
-    """None: nobody asked for it."""
+    """The number of rows of the whole list. None: the caller did not ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,11 @@ class Listing(Generic[_View]):
 
     name: str
     read: Callable[..., Awaitable[list[tuple[Key, _View]]]]
-    """Takes the session, `limit`, `after` and filters; returns rows after the key `after`, each with its key."""
+    """Reads rows. It takes the session, `limit`, `after` and filters.
+
+    It returns the first `limit` rows after the key `after`, each with its key."""
     count: Callable[..., Awaitable[Count]]
-    """Takes the session and filters."""
+    """Counts the rows of the list. It takes the session and filters."""
 
     async def page(
         self,
@@ -68,9 +70,9 @@ class Listing(Generic[_View]):
         """Return the page after a cursor, or the first page.
 
         Args:
-            limit: The most rows, at least 1. The caller bounds it.
-            after: `next_cursor` of the page before.
-            filters: The filters of the list. None and a missing filter are equal.
+            limit: The most rows, at least 1. The caller makes sure that it is not too large.
+            after: `next_cursor` of the previous page.
+            filters: The filters of the list. A filter that is None counts as missing.
         Raises:
             CursorRefused: The cursor is malformed, or belongs to another list or to other filters.
         """
@@ -91,14 +93,15 @@ def encode_cursor(name: str, filters: Mapping[str, Any], key: Any) -> str:
     """Return a cursor for a list with these filters.
 
     Args:
-        key: The JSON of the state that the next page needs.
+        name: The name of the list. With other filters or for another list, the cursor is refused.
+        key: The values that the next page needs. They can be written as JSON.
     """
     written = json.dumps([_digest(name, filters), key], separators=(",", ":"), ensure_ascii=False)
     return base64.urlsafe_b64encode(written.encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str, name: str, filters: Mapping[str, Any]) -> Any:
-    """Return the key of a cursor.
+    """Return the key that `encode_cursor` put into a cursor.
 
     Raises:
         CursorRefused: The cursor is malformed, or belongs to another list or to other filters.
@@ -128,5 +131,5 @@ async def count_rows(session: AsyncSession, query: Select[Any]) -> Count:
 
 
 def counted(rows: int) -> Count:
-    """Return the count, given how many of `MOST_COUNTED + 1` rows were found."""
+    """Return the count, given how many rows a query with the limit `MOST_COUNTED + 1` found."""
     return Count(min(rows, MOST_COUNTED), rows > MOST_COUNTED)

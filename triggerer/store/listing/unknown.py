@@ -19,7 +19,7 @@ from triggerer.store.listing.filters import is_asset
 from triggerer.store.schema.models import Asset, Dag, DagRun, Watcher
 
 _MOST: Final = 10_000
-"""Names to compare. Names further down are never suggested."""
+"""How many names are compared with the unknown name. Names beyond that are never suggested."""
 
 
 async def refuse_unknown(
@@ -29,7 +29,7 @@ async def refuse_unknown(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> None:
-    """Refuse the filters of a list that found nothing, if a filter names an unknown object.
+    """Raise if a filter names an unknown object. Call it when a list with these filters is empty.
 
     Args:
         asset: A name or a URI.
@@ -48,7 +48,10 @@ async def refuse_unknown(
 
 
 async def with_suggestion(session: AsyncSession, error: UnknownName) -> UnknownName:
-    """Return the error with the nearest known name as its hint. An unknown DAG or asset is reported first."""
+    """Return the error with the nearest known name as its hint.
+
+    If the run or the watcher is unknown because its DAG or its asset is unknown, the error of that is returned.
+    """
     if error.has_suggestion:
         return error
     match error:

@@ -1,4 +1,4 @@
-"""The objects that the commands and the API show. Section 9 of the contract fixes the names of the fields."""
+"""The objects that the commands and the API show. Users' programs read the fields, so their names do not change."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ class AssetView:
 
 @dataclass(frozen=True, slots=True)
 class AssetEventView:
-    """An asset event. `idempotency_key` is None if the broker gave none."""
+    """An asset event."""
 
     id: int
     asset_name: str
     asset_uri: str
     extra: dict[str, Any] | None
-    """None: hidden from the reader's role."""
+    """None: the role of the reader may not see it."""
     timestamp: datetime
     source_watcher: str | None
     source_dag_id: str | None
     source_run_id: str | None
     source_task_id: str | None
     idempotency_key: str | None
+    """The key that identifies the message across redeliveries. None: neither the broker nor the client gave one."""
     partition_key: str | None
 
 
@@ -68,7 +69,7 @@ class BackfillView:
     dag_id: str
     state: str
     from_date: datetime | None
-    """None, like `to_date`, for a backfill of partition keys."""
+    """The beginning of the time to fill. `from_date` and `to_date` are None for a backfill of partition keys."""
     to_date: datetime | None
     reprocess: str
     max_active: int
@@ -77,11 +78,11 @@ class BackfillView:
     created_at: datetime
     cancelled_at: datetime | None
     intervals: dict[str, int]
-    """How many are pending, started, skipped (a run existed) or cancelled."""
+    """How many intervals are pending, started, skipped (a run existed) or cancelled."""
     partition_keys: dict[str, int]
-    """How many partition keys are pending, started, skipped or cancelled, if it is a backfill of keys."""
+    """How many partition keys are pending, started, skipped or cancelled; empty for a backfill of intervals."""
     runs: dict[str, int]
-    """The present states of the runs that it started, including runs that a later backfill has repeated."""
+    """The runs that the backfill started, by current state. They include runs that a later backfill has repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,37 +101,43 @@ class DagView:
     is_paused: bool
     is_stale: bool
     file_missing_since: datetime | None
-    """Set while its file is missing. It does not count as deleted yet, because somebody may be replacing it."""
+    """Since when the DAG's file is missing; None: it exists.
+
+    At first a missing file does not count as deleted, because somebody may be replacing it."""
     queued_events: int
-    """Counting stops at 1,000."""
+    """The number of events that wait for the DAG. Counting stops at 1,000."""
     last_run_id: str | None
     last_run_state: str | None
     start_date: datetime | None = None
     end_date: datetime | None = None
     catchup: bool = False
     min_run_gap: float | None = None
-    """Seconds, like the quiet period."""
+    """In seconds."""
     quiet_period: float | None = None
+    """In seconds."""
     depends_on_past: bool = False
     priority: int = 0
     pools: str | None = None
     """Comma-separated."""
     next_run_after: datetime | None = None
-    """When its timetable makes it due next, computed at the last run or change. None: never, or the DAG is stale."""
+    """When the DAG's timetable makes it due next. None: never, or the DAG is stale.
+
+    It was computed at the last run, or at the last change of the schedule."""
     is_counted_short: bool = False
     """True if more events may be queued than were counted."""
     file_warnings: list[dict[str, Any]] = field(default_factory=list)
-    """The warnings of its file: [{"file", "line", "reason"}]."""
+    """The warnings of the DAG's file: [{"file", "line", "reason"}]."""
     file_error: str | None = None
-    """Why the DAG processor, or an executor, could not load its file, so that its runs wait."""
+    """Why the DAG processor or an executor could not load the DAG's file, so that the DAG's runs wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class DagFileView:
-    """A file that could not be read in full; errors are [{"file", "line", "reason"}]."""
+    """A file that could not be loaded, or could be loaded only in part."""
 
     path: str
     errors: list[dict[str, Any]]
+    """[{"file", "line", "reason"}]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +160,23 @@ class TaskRunView:
     ended_at: datetime | None
     error: str | None
     progress: TaskProgress | None = None
-    """How far its Spark work is, or how far it came. None: no Spark work was seen, or it was over quickly."""
+    """How much of the task's Spark work is done. None: no Spark work was seen, or it was over quickly."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchView:
-    """Something that an attempt started outside its process."""
+    """Something that an attempt started outside its process: a Spark Connect session, or an application."""
 
     tag: str
+    """The name under which the attempt started it, by which it is found again."""
     launcher: str
+    """The means that started it, such as `connect`."""
     task_id: str | None
-    """None: it serves the whole attempt."""
+    """The task that started it. None: it serves all tasks of the attempt."""
     place: str | None
+    """Where it runs, such as the address of the server."""
     external_id: str | None
-    """Its id in its place, such as the id of an application."""
+    """Its id at that place, such as the id of an application."""
     link: str | None
     state: str
     reason: str | None
@@ -179,8 +189,9 @@ class AttemptView:
     """One attempt of a run."""
 
     number: int
-    """Two attempts have the same number if the first one did not count."""
+    """Two attempts have the same number if the first of them did not count."""
     epoch: int
+    """The run's epoch when the attempt was claimed. Two attempts never have the same epoch."""
     state: str
     executor: str
     tag: str
@@ -189,15 +200,15 @@ class AttemptView:
     started_at: datetime | None
     ended_at: datetime | None
     application_id: str | None
-    """The id of the first launch that has one."""
+    """The external id of the first launch that has an external id."""
     link: str | None
-    """The address of a page about that launch."""
+    """The address of a web page about that launch."""
     launches: list[LaunchView]
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run. `asset_event_ids` is empty unless it was requested."""
+    """A run."""
 
     dag_id: str
     run_id: str
@@ -221,8 +232,9 @@ class RunView:
     """The reason why a queued or running run waits, such as a free worker or its file. None: it does not wait."""
     waiting_since: datetime | None = None
     progress: Progress | None = None
-    """How far its Spark work is. None: it is not running, or has no Spark work."""
+    """How much of the run's Spark work is done. None: the run is not running, or has no Spark work."""
     asset_event_ids: list[int] = field(default_factory=list)
+    """The events that the run took; empty if the caller did not ask for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +245,7 @@ class WatcherView:
     name: str
     trigger: str
     stream: str
-    """The readable stream key. Two streams may share it."""
+    """The stream key as readable text. Two streams may have the same text, but not the same digest."""
     stream_id: str
     """The digest of the stream key."""
     state: str
@@ -243,19 +255,19 @@ class WatcherView:
     path: str
     updated_at: datetime
     behind: int | None
-    """Messages that it has yet to receive. None: unknown."""
+    """The number of messages in the watcher's backlogs. None: unknown."""
     behind_since: datetime | None
     traceback: str | None
     positions: list[PositionView]
-    """Its backlogs, by lane."""
+    """The watcher's backlogs, by lane."""
     set_aside: int
-    """Messages that are set aside until somebody replays or discards them."""
+    """The number of parked messages, which wait until somebody replays or discards them."""
     guarantee: str | None
-    """The least guarantee that the DAG file asks of the trigger."""
+    """The least delivery guarantee that the DAG file asks of the trigger."""
     owner_seen_at: datetime | None = None
-    """The last heartbeat of its owner."""
+    """The last heartbeat of the instance that owns the stream."""
     lease_ends_at: datetime | None = None
-    """When another instance may take over, unless the owner sends a heartbeat before."""
+    """When another instance may take the stream over, if the owner sends no heartbeat before."""
     reason: str | None = None
     """Why the state may be out of date, or why no instance hosts the watcher after its owner died."""
 
@@ -282,7 +294,9 @@ class ParkedMessageView(ParkedView):
     traceback: str | None
     size_bytes: int
     message: str | None
-    """As its producer dumped it; Base64 if it is not text. None: hidden from the reader's role."""
+    """The message as its producer wrote it for the store; Base64 if it is not text.
+
+    None: the role of the reader may not see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +310,7 @@ class AuditView:
     via: str
     """`cli`, `token:<id>` or `session:<id>`."""
     action: str
-    """Such as `run.cancel`: the kind of the subject, and what was done."""
+    """The kind of the subject, a dot, and what was done, such as `run.cancel`."""
     subject: str
     before: dict[str, Any] | None
     after: dict[str, Any] | None
@@ -321,14 +335,15 @@ class PositionView:
 
     lane: str
     position: list[Any] | None
-    """None for a queue, whose messages are in the store."""
+    """`[incarnation, number]`. None for a queue: the store has the messages of its backlog."""
     behind: int | None
+    """The number of messages in the backlog. None: unknown."""
     since: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
-    """A token of the HTTP API. The token itself is stored nowhere."""
+    """A token of the HTTP API, without the secret text, which is stored nowhere."""
 
     id: str
     name: str
@@ -336,7 +351,7 @@ class TokenView:
     created_at: datetime
     expires_at: datetime | None
     last_used_at: datetime | None
-    """Exact to five minutes."""
+    """Up to five minutes too early, so that most requests cause no write."""
     revoked_at: datetime | None
 
 
@@ -348,21 +363,23 @@ class LaneView:
     lag: int | None
     """Messages at the broker that the stream has not advanced past. None: unknown."""
     lag_seconds: float | None
+    """The age in seconds of the oldest message in memory that the lane has not advanced past. None: unknown."""
     outstanding: int
+    """Messages in memory that were broadcast and that the lane has not advanced past."""
     paused: str | None
-    """Why the lane is paused. None: it is not."""
+    """Why the lane pulls no messages now. None: it is not paused."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamHistoryView:
-    """The last hour of a stream, minute by minute, as far as its present owner has seen it."""
+    """The last hour of a stream, minute by minute, as far back as its current owner has had it."""
 
     since: datetime
     """When the first minute began."""
     lag: list[int | None]
     """The highest lag that was seen in each minute. None: it was unknown."""
     consumed: list[int | None]
-    """The messages that came in each minute. The last minute is not over."""
+    """The number of messages that came in each minute. The last minute is not over yet. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,30 +398,31 @@ class StreamView:
     reported_at: datetime | None
     """When the owner reported the fields below. None: it has not reported yet."""
     lag: int | None = None
-    """Messages at the broker and in memory that are not advanced. None: the producer cannot tell."""
+    """Messages, at the broker or in memory, that the stream has not advanced past. None: the producer cannot tell."""
     lag_seconds: float | None = None
-    """The age of the oldest message in memory that is not advanced; 0 if there is none."""
+    """The age in seconds of the oldest message in memory that is not advanced past; 0 if there is none."""
     outstanding: int | None = None
     outstanding_bytes: int | None = None
     consumed: int | None = None
-    """Messages since the owner has the stream."""
+    """Messages that the owner has received since it took the stream. The next four numbers count from then too."""
     advanced: int | None = None
-    """Messages up to which the broker's position has moved, or that the broker was told to deliver again."""
+    """Messages that the broker's position has moved past, or that the broker was told to deliver again."""
     rejected: int | None = None
-    """Messages that a watcher rejected and none failed."""
+    """Messages that at least one watcher rejected, and no watcher failed."""
     failed: int | None = None
     """Messages that the broker was told to deliver again."""
     restarts: int | None = None
     behind: int | None = None
-    """Watchers that have fallen behind."""
+    """The number of the stream's watchers that have fallen behind."""
     paused: str | None = None
-    """Why the stream, or a part of it, pulls nothing for now. None: nothing is paused."""
+    """Why the stream, or some of its lanes, pulls no messages now, as a sentence. None: nothing is paused."""
     paused_reasons: list[str] = field(default_factory=list)
-    """`stream_full`, `lane_full`, `slow_watcher`, `parked_bound`, `standing`, `restarting` or `stopping`."""
+    """The reasons as constants: `stream_full`, `lane_full`, `slow_watcher`, `parked_bound`, `standing`, `restarting` or
+    `stopping`. A lane is standing if its next message failed too often and no dead-letter place accepts it."""
     lane_count: int | None = None
-    """Lanes with outstanding messages, and standing lanes."""
+    """The number of lanes that have outstanding messages, or are standing."""
     lanes: list[LaneView] = field(default_factory=list)
-    """The worst lanes first, at most 256."""
+    """At most 256 of these lanes: standing lanes first, then full lanes, then those with the oldest messages."""
     history: StreamHistoryView | None = None
 
 
@@ -420,13 +438,13 @@ class InstanceView:
     host: str
     pid: int | None
     release: str
-    """The release of its code."""
+    """The release of triggerer that the process runs."""
     started_at: datetime
     heartbeat_at: datetime | None
     lease_ends_at: datetime | None
 
 
 def view_of(row: object, kind: type[_View], **others: Any) -> _View:
-    """Return a view with the row's fields of the same names, and `others`."""
+    """Return a view. Its fields come from the row's columns of the same names, except those given in `others`."""
     names = [one.name for one in fields(kind) if one.name not in others]
     return kind(**{name: getattr(row, name) for name in names}, **others)
