@@ -1,7 +1,7 @@
-"""The callbacks that DAGs want after the end of a run. The caller of these functions commits.
+"""Stores which ended runs still need their DAG's success or failure callback, and which executor calls it.
 
-The transaction that ends a run also marks its callback as due. An executor claims the call. If that executor dies,
-the call becomes due again.
+The transaction that ends a run also marks its callback as due. An executor claims the call. If that executor dies, the
+call becomes due again. The caller of these functions commits.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import Dag, DagRun, Instance
 
 MAX_CALLS: Final = 3
-"""A callback is given up after this number of executors died during its call, because it may have killed them."""
+"""A callback is given up after this number of executors died while they called it, because it may have killed them."""
 
 _DUE: Final = "due"
 _RUNNING: Final = "running"
 
 
 async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
-    """Mark, and announce, callbacks as due for ended runs whose DAGs have a callback for that state."""
+    """Mark the callbacks of these ended runs as due, and announce them, where the DAG has a callback for the state."""
     if not run_pks:
         return
-    # `callbacks` contains no words but the names of states.
+    # A text search is safe: `callbacks` contains only the names of states.
     wants = exists().where(Dag.dag_id == DagRun.dag_id, Dag.callbacks.contains(DagRun.state))
     ended = DagRun.state.in_((RunState.SUCCESS.value, RunState.FAILED.value))
     found = await session.scalars(
@@ -87,9 +87,12 @@ async def claim_call(
 async def mark_called(
     session: AsyncSession, call: CallbackOrder, *, executor: str, is_done: bool
 ) -> None:
-    """Mark a call as done. An interrupted call becomes due again, and its attempt does not count.
+    """Store the outcome of a call.
 
-    Nothing changes if another executor has the call by now, or the run was queued again.
+    Nothing changes if another executor has the call by now, or if the run was queued again.
+
+    Args:
+        is_done: False if the call was interrupted: it becomes due again, and does not count for `MAX_CALLS`.
     """
     await session.execute(
         update(DagRun)
@@ -107,10 +110,10 @@ async def mark_called(
 
 
 async def recover_calls(session: AsyncSession, *, executor: str, alone: bool) -> list[str]:
-    """Make the calls of dead executors due again; return the runs whose calls are given up.
+    """Make the calls of dead executors due again; return the ids of the runs whose calls are given up.
 
     Args:
-        executor: The executor that asks. It has no call under way.
+        executor: The executor that asks. It makes no call now, so calls under its name are left over, too.
         alone: True if no other executor can be alive.
     """
     gone: list[ColumnElement[bool]] = []

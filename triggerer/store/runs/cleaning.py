@@ -32,8 +32,9 @@ _AUTOMATED: Final = text(
 )
 _BY_ITSELF: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
 
-# One look-up of the event for each taken entry. The odd conditions keep both databases off the indexes that begin with
-# the DAG. Without statistics the planners would use one, and read everything that waits for the DAG each time.
+# One look-up by event id for each entry that a run has taken. The odd conditions (`w.dag_id || ''`, `coalesce`) keep
+# both databases from using an index that begins with the DAG. Without statistics the planners would choose such an
+# index, and read everything that waits for the DAG, for each entry.
 SHARED: Final = Statement(
     """
 SELECT DISTINCT t.run_pk FROM dag_partition_event t
@@ -65,14 +66,18 @@ class OldRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NeededRuns:
-    """The old runs of a DAG that the next decisions read, see `triggerer.store.dags.snapshots`."""
+    """The old runs of a DAG that the scheduler's next decisions read, see `triggerer.store.dags.snapshots`."""
 
     pks: frozenset[int]
-    """The newest run, the newest that is not a backfill's, the newest timed or event-driven run, and the last old
-    timed run. The timetable continues from the last one, even if the clock is set back."""
+    """The primary keys of single runs that must stay.
+
+    They are the newest run, the newest run that is not a backfill's, the newest timed or event-driven run, and the last
+    timed run before the limit of the cleaning. From the last of these, the timetable continues if the clock is set back
+    """
     since: datetime | None
-    """The logical date of the last old timed run, or None. Timed and event-driven runs for later data intervals are
-    needed too."""
+    """The logical date of that last timed run, or None.
+
+    Timed and event-driven runs with later data intervals must stay too."""
 
     def includes(self, run: OldRun) -> bool:
         """True if the run is needed."""
@@ -85,7 +90,7 @@ class NeededRuns:
 
 
 async def needed_runs(session: AsyncSession, before: datetime) -> Mapping[str, NeededRuns]:
-    """Return, by DAG, the runs that must stay at any age."""
+    """Return, by DAG, the runs that must stay although they ended before the instant `before`."""
     of_dag = DagRun.dag_id == Dag.dag_id
 
     def newest(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
@@ -132,7 +137,11 @@ async def open_backfills(session: AsyncSession) -> set[int]:
 async def old_runs(
     session: AsyncSession, before: datetime, *, after_pk: int, limit: int
 ) -> list[OldRun]:
-    """Return the next runs, by primary key, that ended before an instant and wait for no callback."""
+    """Return the next runs, sorted by primary key, that ended before an instant and wait for no callback.
+
+    Args:
+        after_pk: Only runs with higher primary keys than this.
+    """
     rows = await session.execute(
         select(
             DagRun.id,
@@ -167,10 +176,10 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 
 
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return the runs with an event that still waits for other partition keys of their DAG.
+    """Return the runs that must stay, because one of their events still waits for another partition key of the DAG.
 
-    If those keys are mapped again, the entries of these runs keep the event from being taken twice for one key. An
-    event that waits for no key of the DAG will never wait for one again.
+    A waiting event may be divided again, and then also for the key of the run that has taken it. Only the entry of that
+    run shows that the key already had the event. An event that no longer waits is never divided again.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}
@@ -179,9 +188,10 @@ async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]
 async def delete_runs(
     session: AsyncSession, run_pks: Collection[int], before: datetime
 ) -> set[int]:
-    """Delete the runs that are still old and ended, with their tasks and entries; return their primary keys.
+    """Delete these runs with their tasks and event entries. A run that somebody queues again at this moment stays.
 
-    A run that somebody queues again at this moment stays.
+    Returns:
+        The primary keys of the deleted runs.
     """
     locked = (
         select(DagRun.id)

@@ -1,4 +1,4 @@
-"""Tells the current attempt of a run from former ones."""
+"""Checks whether an attempt is still the current attempt of its run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from triggerer.store.schema.models import DagRun
 async def is_current(session: AsyncSession, *, executor: str, run_pk: int, epoch: int) -> bool:
     """Return whether the run is running, in the attempt with this epoch, on this executor.
 
-    False for an executor that was taken for dead: its runs were queued again, and another attempt may have begun.
+    If an executor was taken for dead, its runs were queued again, and another attempt may have begun. Then this is
+    False.
     """
     found = await session.scalar(
         select(DagRun.id).where(

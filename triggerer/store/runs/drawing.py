@@ -1,4 +1,4 @@
-"""Reads the runs of a DAG for drawings: the states of tasks by run, and the number of runs by day."""
+"""Reads the runs of a DAG for two drawings of the page: the states of tasks by run, and the number of runs by day."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUMBERS: Final = {state: number for number, state in enumerate(STATES)}
 
 @dataclass(frozen=True, slots=True)
 class GridRun:
-    """A column of a grid."""
+    """A run, drawn as a column of a grid."""
 
     run_id: str
     state: str
@@ -40,15 +40,15 @@ class GridRun:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The last tries of a DAG's tasks in its newest runs."""
+    """The states of a DAG's tasks in its newest runs."""
 
     tasks: list[str]
-    """The DAG's present tasks, in order."""
+    """The ids of the DAG's current tasks, in order."""
     runs: list[GridRun]
     """Newest first."""
     states: list[str | None]
     cells: list[int]
-    """For each run and each of its tasks: the index of the task's state in `states`."""
+    """For each run, for each of `tasks`: the index in `states` of the state of the task's last try."""
     next_before: str | None
     """The argument `before` for older runs. None: there are no older runs."""
 
@@ -77,8 +77,8 @@ async def read_grid(
     """Return the newest runs of a DAG with the states of its tasks.
 
     Args:
-        limit: The most runs. There may be fewer, since a grid has at most 100,000 cells.
-        before: Only runs before this number, which an earlier grid named.
+        limit: The most runs. Fewer are returned if the grid would have more than 100,000 cells.
+        before: `next_before` of the previous grid, for older runs.
     Raises:
         UnknownDag: There is no such DAG.
     """
@@ -125,7 +125,7 @@ async def read_grid(
 async def read_calendar(session: AsyncSession, dag_id: str, year: int) -> Calendar:
     """Return how many runs were queued on each day of a year, by state.
 
-    It reads the DAG's runs from the newest one back to the year, at most 50,000 of the year.
+    The query reads the DAG's runs from the newest run back to the year, and counts at most 50,000 runs of the year.
 
     Raises:
         UnknownDag: There is no such DAG.

@@ -19,7 +19,7 @@ _UNSUCCESSFUL = frozenset({RunState.FAILED, RunState.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class EndedRuns:
-    """Which ended runs to choose."""
+    """Conditions that choose ended runs. A run must meet all of them."""
 
     states: Collection[RunState]
     """The final states to choose."""
@@ -66,7 +66,7 @@ async def next_ended(
 def _chosen(choice: EndedRuns, *columns: Any) -> Select[Any]:
     query = select(*columns).where(DagRun.state.in_([state.value for state in choice.states]))
     if _UNSUCCESSFUL.issuperset(choice.states):
-        # Written out, so that the planners see that the index of unsuccessful runs covers the condition.
+        # The planners use the partial index of unsuccessful runs only if its condition stands in the query.
         query = query.where(UNSUCCESSFUL)
     if choice.dag is not None:
         query = query.where(DagRun.dag_id == choice.dag)

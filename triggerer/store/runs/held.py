@@ -1,11 +1,13 @@
-"""Holds queued runs whose DAG file does not load, and releases held runs.
+"""Holds queued runs that cannot be executed now, and releases them.
 
 A held run stays queued, counts for `max_active_runs`, and no executor claims it. There are three cases:
 
-- The DAG processor could not load the file (`dag_file.is_broken`). The run is held until the file loads.
-- Only a worker could not load the file, for instance because its machine lacks a package. The run is held for a while.
-  It is tried again after that, or once the DAG processor has read the file again.
-- A former attempt may still work, see `triggerer.store.runs.attempts`. The run is tried again after a while.
+- The DAG processor could not load the DAG's file (`dag_file.is_broken`). The run is held until the file loads.
+- Only a worker could not load the file, for instance because its machine lacks a package. The run is held for some
+  seconds, or until the DAG processor has read the file again. Then it is tried again.
+- A former attempt may still be at work, see `triggerer.store.runs.attempts.steps`. The run is held for some seconds,
+and
+  then tried again.
 """
 
 from __future__ import annotations
@@ -32,10 +34,14 @@ _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _FIRST_DELAY_S: Final = 5.0
 _LONGEST_DELAY_S: Final = 60.0
 _OTHERS_FIRST: Final = timedelta(seconds=12)
-"""For this long, only another executor tries the run again, because this one may lack a package. Exceeds a sweep."""
+"""How long other executors are preferred for a run whose file this executor could not load for lack of a package.
 
-# The query looks only at claimable runs, so each run is held once, and later claims cost nothing extra. PostgreSQL
-# locks the file's row. The DAG processor changes that row before it releases runs, so it sees all held runs.
+It is longer than the time between two looks of an executor for runs to release, so that another executor looks first.
+"""
+
+# The query reads only the next claimable runs. A run that is held leaves their index, so later claims do not read it
+# again. PostgreSQL locks the file's row. The DAG processor writes that row before it releases runs, so one of the two
+# waits for the other, and no run is held after its file was repaired.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}
@@ -80,18 +86,20 @@ _HOLD_AND_FORGET: Final = Statement(
 
 
 def hold_broken(*, limit: int) -> Script[None]:
-    """Hold the runs of broken files, until no such run is among the first `limit` claimable runs."""
+    """Hold runs of broken files, until none of the first `limit` claimable runs has a broken file."""
     while (yield _HOLD(limit=limit, never=NEVER, now=datetime.now(UTC))):
         pass
 
 
 def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
-    """A step: queue and hold a run whose file the worker could not load. It returns one row if the run is held now.
+    """A step: queue a run again whose file the worker could not load, and hold it for 5 to 60 seconds.
 
-    The attempt does not count, and leaves no row in `run_attempt`. Nothing changes if another attempt has the run, if
-    the run must be cancelled, or if no file defines its DAG any longer.
+    The attempt does not count, and its row in `run_attempt` is deleted. The step returns one row. If another attempt
+    has the run, if the run must be cancelled, or if no file defines its DAG any longer, it changes nothing and returns
+    no row.
     """
-    # The number of holds decides the next delay, so the attempt's number is not used again.
+    # The delay doubles with each hold, that is with the number of the attempt. So the number is not given back, and
+    # `after_attempt` says that attempts up to this one do not count.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
     delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)
@@ -108,7 +116,7 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
 
 
 async def any_file_is_broken(session: AsyncSession) -> bool:
-    """Return True if a file does not load, so that its runs must be held."""
+    """Return True if some DAG file does not load, so that runs must be held."""
     return await session.scalar(select(DagFile.path).where(DagFile.is_broken).limit(1)) is not None
 
 
@@ -118,7 +126,8 @@ async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[s
     The caller has written what the files define now, in this transaction.
 
     Args:
-        reread: The files read since the last call. Runs that only a worker could not load are tried again.
+        reread: The files that were read since the last call. Runs are released, too, if only a worker could not load
+            their file.
     """
     rows = (await session.execute(_held())).all()
     loads = [
@@ -135,8 +144,10 @@ async def release_due(
     """Release the held runs whose next try is due; return the ids of their DAGs.
 
     Args:
-        holds: False if the configuration holds no runs; then all are released that wait for their file.
-        executor: The executor that asks. At first, only other executors try a run that this one could not load.
+        holds: False if the configuration says that no runs are held for broken files. Then all runs that wait for their
+            file are released.
+        executor: The executor that asks. If this executor could not load a run's file, it releases the run later than
+            other executors would, see `_OTHERS_FIRST`.
         alone: True if there is no other executor.
     """
     now = datetime.now(UTC)

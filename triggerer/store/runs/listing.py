@@ -45,7 +45,9 @@ async def list_runs(
     """Return runs, newest first.
 
     Args:
-        asset: Only runs that took an event of this asset. Slow if that is rare, see `_with_events_of`.
+        asset: Only runs that took an event of this asset, given by name or URI. This is slow if few of the newest runs
+            took one, see `_with_events_of`.
+        with_events: True to fill `RunView.asset_event_ids`.
     """
     found = await list_keyed_runs(
         session,
@@ -115,7 +117,7 @@ def _runs(
     if run_id is not None:
         wanted.append(DagRun.run_id == run_id)
     if state in ("queued", "running"):
-        # A subquery, because otherwise the planners walk all runs, which are already sorted.
+        # A subquery with the partial index. Otherwise the planners read all runs, because these are sorted already.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):
@@ -186,11 +188,17 @@ async def _with_events_of(
     limit: int,
     after: int | None,
 ) -> list[DagRun]:
-    """Return the runs of `query` that took an event of one of the assets. The runs belong to `dags`.
+    """Return the runs of `query` that took an event of one of the assets, newest first, up to `limit` runs (0: all).
 
-    There are two ways. One reads each event of the assets for each DAG. The other reads all runs newer than the last
-    one on the page. This takes a few times as long as the quicker one. Both are slow if the asset has a long history
-    and no run took its events lately. An index of its runs would have to be maintained for each event.
+    There are two ways to find them. One looks up each event of the assets for each DAG. The other reads the runs from
+    the newest on, until the page is full. Which way is quicker is not known before. So runs are read in growing
+    windows, and the other way is taken once it looks cheaper. This takes a few times as long as the quicker way alone.
+    Both ways are slow if the asset has many events and no recent run took one. An index for this would cost time at
+    each event.
+
+    Args:
+        dags: The ids of the DAGs to which the runs belong.
+        after: Only runs with lower primary keys than this.
     """
     events = select(AssetEvent.id).where(AssetEvent.asset_id.in_(assets))
     found: list[DagRun] = []
@@ -204,10 +212,10 @@ async def _with_events_of(
         by_way_of_events = entries is not None and entries <= width
         lower = 0 if by_way_of_events else upper - width
         some: list[DagRun] = []
-        # One table after the other, because for both together PostgreSQL reads all entries.
+        # A query for each table: for both tables in one query, PostgreSQL would read all entries.
         for one in _ENTRIES:
             if by_way_of_events:
-                # The events may belong to any of the remaining runs.
+                # There is no lower bound now: this query finds the runs of all events at once.
                 taken = select(one.run_pk).where(
                     one.dag_id.in_(dags), one.asset_event_id.in_(events)
                 )
@@ -225,7 +233,7 @@ async def _with_events_of(
 async def _count_entries(
     session: AsyncSession, dags: Select[str], events: Select[int], enough: int
 ) -> int:
-    """Estimate the queue entries of these events from above. From `enough` on, the number is not exact."""
+    """Return an upper estimate of the queue entries of these events: events times DAGs. Counting stops at `enough`."""
     count = await session.scalar(select(func.count()).select_from(dags.subquery())) or 1
     some = events.limit(enough // count + 1).subquery()
     return count * (await session.scalar(select(func.count()).select_from(some)) or 0)
@@ -251,7 +259,7 @@ def _run_view(row: DagRun, event_ids: list[int], wait: RunWait | None) -> RunVie
     return view_of(
         row,
         RunView,
-        # The duration of a run covers all attempts.
+        # Show when the first attempt began, so that the run's duration covers all attempts.
         started_at=row.first_started_at or row.started_at,
         log_path=path,
         waiting_for=None if wait is None else wait.reason,

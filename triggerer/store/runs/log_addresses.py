@@ -1,4 +1,4 @@
-"""Where the executors of other machines serve the logs of their runs."""
+"""Stores and finds the addresses at which executors serve the logs of runs to other machines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ async def publish_log_address(session: AsyncSession, instance_id: str, address: 
 
 
 async def log_address_for(session: AsyncSession, executor: str) -> str | None:
-    """Return an address that serves the logs of this executor's machine, or None. The executor may have ended."""
+    """Return the address of a living executor on the machine of this executor, which serves the machine's logs.
+
+    The given executor itself may have ended. None: no executor there serves logs.
+    """
     host, _ = host_and_pid(executor)
     now = await database_now(session)
     query = (

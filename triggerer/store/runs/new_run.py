@@ -17,9 +17,10 @@ from triggerer.store.database.statement import sqlite_instant
 from triggerer.store.database.wakeups.notify import notify_cte
 from triggerer.store.database.wakeups.signals import Signal
 
-# Without statistics, SQLite may choose another index.
+# The index of waiting events must be named: SQLite without statistics may choose another.
 _INDEX: Final = "INDEXED BY ix_queued_asset_event_waiting"
 HINT: Final = (_INDEX, "")
+"""The text after `queued_asset_event` in a query of waiting events: on SQLite the index, on PostgreSQL nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class EventSelection:
     """The waiting events of a DAG that a run takes.
 
     Args:
-        per_asset: The number of events, oldest first, that the run takes of each of `asset_ids`. None: all events.
+        per_asset: How many events of each asset in `asset_ids` the run takes, oldest first. None: the run takes all
+            events of all assets.
     """
 
     per_asset: int | None = None
@@ -46,14 +48,15 @@ class EventSelection:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """A condition: the DAG's row has not changed since it was read, so no other scheduler has planned meanwhile.
+    """A condition for creating a run: the DAG's row has not changed since it was read.
 
-    PostgreSQL only. The step is then a whole transaction, and notifies other processes of the run. On SQLite nobody
-    else can write between reading the row and creating the run.
+    Every scheduler changes the row when it plans, so no other scheduler has planned for the DAG meanwhile. This is for
+    PostgreSQL only, where the step is then a whole transaction, and notifies other processes of the run. On SQLite
+    nobody else can write between reading the row and creating the run.
 
     Args:
-        version: The version of the DAG's row, as `SNAPSHOT` or the previous run returned it.
-        sender: See `AnnouncementTransport`.
+        version: The version (`xmin`) of the DAG's row when it was read, see `DagRow.version`.
+        sender: See `AnnouncementTransport.sender`.
     """
 
     version: str
@@ -62,10 +65,11 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class CreateRun:
-    """A step: create a run; return its row (primary key, run id, run_after), or no row if its id is taken.
+    """A step: create a run; return its row (primary key, run id, run_after), or no row if its id exists already.
 
-    See `triggerer.store.dags.candidates.create_run`. A run that takes events also changes the row of its DAG, so that
-    another scheduler that plans for the DAG notices. With `unchanged`, there is no row either if the condition fails.
+    `triggerer.store.dags.candidates.create_run` explains the fields. If the run takes events, the step also changes the
+    row of the DAG, so that another scheduler that plans for the DAG notices. If the condition `unchanged` is given and
+    does not hold, the step changes nothing and returns no row.
     """
 
     dag_id: str
@@ -82,7 +86,7 @@ class CreateRun:
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         assert self.unchanged is None
-        # SQLite has one writer at a time, so everything in the queue is older than this instant.
+        # SQLite has one writer at a time, so every event in the queue is older than the present instant.
         run_after = self.run_after or now()
         run_id = self.run_id or f"{self.run_type}__{run_after.isoformat(timespec='microseconds')}"
         values = {
@@ -152,7 +156,7 @@ COLUMNS: Final = (
     "dag_id, run_id, run_type, state, run_after, queued_at, params, attempt, cancel_requested, "
     "logical_date, data_interval_start, data_interval_end, partition_key, priority, pools"
 )
-# The format of `isoformat` for an instant in UTC.
+# PostgreSQL's format for what `isoformat` returns for an instant in UTC.
 RUN_ID_INSTANT: Final = 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'
 _INSTANTS: Final = ("logical_date", "interval_start", "interval_end")
 _SQLITE_CREATE: Final = f"""
@@ -167,8 +171,8 @@ _SQLITE_MADE: Final = "UPDATE dag SET last_run_at = :now WHERE dag_id = :dag_id"
 _SQLITE_TAKE_ALL: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
 """
-# The condition is an upper bound, not a list of ids, so that the inner query runs once even if the planner misjudges
-# the sizes. PostgreSQL's statement below does this too.
+# The events to take are chosen by an upper bound, not by a list of ids. So the inner query runs only once, even if the
+# planner misjudges the sizes. PostgreSQL's statement below does this too.
 _SQLITE_TAKE_OLDEST: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk
 WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (
@@ -182,18 +186,22 @@ WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_eve
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """The options that decide about the text of PostgreSQL's statement."""
+    """The options on which the text of PostgreSQL's statement depends."""
 
     takes: bool
+    """The run takes events."""
     is_conditional: bool
+    """The condition `Unchanged` is given."""
     is_scheduled: bool = False
     takes_all: bool = False
+    """The run takes all waiting events."""
     assets: int = 0
+    """The number of assets whose oldest events the run takes; 0 if it takes all events, or none."""
 
 
-# A statement takes its snapshot before it reads the time. So a run is never older than one of its events, even if
-# others commit meanwhile. If the run takes events, a given instant is only a lower bound, because events may have been
-# committed after that instant was read.
+# A run must not be older than one of its events. PostgreSQL takes the snapshot of a statement before the statement
+# reads the time. So the events that it sees are older than that time, even if others commit meanwhile. If the run takes
+# events, a given `run_after` is only a lower bound: events may have been committed after that instant was chosen.
 _POSTGRES: Final = f"""
 at AS MATERIALIZED (
     SELECT {{now}} AS now, {{queued_at}} AS queued_at
@@ -211,7 +219,8 @@ at AS MATERIALIZED (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id, run_after
 )"""
-# After waiting here for another transaction that changes the row, PostgreSQL sees the version that was committed.
+# If another transaction is changing the row, this UPDATE waits for it, and then compares `xmin` with the committed
+# version of the row.
 _POSTGRES_CHANGED: Final = """dag_row AS (
     UPDATE dag SET last_run_at = clock_timestamp() WHERE dag_id = $2::text {condition} RETURNING dag_id
 )"""

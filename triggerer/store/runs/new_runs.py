@@ -1,4 +1,7 @@
-"""The step that creates runs of many DAGs in one statement, without a lock before. PostgreSQL only."""
+"""The step that creates runs of many DAGs in one statement on PostgreSQL. The DAGs need not be locked before.
+
+The statement skips each DAG whose row has changed since the scheduler read it (optimistic locking).
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ class PlannedRun:
 
     run_type: RunType
     selection: EventSelection | None
-    """The events that the run takes, or None. All runs of the DAG that take events have equal selections."""
+    """The events that the run takes, or None. All planned runs of one DAG that take events have equal selections."""
     run_after: datetime | None
-    """None: the instant of creation, plus a microsecond for each earlier run of the DAG without an instant."""
+    """None: the instant of creation. Several such runs of a DAG are a microsecond apart."""
     logical_date: datetime | None = None
     interval: tuple[datetime, datetime] | None = None
     """The data interval of the run."""
@@ -44,7 +47,7 @@ class NextRun:
 
 @dataclass(frozen=True, slots=True)
 class PlannedDag:
-    """A DAG whose row changes, unless it has changed since it was read."""
+    """A scheduler's plan for a DAG. The plan is carried out only if the DAG's row still has this version."""
 
     dag_id: str
     version: str
@@ -52,25 +55,26 @@ class PlannedDag:
     runs: tuple[PlannedRun, ...]
     """The runs to create, in order; may be empty."""
     next_run: NextRun | None
-    """The next run to store. None: the row already shows it."""
+    """The next run of the timetable, to be stored in the DAG's row. None: the row has it already."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateRuns:
-    """A step and a whole transaction. It returns a row (DAG id, number of new runs) for each unchanged DAG.
+    """A step: carry out the plans for these DAGs. On PostgreSQL it is a whole transaction.
 
-    A DAG has no row, and gets no run, if its row has changed since it was read or another transaction has locked it. A
-    run whose id is taken is not created, and takes no events. Other processes are notified of the new runs.
+    It returns a row (DAG id, number of new runs) for each DAG whose plan was carried out. A DAG is skipped if its row
+    in the table `dag` has changed since it was read, or if another transaction has locked that row. A run whose id
+    exists already is not created, and takes no events. Other processes are notified of the new runs.
 
     Args:
-        sender: See `AnnouncementTransport`.
+        sender: See `AnnouncementTransport.sender`.
     """
 
     dags: Sequence[PlannedDag]
     sender: str
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
-        # SQLite's only writer has the lock from its look on, and creates runs by the locked path.
+        # On SQLite the scheduler locks the database before it reads the DAGs, and creates runs with `CreateRun`.
         raise NotImplementedError("on SQLite nobody else can write between a look and its runs")
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
@@ -117,7 +121,7 @@ def _run_rows(dag: PlannedDag) -> Iterable[Row]:
 
 
 def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
-    """Yield the assets whose events the runs take, the number for each run, and the number in total."""
+    """Yield rows (DAG id, asset id, most events for each run, most events in total) for runs that take some events."""
     taking = [run.selection for run in dag.runs if run.selection is not None]
     if not taking or (each := taking[0].per_asset) is None:
         return
@@ -125,11 +129,12 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
         yield dag.dag_id, asset_id, each, each * len(taking)
 
 
-# Rows are locked in order, and locked rows are skipped, so two of these statements never wait for each other. A row
-# that changed since it was read has another xmin, and PostgreSQL checks the condition on the row's last version. If it
-# matches, no other scheduler has planned for the DAG, and the queue in this snapshot is complete.
+# The rows of the DAGs are locked in order, and rows that others have locked are skipped. So two of these statements
+# never wait for each other. A row that changed since it was read has another `xmin`, and PostgreSQL compares `xmin` on
+# the row's last version. If it is equal, no other scheduler has planned for the DAG, and no other has taken events from
+# the queue that this statement sees.
 #
-# The snapshot is taken before the time is read, so a run is never older than one of its events.
+# PostgreSQL takes the statement's snapshot before it reads the time, so a run is never older than one of its events.
 _POSTGRES: Final = f"""
 asked AS (
     SELECT * FROM unnest($2::text[], $3::text[], $4::boolean[], $5::boolean[],
@@ -173,9 +178,9 @@ asked AS (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id
 )"""
-# The update finds rows by their ctid, and each DAG's queue in a lateral query. With a plain join, a planner that takes
-# the queue for empty would walk everything that waits for any DAG. `coalesce` keeps it off the partial index, which
-# would be such a walk.
+# The update gets the `ctid`s of the queue's rows from lateral queries, one for each DAG. With a plain join, a planner
+# that takes the queue for empty would read the events that wait for all DAGs. `coalesce` keeps the planner from using
+# the partial index for the update, because it would read that index from the start.
 _TAKE: Final = """{name} AS (
     UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
     WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1
@@ -187,7 +192,7 @@ _ALL: Final = """
                  WHERE o.dag_id = run.dag_id AND o.run_pk IS NULL OFFSET 0) AS w
     WHERE p.takes_all
 """
-# The first run of a DAG takes the oldest events of each asset, the second those after them.
+# If several runs of a DAG are created, the first takes the oldest events of each asset, the second the next oldest.
 _OLDEST: Final = f"""
     SELECT run.id AS run_pk, w.place
     FROM unnest($18::text[], $19::bigint[], $20::bigint[], $21::bigint[]) AS s(dag_id, asset_id, each, most)

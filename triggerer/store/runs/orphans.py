@@ -1,4 +1,4 @@
-"""Recovers runs whose executor died."""
+"""Recovers orphans: running runs whose executor died."""
 
 from __future__ import annotations
 
@@ -22,34 +22,37 @@ from triggerer.store.runs.state_conditions import RUNNING
 from triggerer.store.schema.models import DagRun, Instance, TaskRun
 
 MAX_ATTEMPTS: Final = 3
-"""A run whose executors died this often is given up, because it may have killed them."""
+"""A run is given up after the executors of this number of attempts died, because the run may have killed them."""
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
-# A claim counts as the begin of the first attempt, see `begin_run`.
+# Only for later attempts does `started_at` tell whether they began. The claim of the first attempt counts as its
+# beginning, see `begin_run`.
 _NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The runs whose executor died."""
+    """The outcome for the runs whose executor died."""
 
     requeued: list[str]
-    """DAG ids, one for each run."""
+    """The DAG id of each run that was queued again."""
     given_up: list[str]
+    """The DAG id of each run that was given up."""
 
 
 async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) -> Recovered:
-    """Queue the running runs of dead executors again. Runs that began too often fail.
+    """Queue the running runs of dead executors again. A run fails if `MAX_ATTEMPTS` of its attempts ended in this way.
 
     If the executor died before the attempt began, the attempt does not count, because it cannot have killed the
     executor. The next attempt then has the same number, and a higher epoch. The workers of a dead executor are gone,
-    see `triggerer.executor.lease.lease_guard`. But their launches may still work. So an attempt with launches becomes
-    `unknown`, and an attempt without launches `lost`.
+    see `triggerer.executor.lease.lease_guard`. But what they started outside may still be at work. So an attempt with
+    open launches becomes `unknown`, and an attempt without open launches becomes `lost`.
 
     Args:
-        alone: True if no other executor can be alive (SQLite, which is locked for this process): the runs of all
-            others are orphans. Otherwise an executor is dead if its instance is deregistered or has expired.
+        executor: The executor that asks. Its own runs are no orphans.
+        alone: True if no other executor can be alive, because SQLite is locked for this process. Then the runs of all
+            other executors are orphans. False: an executor is dead if its instance is deregistered or has expired.
     """
     gone: list[ColumnElement[bool]] = [
         or_(_RUNS.c.executor.is_(None), _RUNS.c.executor != executor)
@@ -119,5 +122,5 @@ async def _give_up(session: AsyncSession, row: Any, now: datetime) -> None:
 
 
 def _counted(row: Any) -> int:
-    """Return the number of attempts since a person last had the run repeated."""
+    """Return the number of attempts that count for `MAX_ATTEMPTS`: those after `Repeat.after_attempt`."""
     return int(row.attempt) - Repeat.from_json(row.again).after_attempt

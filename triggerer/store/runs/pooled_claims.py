@@ -1,4 +1,4 @@
-"""Claims runs if some DAG uses a pool. Each slot goes to one run, even if several executors claim at once."""
+"""Claims queued runs if some DAG uses a pool. No slot goes to two runs, even if several executors claim at once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from triggerer.store.runs.attempts.claims import claim_these
 from triggerer.store.runs.state_conditions import ACTIVE
 from triggerer.store.schema.models import Dag, DagRun
 
-# Executors that claim runs with pools take turns under this lock. The number is arbitrary, and unique in the database.
+# The key of the advisory lock under which executors claim runs with pools one after another. The number is arbitrary,
+# but unique in the database.
 _LOCK: Final = 0x7472_6967_706F
 MOST_LOOKED_AT: Final = 1_000
-"""Queued runs to look at. A run without a pool is not seen behind this many that wait for a pool."""
+"""How many queued runs are considered. If 1,000 runs wait for pools, later runs wait too, even without a pool."""
 
 _QUEUED: Final = Statement(
     """
@@ -42,7 +43,7 @@ WHERE r.state IN ('queued', 'running') AND r.state = 'running' AND r.pools IS NO
 
 @dataclass(frozen=True, slots=True)
 class _TakeTurns:
-    """A step: keep other executors from claiming runs with pools until the commit. SQLite has one writer anyway."""
+    """A step: lock out other executors that claim runs with pools, until the commit. SQLite has one writer anyway."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         return []
@@ -53,11 +54,12 @@ class _TakeTurns:
 
 @dataclass(frozen=True, slots=True)
 class PooledRuns:
-    """The runs and slots that decide which runs are claimed."""
+    """The runs from which `choose` decides which queued runs to claim."""
 
     queued: list[tuple[QueuedRun, str, str]]
-    """In order, each with its DAG id and run id."""
+    """The queued runs in the order of execution, each with its DAG id and run id."""
     running: list[frozenset[str]]
+    """The names of the pools that each running run occupies."""
 
 
 def pooled_runs() -> Script[PooledRuns]:
@@ -82,10 +84,14 @@ def claim_with_pools(
 ) -> Script[list[Row]]:
     """Claim up to `limit` queued runs, with or without pools. `claimed_runs` reads the rows.
 
-    The order is the order of `claim_runs`. A run occupies a slot of each of its pools until it has ended. See
-    `triggerer.domain.pools.choose` for the runs that may overtake others.
+    Runs with a higher priority come first, then older runs. A run occupies a slot of each of its pools until it has
+    ended. See `triggerer.domain.pools.choose` for which runs may overtake others.
+
+    Args:
+        slots: The number of slots of each pool, by name.
     """
-    # The lock comes first, because a statement sees only commits from before its begin.
+    # Lock in a statement of its own: the later statements then see what other executors claimed before. A statement
+    # sees only what was committed before it began, so one that waited for the lock would not see their claims.
     yield _TakeTurns()
     waiting = yield from pooled_runs()
     queued = [run for run, _, _ in waiting.queued]
@@ -98,7 +104,7 @@ def claim_with_pools(
 
 
 async def any_run_may_use_pools(session: AsyncSession) -> bool:
-    """Return True if a DAG has a task with a pool, or an unfinished run was created while its DAG had one."""
+    """Return True if a DAG has a pool, or if an unfinished run was created while its DAG had a pool."""
     dag = select(Dag.dag_id).where(Dag.pools.is_not(None)).limit(1)
     if await session.scalar(dag) is not None:
         return True

@@ -1,4 +1,4 @@
-"""Queues an ended run again; the caller commits and announces."""
+"""Queues an ended run again. The caller commits, and announces the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triggerer.store.schema.models import Dag, DagRun, TaskRun
 
 @dataclass(frozen=True, slots=True)
 class LockedRun:
-    """A run that is locked until the commit, with the tasks that its DAG's file last defined."""
+    """A run whose row is locked until the commit, and the tasks that its DAG has now."""
 
     pk: int
     state: RunState
@@ -27,9 +27,9 @@ class LockedRun:
     """True if the DAG is gone from its file."""
     path: str
     tasks: Mapping[str, TaskState]
-    """The states of the tasks that the run began or skipped."""
+    """The states of the tasks that the run has begun or skipped, by task id."""
     definition: Sequence[Mapping[str, Any]]
-    """The DAG's tasks, see `Dag.tasks`."""
+    """The tasks that the DAG's file last defined, see `Dag.tasks`."""
 
 
 async def lock_run(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun | None:
@@ -59,7 +59,11 @@ async def lock_run(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun
 
 
 async def queue_again(session: AsyncSession, run_pk: int, repeat: Repeat) -> None:
-    """Queue the run for a new attempt. Tasks that `repeat` does not keep lose their rows, as if they never began."""
+    """Queue the run for another attempt.
+
+    Args:
+        repeat: Which tasks keep their results. The rows of all other tasks are deleted, as if they had never begun.
+    """
     await session.execute(
         update(DagRun)
         .where(DagRun.id == run_pk)

@@ -1,4 +1,4 @@
-"""The step that writes the results of runs: one statement on PostgreSQL, a few on SQLite."""
+"""The step that writes what executors report about their runs: one statement on PostgreSQL, a few on SQLite."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from triggerer.store.database.wakeups.signals import Signal
 
 @dataclass(frozen=True, slots=True)
 class AttemptUpdate:
-    """A report about an attempt: tasks that run or have ended, a wait, launches, and possibly the end of the run."""
+    """A report of an executor about an attempt: tasks, a wait, launches, and the end of the run if it has ended."""
 
     order: RunOrder
     tasks: tuple[TaskResult, ...] = ()
     end: RunEnd | None = None
     wait: Wait | None = None
     is_unloaded: bool = False
-    """True if the run has not begun because its file does not load. The run is held if possible; otherwise it ends."""
+    """True if the run has not begun because its file does not load. The run is held if it can be; otherwise it ends."""
     launches: tuple[Launch, ...] = ()
     """The new states of launches, in order."""
     is_blocked: bool = False
-    """True if the run has not begun because a former attempt may still work. The run is held if possible."""
+    """True if the run has not begun because a former attempt may still be at work. The run is held if it can be."""
 
     @property
     def is_unbegun(self) -> bool:
-        """True if the run has not begun, and is held if possible."""
+        """True if the run has not begun, for one of the two reasons above."""
         return self.is_unloaded or self.is_blocked
 
     @property
@@ -45,7 +45,7 @@ class AttemptUpdate:
         if self.end is None:
             return AttemptState.RUNNING
         if not all(launch.state.has_ended for launch in self.launches):
-            # The worker has died, and its launches may still work.
+            # The worker has ended, but something that it started outside may still be at work.
             return AttemptState.UNKNOWN
         return self.end.attempt_state
 
@@ -61,17 +61,19 @@ class RunClaim:
 
 @dataclass(frozen=True, slots=True)
 class SaveResults:
-    """A step that writes updates of running runs, if `executor` still has the run in the update's epoch.
+    """A step: write updates of running runs. An update counts only if `executor` still has the run in the same epoch.
 
-    Tasks are inserted or replaced, and the end is written. If the run ends without success, its running tasks end with
-    it. On PostgreSQL the statement also notifies other processes of the ends, so it can be a whole transaction.
+    Tasks are inserted or replaced, and the end of a run is written. If the run ends without success, its running tasks
+    get the run's state. On PostgreSQL the statement also notifies other processes of the ended runs, so it can be a
+    whole transaction.
 
     It returns a row (primary key, epoch, state, cancel_requested) for each run that `executor` was the last to claim,
     with the values from before this step. `run_claims` reads the rows.
 
     Args:
-        updates: In order; the last update of a task counts. No two of them end the same run.
-        sender: See `AnnouncementTransport`.
+        updates: Updates in the order of reporting. If several contain the same task, the last one counts. At most one
+            update ends a run.
+        sender: See `AnnouncementTransport.sender`.
     """
 
     executor: str
@@ -229,7 +231,8 @@ _SQLITE_ATTEMPTS: Final = Statement(
     GIVEN=_ATTEMPTS,
 )
 
-# One statement can change a row only once, so the run's end applies to tasks without an update of their own.
+# A PostgreSQL statement can change a row only once. So the state of an ended run is only written to running tasks that
+# have no update of their own in this statement.
 _POSTGRES: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id, epoch, state, cancel_requested FROM dag_run

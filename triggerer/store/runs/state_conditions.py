@@ -1,6 +1,6 @@
-"""Conditions on the state of runs, in the form that the partial indexes of `dag_run` serve.
+"""Conditions on the state of runs, written so that the databases use the partial indexes of `dag_run`.
 
-They have no parameters, because the planners use a partial index only for a literal condition.
+The states are literals in the text. With parameters, the planners cannot know that the index's condition holds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The transitions of runs and tasks that executors make; the caller commits.
+"""State changes of runs and tasks: waits, progress, queueing again, and cancelling. The caller commits.
 
-A result is accepted only from the (executor, epoch) that the run's row shows. So an executor that was taken for dead,
-and whose runs were queued again, can write nothing.
+An executor's change counts only if the run's row shows this executor and this epoch. So an executor that was taken for
+dead, and whose runs were queued again, can no longer write.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ def record_wait(
     waiting_for: str | None,
     waiting_since: datetime | None,
 ) -> BoundStatement:
-    """A step: store the reason why an attempt of this executor waits, or None. No effect once the attempt has ended."""
+    """A step: store the reason why an attempt of this executor waits. It has no effect once the attempt has ended.
+
+    Args:
+        waiting_for: The reason. None: the attempt no longer waits.
+    """
     return _WAIT(
         executor=executor,
         run_pk=run_pk,
@@ -65,9 +69,9 @@ WHERE id = {run_pk} AND executor = {executor} AND epoch = {epoch} AND state = 'r
 def record_progress(
     *, executor: str, run_pk: int, epoch: int, progress: RunProgress
 ) -> list[BoundStatement]:
-    """Return steps that store how far an attempt of this executor is.
+    """Return steps that store how much of its Spark work an attempt of this executor has done.
 
-    They have no effect once the attempt has ended. Tasks that have ended keep the progress of their results.
+    The steps have no effect once the attempt has ended. A task that has ended keeps the progress of its result.
     """
     attempt = {"executor": executor, "run_pk": run_pk, "epoch": epoch}
     steps = [_PROGRESS(**attempt, progress=json.dumps(asdict(progress.total)))]
@@ -96,14 +100,14 @@ WHERE run.id = {run_pk} AND run.executor = {executor} AND run.epoch = {epoch} AN
 async def requeue_runs(
     session: AsyncSession, *, executor: str, epochs: Mapping[int, int], have_begun: bool = True
 ) -> int:
-    """Queue runs of this executor again. Return the number of runs that it still had.
+    """Queue runs of this executor again, for instance because it stops. Return the number of runs that it still had.
 
-    The attempt does not count. Attempts are counted to find a run that kills its executors, and an executor that queues
+    The attempts do not count. Attempts are counted to find a run that kills its executors, and an executor that queues
     a run again is alive.
 
     Args:
         epochs: The epoch of each run, by primary key.
-        have_begun: False if no worker has begun any of these attempts. They leave no row.
+        have_begun: False if no worker has begun any of these attempts. Then the rows of the attempts are deleted.
     """
     requeued: dict[int, int] = {}
     for pk, epoch in epochs.items():
@@ -115,7 +119,7 @@ async def requeue_runs(
                 state=RunState.QUEUED.value,
                 started_at=None,
                 attempt=_RUNS.c.attempt - 1,
-                # The claim has set it, if this is the first attempt.
+                # For a first attempt, the claim has set this time. If no worker began, the run has not started.
                 first_started_at=case((is_first, None), else_=_RUNS.c.first_started_at),
             )
             .returning(_RUNS.c.id)
@@ -147,8 +151,9 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
     """Cancel a queued run at once, or ask the executor of a running run to cancel it.
 
     Returns:
-        The run's state now. CANCELLED: it was queued. RUNNING: its executor will end it. SUCCESS or FAILED: it had
-        ended before. None: there is no such run. The caller announces RUNS_ENDED or RUNS_CANCELLED accordingly.
+        The run's state now. CANCELLED: the run was queued and has ended now, or had been cancelled before. RUNNING: its
+        executor will end it. SUCCESS or FAILED: it had ended before. None: there is no such run. The caller announces
+        RUNS_ENDED or RUNS_CANCELLED accordingly.
     """
     state = (
         await session.execute(select(_RUNS.c.state).where(_RUNS.c.id == run_pk).with_for_update())
@@ -167,7 +172,7 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
 
 
 async def cancel_queued(session: AsyncSession) -> list[str]:
-    """End the queued runs with a request to cancel; return their DAG ids."""
+    """End the queued runs that somebody asked to cancel; return the DAG id of each."""
     now = datetime.now(UTC)
     ended = await session.execute(
         update(_RUNS)
@@ -182,7 +187,7 @@ async def cancel_queued(session: AsyncSession) -> list[str]:
 
 
 async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
-    """End tasks that an earlier attempt left as running when its executor died or queued the run again."""
+    """Set running tasks of these runs to cancelled. An earlier attempt left them so when the run was queued again."""
     await session.execute(
         update(_TASKS)
         .where(_TASKS.c.run_pk.in_(run_pks), _TASKS.c.state == TaskState.RUNNING.value)

@@ -14,7 +14,7 @@ from triggerer.store.schema.models import AssetEvent, DagRun, QueuedAssetEvent
 async def assign_events(session: AsyncSession, run_pk: int, event_ids: Sequence[int]) -> None:
     """Assign these events to the run, whether or not its DAG waits for their assets.
 
-    For a store without a scheduler. An event that waits for the DAG leaves its queue.
+    Tests call this on a store without a scheduler. If an event waits in the DAG's queue, it no longer waits afterwards.
     """
     if not event_ids:
         return

@@ -1,4 +1,7 @@
-"""Finds the reason why a run does not proceed: its file, a missing worker or executor, or a reason from its attempt."""
+"""Finds the reason why a run does not proceed.
+
+The run waits for its DAG's file to load, for a worker or an executor, or for what its attempt has reported.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,17 @@ from triggerer.store.streams.liveness import GONE, Liveness, known_instances
 
 @dataclass(frozen=True, slots=True)
 class RunWait:
-    """The reason why a run waits, and the begin of the wait."""
+    """The reason why a run waits, and since when."""
 
     reason: str
+    """The thing or event that the run waits for, such as `a worker that is free`."""
     since: datetime | None
     is_for_file: bool = False
-    """True if its file does not load."""
+    """True if the run waits because its DAG's file does not load."""
 
 
 async def waits_of(session: AsyncSession, rows: Sequence[DagRun]) -> dict[int, RunWait]:
-    """Return the waits of these runs by primary key. A run that works or has ended has none."""
+    """Return why these runs wait, by primary key. Runs that have ended, or that proceed, are left out."""
     active = [row for row in rows if row.state in (RunState.QUEUED, RunState.RUNNING)]
     if not active:
         return {}
@@ -89,7 +93,7 @@ async def count_queued(session: AsyncSession, dag_id: str) -> int:
 
 
 async def awaited_worker(session: AsyncSession) -> str:
-    """Return the last reason why a queued run waits: no executor is running, or no worker is free."""
+    """Return what a queued run waits for if there is no other reason: an executor, or a worker that is free."""
     now = await database_now(session)
     alive = select(Instance.id).where(Instance.kind == "executor", Instance.expires_at > now)
     if await session.scalar(alive.limit(1)) is None:
@@ -98,7 +102,7 @@ async def awaited_worker(session: AsyncSession) -> str:
 
 
 async def _blocked(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return the runs that wait because a former attempt may still work."""
+    """Return the runs, among these, that wait because a former attempt may still be at work."""
     found: set[int] = set()
     query = select(RunLaunch.run_pk).where(RunLaunch.ended_at.is_(None))
     for chosen in some_of(run_pks, RunLaunch.run_pk):

@@ -1,4 +1,4 @@
-"""Steps that claim queued runs. The same transaction stores the intent of each new attempt, with its tag and epoch."""
+"""Steps that claim queued runs for an executor. Each claim inserts the row of a new attempt, before its work starts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from triggerer.store.database.statement import Statement, in_list, instant_from,
 
 @dataclass(frozen=True, slots=True)
 class ClaimRuns:
-    """A step: move queued runs to running for this executor alone. `claimed_runs` reads the rows.
+    """A step: set queued runs to running for this executor alone. `claimed_runs` reads the rows that it returns.
 
-    The claim counts as the begin of a run's first attempt. `triggerer.store.runs.attempts.steps.begin_run` stores the
-    begin of each later attempt. Runs that another executor is claiming are skipped.
+    For a run's first attempt, the claim counts as the beginning of the attempt. For later attempts, `begin_run` in
+    `triggerer.store.runs.attempts.steps` stores when they begin. Runs that another executor is claiming are skipped.
     """
 
     executor: str
     log_home: str
     connect: str | None
-    """The address of the Spark Connect server where runs open their sessions. None: the sessions end with the run."""
+    """The address of the Spark Connect server where runs open sessions. None: Spark ends with the worker process."""
     limit: int | None = None
-    """The most runs to claim, if no `run_pks` are given."""
+    """The most runs to claim; used if `run_pks` is None."""
     run_pks: Sequence[int] | None = None
     """The runs to claim, if they are still queued."""
 
@@ -80,7 +80,11 @@ def claim_these(
 def claimed_runs(
     rows: Sequence[Row], *, executor: str, log_home: str, connect: str | None = None
 ) -> list[RunOrder]:
-    """Return the runs that `ClaimRuns` claimed, in the order of execution. Pass the arguments of the claim again."""
+    """Return the runs that `ClaimRuns` claimed, in the order of execution.
+
+    Args:
+        rows: The rows of the step `ClaimRuns`. The other arguments have the values that the claim had.
+    """
     ordered = sorted(rows, key=lambda row: (-row[-1], row[0]))
     return [_order(row[:-1], executor, log_home, connect) for row in ordered]
 
@@ -135,7 +139,7 @@ def _former(row: Sequence[Any]) -> FormerLaunch:
 
 
 def _instant_in_json(text: str | None) -> datetime | None:
-    """Return an instant from the database's JSON. SQLite writes it without a time zone, PostgreSQL with one."""
+    """Return an instant from JSON that the database made. SQLite writes no time zone, PostgreSQL writes one."""
     if text is None:
         return None
     instant = datetime.fromisoformat(text)
@@ -148,14 +152,14 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# SQLite must be given the index, because it plans without the limit and would read all runs that ever existed. On
-# PostgreSQL the ids are an array, so that the planner selects the runs only once.
+# For SQLite the index is named: SQLite ignores the LIMIT when it plans, and would read all runs that ever existed. On
+# PostgreSQL the chosen ids form an array, so that the inner query is executed only once.
 _CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
 _PICKED: Final = f"""
 SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL
 ORDER BY r.priority DESC, r.id
 LIMIT {{limit}} {{LOCK}}"""
-# A run has former attempts only if it was claimed before, so the first claim does not search for launches.
+# `former` has the open launches of former attempts. On a run's first claim there are none, so they are not searched.
 _CLAIMED: Final = """
 UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1, epoch = epoch + 1,
        started_at = CASE WHEN attempt = 0 THEN {NOW} END,

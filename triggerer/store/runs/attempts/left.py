@@ -1,4 +1,4 @@
-"""Launches that may still work although their run has ended."""
+"""Finds the launches that may still be at work although their run has ended, and stores how they end."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ENDED: Final = text("dag_run.state IN ('success', 'failed', 'cancelled')")
 async def left_launches(
     session: AsyncSession, *, executor: str, alone: bool, limit: int
 ) -> list[tuple[int, FormerLaunch]]:
-    """Return open launches of ended runs, each with its run's primary key. The launch that was seen first comes first.
+    """Return launches of ended runs that have not ended themselves, each with its run's primary key.
 
-    The runs are those of this executor and of dead executors.
+    Only the runs of this executor and of dead executors are searched. The launch that was seen longest ago comes first.
 
     Args:
-        alone: True: all other executors count as dead.
+        alone: True if there is no other executor, so that the runs of all executors are searched.
     """
     query = (
         select(RunLaunch, RunAttempt.number, RunAttempt.unknown_since)
@@ -66,9 +66,12 @@ async def left_launches(
 
 
 def update_left(launches: Sequence[tuple[int, Launch]]) -> BoundStatement:
-    """A step: store the present states of launches that were left behind, each with its run's primary key.
+    """A step: store the current states of launches whose run has ended.
 
-    The state is stored even if the run has a later attempt. A stored end does not change.
+    The state is stored even if the run has a later attempt. If the stored launch has ended already, it does not change.
+
+    Args:
+        launches: Each launch with its run's primary key.
     """
     rows: list[tuple[Any, ...]] = [
         (

@@ -1,4 +1,7 @@
-"""An operator's decision that unknown attempts no longer work. The caller commits."""
+"""Carries out an operator's decision that the unknown attempts of a run are lost (`runs resolve --lost`).
+
+An unknown attempt may still be at work, so the next attempt waits for it. The caller commits.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,18 @@ class Resolved:
 
 
 async def resolve_as_lost(session: AsyncSession, dag_id: str, run_id: str) -> Resolved | None:
-    """Mark all unknown attempts of a run as lost, and release the run if it waits for them. None: no such run."""
+    """Mark all unknown attempts of a run as lost, and release the run if it waits for them.
+
+    Returns:
+        None if there is no such run.
+    """
     run = await session.scalar(
         select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id).with_for_update()
     )
     if run is None:
         return None
     state = RunState(run.state)
-    # The present attempt of a running run is not resolved, because its executor is alive.
+    # The current attempt of a running run is left out, because its executor is alive and knows its state.
     before = run.epoch if state is RunState.RUNNING else run.epoch + 1
     closed = await perform(
         session, close_launches(run.id, AttemptState.LOST, _REASON, before_epoch=before)

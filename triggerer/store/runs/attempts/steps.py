@@ -1,7 +1,8 @@
-"""Steps on the attempts of runs and on their launches. `triggerer.store.runs.attempts.claims` makes the attempts.
+"""Steps that change the attempts of runs and their launches. `triggerer.store.runs.attempts.claims` inserts attempts.
 
-A report is accepted only from the executor and epoch in the run's row. A launch is open until `ended_at` is set. While
-a launch of a former attempt is open, later attempts execute no code of the user.
+A launch is something that an attempt started outside its process, such as a Spark Connect session. It is open until
+`ended_at` is set. While a launch of a former attempt is open, it may still write data, so later attempts do not execute
+the user's code. An executor's report about an attempt counts only if the run's row shows this executor and epoch.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _LONGEST_DELAY: Final = timedelta(seconds=60)
 def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
     """A step: store that a worker begins an attempt now. It returns one row if this executor still has the run.
 
-    The first attempt does not use this step: its claim counts as its begin, which saves a transaction.
-    `recover_orphans` counts the attempts that have begun.
+    The first attempt does not use this step: its claim counts as its beginning, which saves a transaction. The stored
+    time tells `recover_orphans` that the attempt had begun when its executor died.
     """
     values = {"executor": executor, "run_pk": run_pk, "epoch": epoch, "now": datetime.now(UTC)}
     return TwoStatements(_BEGIN, _LAUNCHING, _BEGIN_AND_LAUNCHING, values)
@@ -41,10 +42,15 @@ def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
 def save_launches(
     *, executor: str, news: Iterable[tuple[RunOrder, Launch]]
 ) -> BoundStatement | None:
-    """A step: store the latest states of launches. It returns a row for each stored launch. None: `news` is empty.
+    """A step: store the latest states of launches. It returns a row for each stored launch.
 
-    A launch whose end is stored does not change. A running launch of a former attempt now belongs to the order's
-    attempt.
+    If the stored launch has ended already, it does not change. If a launch of a former attempt is reported as running,
+    it now belongs to the reporting attempt.
+
+    Args:
+        news: States of launches in the order of reporting, each with the attempt that reports it.
+    Returns:
+        None if `news` is empty.
     """
     latest: dict[tuple[int, str], tuple[RunOrder, Launch]] = {}
     for order, launch in news:
@@ -60,7 +66,7 @@ def save_launches(
 
 
 def settle_attempts(run_pks: Sequence[int]) -> BoundStatement:
-    """A step: end the unknown attempts of these runs, except attempts that still have an open launch."""
+    """A step: mark the unknown attempts of these runs as killed or lost, if all their launches have ended."""
     return _SETTLE(run_pks=sorted(set(run_pks)), now=datetime.now(UTC))
 
 
@@ -83,10 +89,13 @@ def leave_attempts(
 
 
 def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
-    """A step: queue and hold a run because a former attempt may still work. It returns one row if the run is held now.
+    """A step: queue a run again because a former attempt may still be at work, and hold it for a while.
 
-    The attempt does not count, and its row is deleted. The delay until the next try grows with the time for which the
-    former attempt is unknown. If another attempt has the run, or if the run must be cancelled, it returns no row.
+    The attempt `order` does not count, and its row is deleted. The delay until the next try is half of the time for
+    which the former attempt has been unknown, between 5 and 60 seconds.
+
+    The step returns one row. If another attempt has the run, or if the run must be cancelled, it changes nothing and
+    returns no row.
     """
     now = datetime.now(UTC)
     since = min((one.unknown_since for one in order.former if one.unknown_since), default=now)
@@ -105,7 +114,14 @@ def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatemen
 def close_launches(
     run_pk: int, state: AttemptState, reason: str, *, before_epoch: int
 ) -> Script[set[int]]:
-    """End all open launches of a run's attempts before an epoch. Return the epochs of the changed attempts."""
+    """End all open launches of a run's attempts before an epoch, and those attempts that are unknown.
+
+    Args:
+        state: The final state of the launches and attempts.
+        reason: Why they are in this state, for people.
+    Returns:
+        The epochs of the attempts whose launches were ended.
+    """
     values = {
         "run_pk": run_pk,
         "state": str(state),
@@ -200,7 +216,8 @@ _LAUNCHES: Final = parameter_rows(
     seen_at="timestamptz",
     ended_at="timestamptz",
 )
-# PostgreSQL locks the run's row, so that no other executor takes the run between the check and the insert.
+# The statement checks that the executor still has the run, then inserts. PostgreSQL locks the run's row, so that no
+# other executor takes the run in between.
 _SAVE_LAUNCHES: Final = Statement(
     """
 INSERT INTO run_launch (run_pk, tag, epoch, task_id, launcher, place, external_id, link, state, reason, seen_at,
