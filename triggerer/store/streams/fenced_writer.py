@@ -1,4 +1,4 @@
-"""Commits single changes in groups, each under the lease of its stream."""
+"""Stores changes, many in one transaction (group commit), each only if the lease of its stream still holds."""
 
 from __future__ import annotations
 
@@ -27,25 +27,30 @@ class Change(Protocol):
     """A change to store."""
 
     @property
-    def fence(self) -> Fence: ...
+    def fence(self) -> Fence:
+        """The lease under which the change may be stored."""
 
     @property
-    def on_done(self) -> Callable[[Exception | None], None]: ...
+    def on_done(self) -> Callable[[Exception | None], None]:
+        """Called once: with None if the change is durable, otherwise with the error."""
 
 
 C = TypeVar("C", bound=Change)
 
 
 class FencedWriter(GroupCommit[list[C]]):
-    """Writes the changes submitted during one transaction in the next one. While the database is away, they wait.
+    """Writes the changes that were submitted during one transaction in the next transaction.
+
+    While the database is away, the changes wait.
 
     Args:
         on_fenced: Called on the event loop when a lease no longer holds, because another instance owns the stream.
+        random: For the jitter of retries.
     """
 
     what: ClassVar[str]
     """The name of the changes, for logs."""
-    # A repeat writes identical rows.
+    # Writing a group again is safe: it writes identical rows.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError
 
@@ -60,15 +65,15 @@ class FencedWriter(GroupCommit[list[C]]):
         self._database = database
         self._on_fenced = on_fenced
         self._unwritten: Counter[str] = Counter()
-        """Stream digest to the number of changes that were submitted and not answered."""
+        """Stream digest to the number of changes whose `on_done` has not been called yet."""
         self._has_answered = Notifier()
 
     def is_writing(self, stream_digest: str) -> bool:
-        """True if changes of the stream are submitted and not answered."""
+        """Return True if changes of the stream were submitted, and `on_done` has not been called for all of them."""
         return stream_digest in self._unwritten
 
     async def wait_until_written(self, stream_digests: Collection[str]) -> None:
-        """Wait until all changes of these streams are answered."""
+        """Wait until `on_done` has been called for all submitted changes of these streams."""
         while any(map(self.is_writing, stream_digests)):
             await self._has_answered.wait()
 

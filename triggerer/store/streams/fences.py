@@ -1,4 +1,4 @@
-"""Checks which leases hold, in the transaction that writes under them."""
+"""Checks whether leases still hold, in the transaction whose writes depend on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from triggerer.domain.events import Fence
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
 
-# Sorted, because the recorder locks these rows too, and two transactions could deadlock.
+# Locked in the order of the digests. The recorder of events locks these rows too, in this order, so that no two
+# transactions can deadlock.
 VALID: Final = Statement(
     "SELECT s.digest, s.owner, s.epoch FROM stream s "
     "JOIN {FENCES} f ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch "
@@ -25,14 +26,15 @@ _LOCK: Final = Statement(
 
 
 def valid_fences(fences: Iterable[Fence]) -> Script[frozenset[Fence]]:
-    """Return the fences that hold. They hold until the transaction ends."""
+    """Return the fences that hold, and lock their streams, so that they still hold when the transaction ends."""
     rows = yield VALID(rows=ParameterRows(sorted(map(tuple, set(fences)))))
     return frozenset(Fence(*row) for row in rows)
 
 
 def lock_out_owners(stream_digests: Iterable[str]) -> Script[None]:
-    """Wait for the owners' current writes to these streams, and delay their next ones until the transaction ends.
+    """Lock these streams, so that their owners cannot write for them until the transaction ends.
 
-    A transaction that moves a watcher thus sees everything written for it so far. Later, its owner sees the move.
+    The lock first waits for writes that are under way. So a transaction that moves a watcher to another stream sees
+    everything that was written for the watcher before. The owner's later writes see that the watcher has moved.
     """
     yield _LOCK(digests=sorted(stream_digests))

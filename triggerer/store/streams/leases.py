@@ -1,7 +1,8 @@
-"""Leases: which triggerers and executors are alive, and which triggerer owns which stream (contract, rule 15).
+"""Leases: which instances are alive, and which triggerer (an instance that hosts streams) owns which stream.
 
-A lease is (owner, epoch, expiry). Each claim raises the stream's epoch, so that every transaction can tell the present
-owner from a former one. `EventRecorder` locks the stream's row while it writes. All instants are the database's.
+The lease of a stream is (owner, epoch, expiry). Each claim raises the stream's epoch, so that every transaction can
+tell the current owner from a former owner. `EventRecorder` locks the stream's row while it writes events. All instants
+are by the database's clock.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _REMEMBERED: Final = timedelta(days=1)
 async def register_instance(
     session: AsyncSession, instance_id: str, *, kind: str, expiry: timedelta = LEASE_EXPIRY
 ) -> None:
-    """Register this process as alive for `expiry`. A repeated call is the heartbeat.
+    """Register an instance as alive for `expiry` from now. A repeated call is the heartbeat.
 
-    Rows of processes that expired long ago are deleted.
+    Rows of instances that expired more than a day ago are deleted.
 
     Args:
         instance_id: `<host>:<pid>:<random>`, new at every start.
@@ -49,7 +50,7 @@ async def register_instance(
             index_elements=[Instance.id], set_={"expires_at": now + expiry, "heartbeat_at": now}
         )
     )
-    # Rows that another transaction deletes or renews at this moment are skipped.
+    # SKIP LOCKED: skip the rows that another transaction deletes or renews at this moment.
     dead = select(Instance.id).where(Instance.expires_at < now - _REMEMBERED)
     await session.execute(
         delete(Instance).where(Instance.id.in_(dead.with_for_update(skip_locked=True)))
@@ -59,7 +60,7 @@ async def register_instance(
 
 
 async def deregister_instance(session: AsyncSession, instance_id: str) -> None:
-    """Remove this process; its streams are free at once."""
+    """Delete the registration of an instance, and free its streams at once."""
     await session.execute(
         update(Stream).where(Stream.owner == instance_id).values(owner=None, expires_at=None)
     )
@@ -86,9 +87,10 @@ async def forget_instances(session: AsyncSession) -> None:
 
 
 async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) -> None:
-    """Free the streams of all other instances of this kind, and delete their registrations.
+    """Free the streams of all other instances, and delete the registrations of the other instances of this kind.
 
-    For one part of a starting standalone whose other parts have registered already, see `forget_instances`.
+    A starting `triggerer standalone` calls this if other parts of its own process have registered already, so that
+    `forget_instances` would delete their registrations too.
     """
     others = select(Instance.id).where(Instance.kind == kind, Instance.id != instance_id)
     await session.execute(
@@ -98,12 +100,12 @@ async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) ->
 
 
 def may_open(now: datetime) -> ColumnElement[bool]:
-    """The condition that the `Stream` may be opened. A new one is closed while its DAG files are read."""
+    """Return the condition that the `Stream` may be opened. A new stream stays closed while DAG files are read."""
     return or_(Stream.closed_until.is_(None), Stream.closed_until <= now)
 
 
 def is_free(now: datetime) -> ColumnElement[bool]:
-    """The condition that the `Stream` has no owner, or that its lease has expired."""
+    """Return the condition that the `Stream` has no owner, or that its lease has expired."""
     return or_(Stream.owner.is_(None), Stream.expires_at.is_(None), Stream.expires_at <= now)
 
 
@@ -119,11 +121,12 @@ async def claim_streams(
     """Claim up to `limit` streams that are free and may be opened; empty if there are none.
 
     Streams that another instance claims at this moment are skipped. The leases hold from the caller's commit on. If the
-    outcome of the commit is unknown, ask `owned_streams`.
+    outcome of the commit is unknown, `owned_streams` tells which leases were claimed.
 
     Args:
         room: The most triggers that the claimed streams may have in total. Streams that do not fit are skipped.
-        sizes: The streams that may be claimed, with the number of their triggers.
+        sizes: The digests of the streams that may be claimed, each with the number of its triggers.
+        expiry: How long the leases hold unless they are extended.
     """
     fitting = [digest for digest, size in sizes.items() if size <= room]
     if limit <= 0 or not fitting:
@@ -152,7 +155,7 @@ async def claim_streams(
 
 
 async def owned_streams(session: AsyncSession, instance_id: str) -> list[Fence]:
-    """Return the leases of this instance in the store, expired or not."""
+    """Return the leases that the store shows for this instance, expired or not."""
     owned = select(Stream.digest, Stream.epoch).where(Stream.owner == instance_id)
     return [
         Fence(digest, instance_id, epoch)
@@ -163,9 +166,9 @@ async def owned_streams(session: AsyncSession, instance_id: str) -> list[Fence]:
 async def extend_leases(
     session: AsyncSession, fences: Iterable[Fence], *, expiry: timedelta = LEASE_EXPIRY
 ) -> list[Fence]:
-    """Extend the leases that still hold, and return them. Missing ones are lost.
+    """Extend these leases, and return the leases that were extended. A lease that is not returned is lost.
 
-    An expired lease that nobody has claimed since is extended too, because its epoch is still ours.
+    A lease that has expired is extended too if no other instance has claimed the stream since.
     """
     valid = await _valid(session, fences)
     if valid:
@@ -178,7 +181,7 @@ async def extend_leases(
 
 
 async def release_streams(session: AsyncSession, fences: Iterable[Fence]) -> None:
-    """Release the leases that still hold. Their streams may be claimed at once."""
+    """Release these leases, as far as they still hold. Other instances may claim the streams at once."""
     valid = await _valid(session, fences)
     if valid:
         digests = [fence.stream_digest for fence in valid]
@@ -192,7 +195,8 @@ async def _valid(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
     wanted = list(fences)
     if not wanted:
         return []
-    # The three columns are not compared together, because PostgreSQL refuses thousands of such triples as too deep.
+    # Select by owner and digest, and compare the epochs in Python: PostgreSQL refuses an expression with thousands of
+    # triples, because it is nested too deeply.
     shown = (
         select(Stream.digest, Stream.owner, Stream.epoch)
         .where(

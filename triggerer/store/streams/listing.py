@@ -71,7 +71,8 @@ def _stream_view(
         watchers=watchers,
         reported_at=None,
     )
-    # A report of an earlier lease of the same instance is out of date.
+    # The instance may have lost the lease and claimed the stream again. A report about the earlier lease is out of
+    # date.
     if report is None or live is None or not is_owned or live.epoch != row.epoch:
         return view
     return _with_report(replace(view, reported_at=report.reported_at), live)
@@ -120,7 +121,7 @@ def _history_view(history: StreamHistory) -> StreamHistoryView:
 async def _watcher_states(
     session: AsyncSession, digests: list[str], now: datetime
 ) -> dict[str, dict[str, int]]:
-    """Return the number of watchers by stream and state. Watchers of an unowned stream are waiting."""
+    """Return the number of watchers by stream and state. If a stream has no owner, its watchers count as waiting."""
     found: dict[str, dict[str, int]] = {}
     unowned = or_(Stream.owner.is_(None), Stream.expires_at <= now)
     query = (
@@ -138,7 +139,7 @@ async def _watcher_states(
 
 
 async def list_instances(session: AsyncSession) -> list[InstanceView]:
-    """Return the processes of the service, by kind and start."""
+    """Return the known instances of the service, sorted by kind and by start."""
     known = await known_instances(session)
     rows = await session.scalars(select(Instance).order_by(Instance.kind, Instance.started_at))
     return [

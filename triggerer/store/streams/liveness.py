@@ -1,4 +1,4 @@
-"""Finds instances that missed a heartbeat, because the stored states of their streams and runs may be out of date."""
+"""Finds instances that missed a heartbeat: the stored states of their streams and runs may be out of date."""
 
 from __future__ import annotations
 
@@ -14,30 +14,34 @@ from triggerer.store.database.transactions import database_now
 from triggerer.store.schema.models import Instance
 
 _LATE: Final = {"triggerer": 0.35, "executor": 0.45}
-"""Fractions of a lease after which a heartbeat is late. It comes after a quarter, or for an executor after a third."""
+"""By kind, the fraction of a lease after which a heartbeat is late.
+
+A triggerer sends a heartbeat after a quarter of its lease, and an executor after a third."""
 
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The signs of life of an instance that owns streams or runs. All instants are the database's."""
+    """The signs of life of an instance. All instants are by the database's clock."""
 
     seen_at: datetime | None
-    """Its last heartbeat. None: its registration is gone."""
+    """The last heartbeat. None: the instance is not registered."""
     lease_ends_at: datetime | None
-    """When others may take over its streams or runs. None: now."""
+    """When other instances may take over its streams or runs. None: they may do so now."""
     is_silent: bool
-    """True if a heartbeat is missed, or the process is gone from this machine."""
+    """True if a heartbeat is late, or if the instance's process no longer exists on this machine."""
 
     @property
     def is_over(self) -> bool:
+        """True if the lease is over, so that other instances may take over."""
         return self.lease_ends_at is None
 
 
 GONE: Final = Liveness(None, None, is_silent=True)
+"""The signs of life of an instance that is not registered."""
 
 
 async def known_instances(session: AsyncSession) -> dict[str, Liveness]:
-    """Return the signs of life of each instance, by id. These are live instances and some that died within a day."""
+    """Return the signs of life of each registered instance, by id: live instances, and some that died within a day."""
     now = await database_now(session)
     return {row.id: _judge(row, now) for row in await session.scalars(select(Instance))}
 
@@ -53,7 +57,7 @@ def _judge(row: Instance, now: datetime) -> Liveness:
 
 
 def why_silent(owner: str, known: Liveness, now: datetime) -> str:
-    """Return for how long the owner has been silent, and when another instance takes over."""
+    """Return a sentence that says for how long an owner has been silent, and when another instance takes over."""
     silent = "is gone" if known.seen_at is None else f"was heard of {_ago(now - known.seen_at)} ago"
     if known.lease_ends_at is None:
         return f"no instance hosts it: its owner {owner} {silent}"

@@ -1,4 +1,8 @@
-"""Keeps new streams closed until the DAGs folder has been read."""
+"""Keeps new streams closed until all DAG files have been read.
+
+Several files may declare watchers of one stream. If the stream were opened after the first file, the watchers of later
+files would miss messages.
+"""
 
 from __future__ import annotations
 
@@ -20,28 +24,31 @@ REASON: Final = "the DAGs folder has not been read yet"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far the DAG processor has read the files of the folder; see `closings`."""
+    """How far the DAG processor has read the files of the folder. The fields are arguments of `closings`."""
 
     is_reading: bool = False
+    """True if some files are not read yet."""
     is_start: bool = False
+    """True if the folder is read for the first time since the start."""
     limit: timedelta = timedelta()
+    """How long a stream stays closed at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """The outcome for the streams that nobody has opened yet."""
+    """The outcome for the streams that were never opened."""
 
     opened: frozenset[str] = frozenset()
-    """Streams that were closed and may be opened now."""
+    """The digests of streams that were closed and may be opened now."""
     are_closed: bool = False
     """True if any stream is still closed."""
 
 
 async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) -> Openings:
-    """Close and open streams that were never read, in the caller's transaction, and show it at their watchers.
+    """Store, for streams that no instance has claimed yet, until when they are closed; show it at their watchers.
 
     Args:
-        new: The streams that this transaction has created.
+        new: The digests of the streams that this transaction has created.
     """
     never_read = {
         row.digest: row.closed_until
@@ -59,7 +66,7 @@ async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) 
     )
     for until in set(changes.values()):
         digests = [digest for digest, each in changes.items() if each == until]
-        # The epoch excludes streams that were claimed meanwhile.
+        # Epoch 0 again: leave out streams that an instance has claimed meanwhile.
         await session.execute(
             update(Stream)
             .where(Stream.digest.in_(digests), Stream.epoch == 0)

@@ -1,4 +1,4 @@
-"""The heartbeat of parts that own nothing, so that everybody can see that they are alive."""
+"""Sends heartbeats for parts of the service that own no streams or runs, so that operators see that they are alive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEREGISTER_TIMEOUT: Final = timedelta(seconds=2)
 
 
 class Presence:
-    """Registers the parts of this process, all in one transaction for each heartbeat.
+    """Registers some parts of this process, and keeps them registered. A heartbeat is one transaction for all parts.
 
     Args:
         kinds: The kinds of the parts, see `Instance.kind`.
@@ -34,7 +34,7 @@ class Presence:
         self._ids = {new_instance_id(): kind for kind in kinds}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Send heartbeats until cancelled, and then sign off."""
+        """Send heartbeats until cancelled, then delete the registrations."""
         task_status.started()
         try:
             while True:
@@ -50,7 +50,7 @@ class Presence:
                 for instance_id, kind in self._ids.items():
                     await register_instance(session, instance_id, kind=kind, expiry=EXPIRY)
         except StoreError as error:
-            # The part goes on, and shows as silent until a heartbeat succeeds.
+            # Go on: the parts are shown as silent until a heartbeat succeeds.
             _log.debug("a heartbeat failed", error=str(error))
 
     async def _leave(self) -> None:
@@ -59,5 +59,5 @@ class Presence:
                 for instance_id in self._ids:
                     await deregister_instance(session, instance_id)
         except StoreError as error:
-            # The registrations expire.
+            # The registrations expire by themselves.
             _log.debug("a part could not sign off", error=str(error))

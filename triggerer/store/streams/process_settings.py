@@ -1,4 +1,4 @@
-"""The settings of every process of the service, so that the API can show what is in force elsewhere."""
+"""Stores the settings of every process of the service, so that the API can show the settings of other processes."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ class SettingsOfProcess:
     kinds: frozenset[str]
     """The kinds of its instances, see `Instance.kind`."""
     settings: Sequence[dict[str, Any]]
-    """As they were saved."""
+    """The settings as `save_settings` stored them."""
 
 
 async def save_settings(
     session: AsyncSession, process: str, settings: Sequence[dict[str, Any]]
 ) -> None:
-    """Save the settings of this process, and delete the settings of processes that ended over a day ago.
+    """Save the settings of a process, and delete old settings of processes that are no longer registered.
 
     Args:
-        settings: Without secrets.
+        process: `<host>:<pid>`.
+        settings: The settings, without secrets.
     """
     now = await database_now(session)
     registered = {process_of(one) for one in await session.scalars(select(Instance.id))}
-    # A process saves its settings before it registers.
+    # Delete only settings that are over a day old, because a process saves its settings before it registers.
     is_old = ProcessSettings.saved_at < now - _REMEMBERED
     old = set(await session.scalars(select(ProcessSettings.process).where(is_old)))
     gone = ProcessSettings.process.in_(old - registered)
@@ -53,7 +54,7 @@ async def save_settings(
 
 
 async def published_settings(session: AsyncSession) -> list[SettingsOfProcess]:
-    """Return the settings of the processes that are alive, by process."""
+    """Return the settings of the processes that are alive, sorted by process."""
     now = await database_now(session)
     kinds: dict[str, set[str]] = {}
     alive = select(Instance.id, Instance.kind).where(Instance.expires_at > now)

@@ -1,4 +1,4 @@
-"""The reports of instances about their live state, and the wish to see fresh ones."""
+"""Stores and reads what instances report about their live state, and asks instances to report more often."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import InstanceReport
 
 LOOKED_FOR: Final = timedelta(seconds=60)
-"""How long after a look an instance reports often."""
+"""How long an instance reports often after somebody has read its report."""
 _RENEW_AFTER: Final = LOOKED_FOR / 3
 Sessions = Callable[[], AbstractAsyncContextManager[AsyncSession]]
 
@@ -28,13 +28,13 @@ class Report:
 
     reported_at: datetime
     streams: Mapping[str, StreamLive]
-    """By the digest of the stream key."""
+    """The reported streams, by the digest of the stream key."""
 
 
 async def write_report(
     session: AsyncSession, instance_id: str, streams: Sequence[StreamLive]
 ) -> bool:
-    """Replace the instance's report; return whether somebody has looked at it lately."""
+    """Replace the report of an instance; return whether somebody has read the report in the last minute."""
     now = await database_now(session)
     report = {"streams": [asdict(stream) for stream in streams]}
     statement = insert_into(session, InstanceReport).values(
@@ -54,7 +54,7 @@ async def write_report(
 
 
 async def load_reports(session: AsyncSession, instance_ids: Collection[str]) -> dict[str, Report]:
-    """Return the last reports of these instances, by instance."""
+    """Return the last report of each of these instances, by instance id. Some may have none."""
     query = select(InstanceReport).where(InstanceReport.instance_id.in_(sorted(instance_ids)))
     return {
         row.instance_id: Report(
@@ -66,10 +66,13 @@ async def load_reports(session: AsyncSession, instance_ids: Collection[str]) -> 
 
 
 async def ask_for_reports(reading: Sessions, changing: Sessions) -> None:
-    """Make the instances report often for a while, because somebody looks. Usually this is one short query.
+    """Make all instances report often for the next minute, because somebody reads the reports now.
+
+    If instances were asked less than 20 seconds ago, this is only one short query.
 
     Args:
-        reading, changing: `Database.reading` and `Database.transaction`, or functions that call them with a time limit.
+        reading: `Database.reading`, or a function that calls it with a time limit.
+        changing: `Database.transaction`, or a function that calls it with a time limit.
     """
     async with reading() as session:
         outdated = await database_now(session) - _RENEW_AFTER

@@ -1,4 +1,4 @@
-"""Commits the states of streams in groups."""
+"""Stores the states of streams, many in one transaction (group commit)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_ROWS: Final = 200
 
 
 class StateWriter(FencedWriter[StateChange]):
-    """The runtime's `StateStore`."""
+    """The `StateStore` from which streams load their producers' states, and to which they submit new states."""
 
     what = "states of streams"
 
@@ -45,7 +45,8 @@ class StateWriter(FencedWriter[StateChange]):
     def _take(self) -> list[StateChange] | None:
         group: list[StateChange] = []
         for digest in list(self._waiting)[:_MOST_ROWS]:
-            # One change of each stream, because a statement writes no row twice. The others keep their order.
+            # Take the first change of each stream, because a statement cannot write a row twice. Later changes of the
+            # stream wait for the next group, in order.
             changes = self._waiting[digest]
             group.append(changes.popleft())
             if not changes:

@@ -16,7 +16,7 @@ from triggerer.store.database.statement import ParameterRows, Statement, paramet
 from triggerer.store.schema.models import StreamState, Trigger
 from triggerer.store.streams.fences import valid_fences
 
-# The condition excludes streams whose last watcher was deleted meanwhile.
+# EXISTS leaves out streams whose last watcher was deleted meanwhile.
 SAVE: Final = Statement(
     "INSERT INTO stream_state (stream_digest, epoch, value) "
     "SELECT g.digest, g.epoch, g.value FROM {STATES} g "
@@ -50,7 +50,7 @@ def save_states(changes: Sequence[StateChange]) -> Script[None]:
 
 
 async def load_state(session: AsyncSession, stream_digest: str) -> Any:
-    """Return the last stored value of a stream, or None."""
+    """Return the state that a stream's producer last stored, decoded from JSON; None if there is no state."""
     query = select(StreamState.value).where(StreamState.stream_digest == stream_digest)
     text = await session.scalar(query)
     return None if text is None else load_json(text)

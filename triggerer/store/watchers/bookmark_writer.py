@@ -1,4 +1,4 @@
-"""Commits the bookmarks of watchers, each with the events before it."""
+"""Stores the bookmarks of watchers, each in one transaction with the events before it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_EVENTS: Final = 2_000
 
 
 class BookmarkWriter(FencedWriter[BookmarkChange]):
-    """The runtime's `BookmarkStore`. A trigger submits one change at a time."""
+    """The `BookmarkStore` of triggers without a shared stream. A trigger submits one change at a time."""
 
     what = "bookmarks of watchers"
 
@@ -41,10 +41,10 @@ class BookmarkWriter(FencedWriter[BookmarkChange]):
         self._now = now or TurnClock().now
         self._waiting: deque[BookmarkChange] = deque()
         self._rows: dict[str, EventRows] = {}
-        """The events of the submitted changes, by change id. A repeat writes identical rows."""
+        """The events of the submitted changes as rows, by change id, so that a repeated write has identical rows."""
 
     async def load(self, fence: Fence, watcher_id: int, classpath: str) -> Bookmark:
-        # A former trigger of the watcher may have submitted a change before it was replaced.
+        # The watcher's former trigger may have submitted a change just before it was replaced. Wait until it is stored.
         await self.wait_until_written([fence.stream_digest])
         async with self._database.reading() as session:
             return await load_bookmark(session, watcher_id, classpath)
@@ -89,7 +89,7 @@ class BookmarkWriter(FencedWriter[BookmarkChange]):
         while self._waiting and len(group) < _MOST_CHANGES:
             change = self._waiting[0]
             events += len(change.events)
-            # One change of each watcher, because each one follows another.
+            # Take only one change of each watcher, because a change is checked against the stored change before it.
             if group and (events > _MOST_EVENTS or change.watcher.watcher_id in watchers):
                 break
             group.append(self._waiting.popleft())

@@ -1,4 +1,4 @@
-"""The bookmarks of watchers: read when a trigger starts, written with its events under the lease of its stream."""
+"""Reads the bookmark of a watcher when its trigger starts, and writes bookmarks together with the trigger's events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from triggerer.store.schema.models import WatcherBookmark
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.streams.lost_leases import lease_lost
 
-# The joins leave out watchers that were removed meanwhile, or whose trigger moved to another stream.
+# The joins leave out watchers that were deleted meanwhile, or whose trigger now belongs to another stream.
 STORED: Final = Statement(
     "SELECT g.watcher_id, b.change FROM {WATCHERS} g "
     "JOIN watcher w ON w.id = g.watcher_id "
@@ -42,30 +42,31 @@ SAVE: Final = Statement(
 
 
 class Written:
-    """The outcome of a transaction with bookmarks."""
+    """The outcome of a transaction that wrote bookmarks."""
 
     def __init__(self) -> None:
         self.lost: frozenset[Fence] = frozenset()
         """The fences that do not hold."""
         self.errors: dict[str, StoreError] = {}
-        """By change id why a change was not stored."""
+        """The errors of the changes that were not stored, by change id."""
         self.has_repeats = False
-        """Whether a change was stored by an earlier attempt, which may have announced nothing."""
+        """True if a change was stored by an earlier transaction, which may have woken no scheduler."""
         self.dag_ids: Sequence[str] = ()
-        """The DAGs for which events may wait now."""
+        """The DAGs for which events may have been queued."""
 
 
 def write_bookmarks(
     changes: Sequence[BookmarkChange], rows: Mapping[str, EventRows], sender: str
 ) -> Script[Written]:
-    """Store each change whose fence holds and whose predecessor is the stored bookmark, with its events.
+    """Store these changes with their events, each only if its fence holds and it follows the stored bookmark.
 
-    A change that is stored already is a repeat of a commit without an answer: it counts as stored again.
+    A change follows the stored bookmark if it names the id of that bookmark's change as `previous`. If the change
+    itself is stored already, an earlier commit had no answer. The change then counts as stored.
 
     Args:
         changes: At most one for each watcher.
         rows: The events of each change that has events, by change id, with the fence number 1.
-        sender: See `AnnouncementTransport`.
+        sender: See `AnnouncementTransport.sender`.
     """
     written = Written()
     fences = {change.fence for change in changes}
@@ -97,7 +98,11 @@ def write_bookmarks(
 def _without_known_keys(
     changes: Sequence[BookmarkChange], rows: Mapping[str, EventRows], written: Written
 ) -> Script[list[BookmarkChange]]:
-    """Refuse changes with a key that the watcher has used before: the new event would be lost as a repeat."""
+    """Refuse changes with an event whose key the watcher has used before: the store would drop the event as a repeat.
+
+    Returns:
+        The other changes.
+    """
     keys = [
         (key, one.watcher.watcher_id, one.watcher.asset_id)
         for one in changes
@@ -136,7 +141,11 @@ def _store(
 
 
 async def load_bookmark(session: AsyncSession, watcher_id: int, classpath: str) -> Bookmark:
-    """Return the last bookmark of a watcher."""
+    """Return the last bookmark of a watcher. Its value is None if a trigger of another class stored it.
+
+    Args:
+        classpath: The class path of the watcher's trigger now.
+    """
     row = await session.get(WatcherBookmark, watcher_id)
     if row is None:
         return Bookmark(None, None)

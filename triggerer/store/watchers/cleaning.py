@@ -1,9 +1,9 @@
-"""Finds the watchers whose old events must stay, because their messages may come again.
+"""Finds the watchers whose old events must stay, because their messages may be delivered again.
 
-A repeated message makes no second event while the first event exists with its key. So a watcher's events may be deleted
-once the broker has advanced past their messages. The store cannot see the broker, but the broker has advanced if the
-stream is in good order: an instance has the stream's lease, all watchers of the stream have been running for a while,
-and this watcher has no backlog.
+If a message is delivered again, its stored event shows by its idempotency key that the message is a repeat. So a
+watcher's events may be deleted only once the broker has advanced past their messages. The store does not see the
+broker's position. But the broker has advanced if the stream is in good order: an instance has the stream's lease, all
+watchers of the stream have been running for a while, and this watcher has no backlog.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from triggerer.store.schema.models import (
 
 @dataclass(frozen=True, slots=True)
 class UnsettledWatcher:
-    """A watcher whose events must stay, with the reason."""
+    """A watcher whose old events must stay, and the reason."""
 
     asset_name: str
     watcher: str
@@ -41,10 +41,10 @@ class UnsettledWatcher:
 async def unsettled_watchers(
     session: AsyncSession, *, now: datetime, quiet_since: datetime
 ) -> Mapping[int, UnsettledWatcher]:
-    """Return the watchers whose messages may come again, by id.
+    """Return the watchers whose messages may be delivered again, by id.
 
     Args:
-        quiet_since: In a stream in good order, all watchers have been running at least since this instant.
+        quiet_since: A stream is in good order only if all its watchers have been running since this instant.
     """
     rows = await session.execute(
         select(
@@ -102,7 +102,7 @@ class _Shown(NamedTuple):
     is_replayed: bool
 
     def disorder(self, now: datetime, quiet_since: datetime) -> str | None:
-        """Return why the watcher's stream is not in good order, or not for long; None if it is."""
+        """Return why the watcher's stream is not in good order, or has not been for long enough. None: it is."""
         if self.expires_at is None or self.expires_at <= now:
             return "has a stream that nobody reads"
         if self.state != "running":
@@ -119,12 +119,15 @@ def _told(instant: datetime) -> str:
 async def mark_cleaned(
     session: AsyncSession, watcher_ids: Collection[int], before: datetime
 ) -> Mapping[int, UnsettledWatcher]:
-    """Store that events of these watchers from before an instant are deleted; return the watchers to spare.
+    """Store that events of these watchers from before an instant will be deleted now.
 
-    A replay that was requested before makes its watcher one of these. A later request is refused, see `ask_for_replay`.
+    Returns:
+        The watchers whose events must stay nevertheless, because they are behind, or because a replay was requested. A
+        replay that is requested after this call is refused, see `ask_for_replay`.
     """
     chosen = Watcher.id.in_(watcher_ids)
-    # Sorted, so that two of these cannot deadlock. Lock before looking, to see the commits that were waited for.
+    # Locked in the order of the ids, so that two such transactions cannot deadlock. The look for replays is a later
+    # statement, so that it sees requests for which the lock had to wait.
     await session.execute(select(Watcher.id).where(chosen).order_by(Watcher.id).with_for_update())
     rows = await session.execute(
         select(Watcher.id, Asset.name, Watcher.name)
@@ -147,12 +150,12 @@ async def mark_cleaned(
 
 
 def _has(watcher_id: InstrumentedAttribute[int]) -> ColumnElement[bool]:
-    """The condition that the `Watcher` has a row in the table of this column."""
+    """Return the condition that the `Watcher` has a row in the table of this column."""
     return exists().where(watcher_id == Watcher.id)
 
 
 async def events_of_parked(session: AsyncSession) -> set[int]:
-    """Return the events of stored and parked messages. If such a message is delivered again, it must find its event."""
+    """Return the ids of events whose message is stored or parked: the message may be delivered again."""
     found = select(AssetEvent.id).join(
         ParkedMessage,
         (ParkedMessage.idempotency_key == AssetEvent.idempotency_key)

@@ -1,4 +1,4 @@
-"""The queries of an instance that hosts streams: the triggers of its streams, and the states of their watchers."""
+"""Reads and writes for an instance that hosts streams: the triggers of its streams, and the states of watchers."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class TriggerRow:
     stream_digest: str
     watchers: tuple[WatcherRef, ...]
     watcher_names: tuple[str, ...]
-    """`<asset>/<watcher>`, parallel to `watchers`."""
+    """`<asset>/<watcher>` for each of `watchers`, in that order."""
     positions: tuple[LanePosition, ...] = ()
     """The positions of its watchers that are behind in a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes with replayed messages: they were parked, and are delivered to its watchers again."""
+    """The lanes with messages that were parked for its watchers, and that an operator replays."""
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests for its watchers, by watcher, in the order of the requests."""
     guarantee: str | None = None
-    """The least guarantee that the DAG files ask of it."""
+    """The least delivery guarantee that the DAG files ask of the trigger."""
 
     @property
     def display_name(self) -> str:
-        """The watchers that it serves, for logs and errors."""
+        """The names of the watchers that the trigger serves, for logs and errors."""
         return ", ".join(self.watcher_names)
 
 
@@ -55,12 +55,12 @@ class StreamLoad:
     owner: str | None
     """None if it has no owner, or its owner's lease has expired."""
     may_open: bool = True
-    """False while the stream is new and files are still read; see `triggerer.domain.dag_files.new_streams`."""
+    """False while the stream is new and DAG files are still read; see `triggerer.domain.dag_files.new_streams`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatcherState:
-    """A watcher's state, as its host reports it under `fence`."""
+    """The state of a watcher, as the instance that hosts it reports it under the lease `fence`."""
 
     watcher_id: int
     trigger_id: int
@@ -71,7 +71,7 @@ class WatcherState:
 
 
 async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) -> list[TriggerRow]:
-    """Return the triggers of these streams by id, so that they join in an equal order at every start."""
+    """Return the triggers of these streams, sorted by id, so that their order is the same at every start."""
     rows = await session.execute(
         select(Trigger, Watcher.id, Watcher.asset_id, Watcher.name, Asset.name)
         .join(Watcher, Watcher.trigger_id == Trigger.id)
@@ -79,7 +79,8 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
         .where(Trigger.stream_digest.in_(list(stream_digests)))
         .order_by(Trigger.id, Watcher.id)
     )
-    # Replays before positions: if a request is already gone, the positions that it set are visible.
+    # Read replay requests before positions. If another transaction carries out a request in between, the request and
+    # the positions that it set are then both seen. In the other order, both could be missed.
     replays = await load_replays(session, stream_digests)
     positions = await load_positions(session, stream_digests)
     stored_backlogs = await stored_backlog.load_stored_backlogs(
@@ -111,7 +112,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
 async def load_stored_backlogs(
     session: AsyncSession, stream_digests: Iterable[str]
 ) -> dict[int, list[StoredBacklog]]:
-    """Return the lanes with stored messages for watchers of these streams, by watcher."""
+    """Return, by watcher id, the lanes with stored messages for watchers of these streams."""
     return await stored_backlog.load_stored_backlogs(session, stream_digests)
 
 
@@ -142,13 +143,14 @@ async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
 
 
 async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> None:
-    """Show why the watchers of these streams wait. A stream that is being claimed is skipped.
+    """Store why the watchers of free streams wait, for people. A stream that is being claimed is skipped.
 
     Args:
         reasons: The reason why a stream's watchers wait, by digest of the stream.
     """
     now = await database_now(session)
-    # Locked as by a claim, so that nobody can show the watchers as running before this commit.
+    # Lock the streams as a claim does. Otherwise an instance could claim a stream and store its watchers as running,
+    # and this transaction would then overwrite that.
     free = (
         select(Stream.digest)
         .where(Stream.digest.in_(list(reasons)), is_free(now))
@@ -170,7 +172,7 @@ async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> Non
 
 
 async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -> set[int]:
-    """Return the watchers that are still declared, with any trigger."""
+    """Return the ids of the watchers, among these, that DAG files still declare. Their triggers may have changed."""
     declared = select(Watcher.id).where(
         Watcher.id.in_(list(watcher_ids)), Watcher.trigger_id.is_not(None)
     )
@@ -178,7 +180,10 @@ async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -
 
 
 async def write_states(session: AsyncSession, states: Sequence[WatcherState]) -> None:
-    """Show these states, unless the stream has another owner by now, or the watcher another trigger."""
+    """Store these states for people to see. A state is skipped if its stream has another owner by now.
+
+    A state is also skipped if the watcher has another trigger by now.
+    """
     connection = await session.connection()
     owned = exists().where(
         Stream.digest == bindparam("b_digest"),
@@ -197,7 +202,7 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
             error=bindparam("b_error"),
             traceback=bindparam("b_traceback"),
             owner=bindparam("b_owner"),
-            # The beginning of the present state.
+            # `updated_at` is when the current state began, so an equal state does not change it.
             updated_at=case(
                 (Watcher.state == bindparam("b_state"), Watcher.updated_at), else_=func.now()
             ),
@@ -213,14 +218,14 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
                 "b_owner": state.fence.owner,
                 "b_epoch": state.fence.epoch,
             }
-            # Sorted, as in all transactions that lock several watchers, so that two of them cannot deadlock.
+            # Sorted by id. All transactions that lock several watchers keep this order, so that they cannot deadlock.
             for state in sorted(states, key=lambda one: one.watcher_id)
         ],
     )
 
 
 async def show_released(session: AsyncSession, stream_digests: Iterable[str], owner: str) -> None:
-    """Show the watchers of these streams as waiting for an owner, if `owner` was the last one."""
+    """Store the state `waiting` for the watchers of these streams that `owner` hosted last."""
     triggers = select(Trigger.id).where(Trigger.stream_digest.in_(list(stream_digests)))
     await session.execute(
         update(Watcher)

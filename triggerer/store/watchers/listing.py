@@ -154,9 +154,9 @@ def _watchers(
 async def list_ailing_watchers(
     session: AsyncSession, dag: str, *, limit: int
 ) -> list[AilingWatcherView]:
-    """Return the watchers of the DAG's assets that are not running, by asset and name.
+    """Return the watchers of the DAG's assets that are not running, sorted by asset and name.
 
-    A watcher whose owner has missed a heartbeat is included, with the reason.
+    A watcher whose owner has missed a heartbeat is included too, because it may no longer run.
     """
     now = await database_now(session)
     instances = await known_instances(session)
@@ -189,7 +189,7 @@ async def list_ailing_watchers(
 async def streams_of_watchers(
     session: AsyncSession, watchers: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], str]:
-    """Return the readable stream keys of these watchers (asset, name). A deleted watcher is left out."""
+    """Return the stream key as text for each of these watchers (asset, name). Deleted watchers are left out."""
     found: dict[tuple[str, str], str] = {}
     query = (
         select(Asset.name, Watcher.name, Stream.key)
@@ -205,7 +205,10 @@ async def streams_of_watchers(
 
 
 def _how_far(state: str, positions: Sequence[PositionView]) -> int | None:
-    """Return how many messages a watcher is behind, or None if unknown. A failing watcher leaves them at the broker."""
+    """Return how many messages a watcher is behind; None if unknown.
+
+    A failing watcher without a backlog may miss messages that are still at the broker, so their number is unknown.
+    """
     numbers = [one.behind for one in positions]
     if state == "failing" and not numbers:
         return None
@@ -213,13 +216,16 @@ def _how_far(state: str, positions: Sequence[PositionView]) -> int | None:
 
 
 def _shown_state(now: datetime) -> ColumnElement[str]:
-    """The state of the `Watcher`. It is waiting if nobody owns its `Stream`, even if the last owner wrote otherwise."""
+    """Return an expression for the state of the `Watcher`, in a query with its `Stream`.
+
+    The state is waiting if nobody owns the stream, even if the last owner stored another state.
+    """
     is_unowned = or_(Stream.owner.is_(None), Stream.expires_at <= now)
     return case((is_unowned, "waiting"), else_=Watcher.state)
 
 
 def _why_unsure(row: Watcher, shown: str, known: Liveness, now: datetime) -> str | None:
-    """Return why the stored state may be out of date, or why another is shown. None: the state is certain."""
+    """Return why the stored state may be out of date, or why another state is shown. None: the state is certain."""
     if row.owner is None or not (known.is_silent or shown != row.state):
         return None
     return why_silent(row.owner, known, now)
@@ -228,7 +234,7 @@ def _why_unsure(row: Watcher, shown: str, known: Liveness, now: datetime) -> str
 async def _positions_of(
     session: AsyncSession, watchers: Sequence[Watcher]
 ) -> dict[int, list[PositionView]]:
-    """Return the backlogs of these watchers by lane. A running watcher has caught up, so it has none."""
+    """Return the backlogs of these watchers, by watcher id. A running watcher has caught up, so it has no backlog."""
     behind = [row.id for row in watchers if row.state != "running"]
     found: dict[int, list[PositionView]] = {}
     query = select(WatcherPosition).order_by(WatcherPosition.watcher_id, WatcherPosition.lane)

@@ -1,4 +1,8 @@
-"""Writes stored and parked messages, for the owner of their stream. `stored_backlog` reads them."""
+"""Writes stored and parked messages for the instance that owns their stream. `stored_backlog` reads stored messages.
+
+A stored message belongs to the backlog of a watcher that is behind in a queue. A parked message is one that the watcher
+cannot process.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.watchers.parked_usage import TOTAL, USAGE, ParkedUsage
 
-# The message itself is left out of the sums, because a repeat is stored already.
+# The space that other messages use. The message itself is left out, because it may be stored already.
 USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
     "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body) - coalesce((SELECT size_bytes FROM parked_body "
@@ -50,8 +54,8 @@ SET_ASIDE: Final = Statement(
     "ON CONFLICT (watcher_id, idempotency_key) DO UPDATE SET state = excluded.state, "
     "failures = excluded.failures, error = excluded.error, traceback = excluded.traceback"
 )
-# A message that is already stored keeps its order and its state. If a watcher was deleted meanwhile, or its trigger
-# moved to another stream, its messages are parked, because it will not read this stream again.
+# A message that is stored already keeps its id, and so its order, and its state. If the watcher was deleted meanwhile,
+# or its trigger moved to another stream, the message is parked, because the watcher will not read this stream again.
 STORE: Final = Statement(
     "INSERT INTO parked_message "
     "(watcher_id, body_id, lane, idempotency_key, state, failures, error, parked_at) "
@@ -109,11 +113,11 @@ PARKING: Final = {
     DROP,
     DROP_BODIES,
 }
-"""All statements of this module, for a double that answers in place of a database."""
+"""All statements of this module. A test double uses them to answer in place of a database."""
 
 
 class Body(NamedTuple):
-    """The bytes of a message."""
+    """The bytes of a message, and what identifies the message."""
 
     stream_digest: str
     key: str
@@ -122,9 +126,9 @@ class Body(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreBodies:
-    """A step: store these bodies, each once; return a row (stream digest, key, id) for each.
+    """A step: store these bodies, unless they are stored already; return a row (stream digest, key, id) for each.
 
-    Not a `Statement`, because bytes do not go into JSON.
+    This is not a `Statement`, because that passes rows as JSON, which has no bytes.
     """
 
     bodies: Sequence[Body]
@@ -144,12 +148,14 @@ class StoreBodies:
 def write_parked(
     changes: Sequence[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
 ) -> Script[tuple[frozenset[Fence], list[ParkedChange]]]:
-    """Store these changes in order, if their fences hold and the bounds allow.
+    """Store these changes, each only if its fence holds and the bounds allow it.
 
-    Passed messages go last, so that a message that this group stores again is removed as well.
+    Messages that a watcher has passed are deleted last, after other changes of the group may have stored them again.
 
     Args:
-        usage: Updated by reads and by the changes. Do not use it after an error.
+        changes: The changes in the order of submission.
+        bounds: How many messages and bytes may be stored.
+        usage: The space that is used so far. It is updated by reads and by the changes. Do not use it after an error.
     Returns:
         The fences that do not hold, and the changes that a bound did not allow.
     """
@@ -191,7 +197,11 @@ def write_parked(
 def _store(
     changes: Iterable[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
 ) -> Script[list[ParkedChange]]:
-    """Store messages, the bytes of each once; return the changes for which there is no room."""
+    """Store messages for backlogs. The bytes of a message are stored once, even if several watchers need it.
+
+    Returns:
+        The changes for which there is no room.
+    """
     messages = [(change, what) for change in changes if isinstance(what := change.what, Stored)]
     if not messages:
         return []
@@ -200,7 +210,7 @@ def _store(
     size_bytes = sum(len(what.data) for _, what in messages)
     known: set[tuple[int, str]] = set()
     if any(not usage.has_room(one, len(messages), size_bytes, bounds) for one in set(watchers)):
-        # Read again, because rows may have gone since the last read.
+        # There seems to be no room. Read the usage again, because rows may have been deleted since the last read.
         usage.forget()
         yield from usage.read(watchers)
         keys = sorted({(change.watcher_id, what.key) for change, what in messages})
@@ -211,7 +221,7 @@ def _store(
     for place, (change, what) in enumerate(messages):
         size_bytes = len(what.data)
         if (change.watcher_id, what.key) in known:
-            # A repeat, possibly of a commit whose outcome was unknown.
+            # The message is stored already, for instance by a commit whose outcome was unknown.
             continue
         if not usage.has_room(change.watcher_id, 1, size_bytes, bounds):
             refused.append(change)
@@ -223,7 +233,7 @@ def _store(
             usage.total_bytes += size_bytes
         usage.add(change.watcher_id, size_bytes)
         allowed.append((place, change.watcher_id, of, what))
-        # A message that was broadcast again may appear twice in one group.
+        # A message that was broadcast again may appear a second time in this group.
         known.add((change.watcher_id, what.key))
     if allowed:
         written = yield StoreBodies(list(bodies.values()))
@@ -239,7 +249,8 @@ def _store(
             else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
-            # A message that was parked when its watcher read another stream refers to the bytes of that stream.
+            # Some messages were stored already. If the watcher read another stream then, their rows refer to the bytes
+            # stored for that stream, and nobody needs the bytes stored just now.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 
@@ -252,7 +263,8 @@ def _set_aside(
         return True
     yield from usage.read([watcher_id])
     if not usage.has_room(watcher_id, 1, size_bytes, bounds):
-        # Read again, because rows may have gone since the last read, or this message may be stored already.
+        # There seems to be no room. Read the usage again without this message: rows may have been deleted since the
+        # last read, or this message may be stored already.
         usage.forget()
         ((messages, used, total),) = yield USED(digest=digest, key=what.key, watcher_id=watcher_id)
         if (
@@ -273,14 +285,15 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
-    # A message that was parked when its watcher read another stream refers to the bytes of that stream.
+    # If the message was stored already when the watcher read another stream, its row refers to the bytes stored for
+    # that stream. Then nobody needs the bytes stored just now.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True
 
 
 def drop_parked(ids: Collection[int]) -> Script[int]:
-    """Delete these messages, and bytes that no message refers to any longer; return the number of messages."""
+    """Delete these messages, and the bytes that no other message needs; return the number of deleted messages."""
     if not ids:
         return 0
     rows = yield DROP(ids=sorted(ids))

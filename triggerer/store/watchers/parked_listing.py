@@ -1,4 +1,4 @@
-"""Lists parked messages for people, and carries out their decisions: replay or discard."""
+"""Lists stored and parked messages, and carries out what people decide about parked messages: replay or discard."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def list_parked(
         asset: Only messages for watchers of the asset with this name or URI.
         dag: Only messages for watchers of assets that the DAG waits for.
         watcher: Only messages for watchers with this name.
-        state: `kept` or `set_aside`.
+        state: `kept` (stored for a backlog) or `set_aside` (parked).
     """
     query = _of_watchers(select(ParkedMessage, Asset.name, Watcher.name))
     query = query.where(*_parked(asset, dag, watcher, state))
@@ -101,7 +101,7 @@ async def find_parked(session: AsyncSession, message_id: int) -> ParkedMessageVi
 
 
 async def parked_body(session: AsyncSession, message_id: int) -> bytes | None:
-    """Return the content of a message as its producer dumped it, or None if it is not parked."""
+    """Return the bytes of a stored or parked message, as its producer wrote them; None if there is no such message."""
     query = select(ParkedBody.data).join(ParkedMessage, ParkedMessage.body_id == ParkedBody.id)
     found: bytes | None = await session.scalar(query.where(ParkedMessage.id == message_id))
     return found
@@ -114,8 +114,11 @@ async def choose_parked(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> list[int]:
-    """Return the ids of these messages, of all messages for a watcher, or of all messages.
+    """Return the ids of some stored and parked messages: those in `ids`, all for one watcher, or all.
 
+    Args:
+        ids: The messages to choose. Empty: all messages of the watcher, or all messages if `asset` is None.
+        asset: Only messages for the watcher of this name of this asset. It needs `watcher`.
     Raises:
         UnknownMessage: Some of `ids` do not exist.
         UnknownWatcher: The watcher never existed.
@@ -136,10 +139,10 @@ async def choose_parked(
 
 
 async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
-    """Deliver these parked messages to their watchers again; return the number of messages that were parked.
+    """Let the watchers receive these parked messages again; return how many of the messages were parked.
 
     Raises:
-        TriggererError: No file declares the watcher of one of them any longer.
+        TriggererError: No file declares the watcher of one of the messages any longer.
     """
     undeclared = _of_watchers(select(Asset.name + "/" + Watcher.name)).distinct()
     gone = set[str]()
@@ -176,7 +179,7 @@ async def discard_parked(session: AsyncSession, ids: Sequence[int]) -> int:
 
 
 async def count_set_aside(session: AsyncSession, watcher_ids: Sequence[int]) -> dict[int, int]:
-    """Return the number of parked messages by watcher."""
+    """Return the number of parked messages of each of these watchers, by watcher id. Zeros are left out."""
     query = (
         select(ParkedMessage.watcher_id, func.count())
         .where(ParkedMessage.state == ParkedState.SET_ASIDE)
@@ -191,7 +194,7 @@ async def count_set_aside(session: AsyncSession, watcher_ids: Sequence[int]) -> 
 async def count_stored(
     session: AsyncSession, watcher_ids: Sequence[int]
 ) -> list[tuple[int, str, int, datetime]]:
-    """Return the stored messages by watcher and lane: their number, and when the oldest was stored."""
+    """Return rows (watcher id, lane, number of stored messages, when the first of them was stored)."""
     query = (
         select(
             ParkedMessage.watcher_id,

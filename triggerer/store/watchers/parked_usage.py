@@ -1,4 +1,4 @@
-"""Counts the space that stored and parked messages take, for the bounds on it."""
+"""Counts how much space stored and parked messages take, to compare it with the configured bounds."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ TOTAL: Final = Statement("SELECT coalesce(sum(size_bytes), 0) FROM parked_body")
 
 
 class ParkedUsage:
-    """The space that stored and parked messages take: the values last read, plus later writes. Never an underestimate.
+    """How much space stored and parked messages take: the values that were last read, plus what was written since.
 
-    It does not see what others write for other streams, so its owner reads it again from time to time.
+    Deletions are not subtracted, so the values may be too high. Messages that other instances write for other streams
+    are not seen, so `total_bytes` must be read again from time to time.
     """
 
     def __init__(self) -> None:
         self.total_bytes: int | None = None
+        """The bytes of all messages. None: not read yet."""
         self.of_watchers: dict[int, tuple[int, int]] = {}
-        """Watcher id to the number and the size of its messages."""
+        """Watcher id to the number of its messages and their bytes."""
 
     def has_room(
         self, watcher_id: int, messages: int, size_bytes: int, bounds: ParkedBounds
     ) -> bool:
-        """Return True if this much more fits within the bounds of the watcher and of all watchers."""
+        """Return True if these further messages and bytes fit into the bounds of the watcher and of all watchers."""
         there, used = self.of_watchers[watcher_id]
         assert self.total_bytes is not None
         return (
@@ -42,7 +44,7 @@ class ParkedUsage:
         )
 
     def forget(self) -> None:
-        """Forget everything, so that it is read again."""
+        """Forget all values, so that the next `read` reads them again."""
         self.total_bytes = None
         self.of_watchers.clear()
 
@@ -58,7 +60,7 @@ class ParkedUsage:
             self.add(watcher_id, size_bytes)
 
     def read(self, watcher_ids: Iterable[int]) -> Script[None]:
-        """Read the missing values."""
+        """Read the total, and the values of these watchers, as far as they are not known."""
         if self.total_bytes is None:
             ((self.total_bytes,),) = yield TOTAL()
         if missing := sorted(set(watcher_ids).difference(self.of_watchers)):

@@ -1,4 +1,4 @@
-"""Commits stored and parked messages in groups, and reads stored messages."""
+"""Writes stored and parked messages, many in one transaction (group commit), and reads stored messages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from triggerer.store.watchers.stored_backlog import read_stored
 
 _MOST_ROWS: Final = 200
 _MOST_BYTES_READ: Final = 4 * 1024 * 1024
-"""The most bytes to read for one watcher at once. The message that reaches it may exceed it."""
+"""How many bytes are read for one watcher at once. The last message may exceed this number."""
 _USAGE_HOLDS_S: Final = 10.0
-"""How long writes of other processes may go unseen, for the bound on all streams together."""
+"""How old the known usage may become. Messages of other processes meanwhile do not count for the total bound."""
 
 
 class ParkedWriter(FencedWriter[ParkedChange]):
-    """The runtime's `ParkedStore`."""
+    """The `ParkedStore` to which streams submit stored and parked messages."""
 
     what = "messages that are parked"
 
@@ -79,7 +79,8 @@ class ParkedWriter(FencedWriter[ParkedChange]):
             self._usage_read_at = now
         usage, self._usage = self._usage, ParkedUsage()
         lost, refused = await self._database.perform(write_parked(group, self._bounds, usage))
-        # Not reached if the write raised, because the additions to `usage` may not have been stored.
+        # If the write raises, this line is not reached, and the usage is read again: the write may not have been
+        # stored.
         self._usage = usage
         for fence in lost:
             self._on_fenced(fence)

@@ -1,4 +1,4 @@
-"""Commits the positions of watchers that are behind, in groups."""
+"""Stores the positions of watchers that are behind, many in one transaction (group commit)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _Change = PositionChange | ReplayEnd
 
 
 class PositionWriter(FencedWriter[_Change]):
-    """The runtime's `PositionSink`. Few changes wait: the runtime submits one at a time per watcher and lane."""
+    """The `PositionSink` to which streams submit positions and finished replays.
+
+    Only a few changes wait at a time, because streams submit one change at a time for each watcher and lane.
+    """
 
     what = "positions of watchers that are behind"
 
@@ -53,7 +56,8 @@ class PositionWriter(FencedWriter[_Change]):
         group: list[_Change] = [*self._ends]
         self._ends.clear()
         for key in list(self._waiting)[:_MOST_ROWS]:
-            # One change of each position, because a statement writes no row twice. The others keep their order.
+            # Take the first change of each position, because a statement cannot write a row twice. Later changes of the
+            # position wait for the next group, in order.
             changes = self._waiting[key]
             group.append(changes.pop(0))
             if not changes:

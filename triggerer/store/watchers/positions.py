@@ -1,4 +1,4 @@
-"""The positions of watchers that are behind in a log: read with a stream's triggers, written under its lease."""
+"""Reads the positions of watchers that are behind in a log when their stream opens, and writes them under its lease."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.schema.models import Trigger, Watcher, WatcherPosition, WatcherReplay
 from triggerer.store.streams.fences import valid_fences
 
-# The joins exclude watchers that were deleted meanwhile, or whose trigger moved to another stream.
+# The joins leave out watchers that were deleted meanwhile, or whose trigger now belongs to another stream.
 SAVE: Final = Statement(
     "INSERT INTO watcher_position "
     "(watcher_id, lane, stream_digest, position, since, head, failures, reemit, rewound_to) "
@@ -45,7 +45,7 @@ SAVE: Final = Statement(
         rewound_to="json",
     ),
 )
-# With the stream's digest, because the watcher may have moved, and have a position in its new stream.
+# The condition includes the stream's digest: if the watcher has moved, its position in the other stream must stay.
 DROP: Final = Statement(
     "DELETE FROM watcher_position WHERE (watcher_id, lane, stream_digest) IN "
     "(SELECT g.watcher_id, g.lane, g.digest FROM {POSITIONS} g)",
@@ -59,11 +59,11 @@ END: Final = Statement(
 def write_positions(
     changes: Sequence[PositionChange], ends: Sequence[ReplayEnd] = ()
 ) -> Script[frozenset[Fence]]:
-    """Store these changes if their fences hold; return the fences that do not.
+    """Store these changes, each only if its fence holds; return the fences that do not hold.
 
     Args:
-        changes: At most one for each watcher and lane.
-        ends: Replay requests to delete.
+        changes: At most one for each watcher and lane. A change with the position None deletes the position.
+        ends: Replay requests that were carried out, to be deleted.
     """
     fences = {change.fence for change in changes} | {end.fence for end in ends}
     valid = yield from valid_fences(fences)
@@ -98,7 +98,7 @@ def write_positions(
 
 
 def _json(value: Sequence[Any] | None) -> str | None:
-    """Raises: RowRefused: A plugin's `get_position` returned no JSON. The error concerns this row alone."""
+    """Raises: RowRefused: A plugin's `get_position` returned a value that has no JSON form."""
     return None if value is None else dump_json(list(value), "a position").decode()
 
 
@@ -109,7 +109,7 @@ def _watcher_and_lane(row: Sequence[Any]) -> tuple[int, str]:
 async def load_positions(
     session: AsyncSession, stream_digests: Iterable[str]
 ) -> dict[int, list[LanePosition]]:
-    """Return the positions of watchers of these streams that are behind, by watcher."""
+    """Return the positions of the watchers of these streams that are behind, by watcher id."""
     rows = await session.scalars(
         select(WatcherPosition)
         .join(Watcher, Watcher.id == WatcherPosition.watcher_id)
@@ -134,7 +134,7 @@ async def load_positions(
 async def load_replays(
     session: AsyncSession, stream_digests: Iterable[str]
 ) -> dict[int, list[ReplayRequest]]:
-    """Return the replay requests for watchers of these streams, by watcher, in the order of the requests."""
+    """Return the replay requests for watchers of these streams, by watcher id, in the order of the requests."""
     rows = await session.scalars(
         select(WatcherReplay)
         .join(Watcher, Watcher.id == WatcherReplay.watcher_id)
@@ -150,9 +150,9 @@ async def load_replays(
 
 
 async def drop_positions_without_stream(session: AsyncSession) -> None:
-    """Delete positions of deleted watchers, and of watchers whose trigger belongs to another stream now.
+    """Delete the positions of deleted watchers, and of watchers whose trigger now belongs to another stream.
 
-    Replay requests for deleted watchers are deleted too.
+    The replay requests for deleted watchers are deleted too.
     """
     belongs = (
         exists()

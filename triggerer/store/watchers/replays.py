@@ -1,4 +1,4 @@
-"""Requests a replay: the owner of a stream rewinds one of its watchers in the log."""
+"""Stores requests for replays. The owner of the watcher's stream then rewinds the watcher in its log."""
 
 from __future__ import annotations
 
@@ -28,30 +28,31 @@ class ReplayView:
     asset_name: str
     watcher: str
     start: datetime | None
-    """None: from the earliest message."""
+    """Messages that were published from this instant on are replayed. None: from the earliest message."""
     again: bool
+    """True if events are created again for messages that already have events."""
     requested_at: datetime
 
 
 async def ask_for_replay(
     session: AsyncSession, asset: str, name: str, *, start: datetime | None, reemit: bool
 ) -> ReplayView:
-    """Store a request. The owner of the watcher's stream carries it out, or shows why it cannot.
+    """Store a replay request, and wake the owner of the watcher's stream, which carries it out or shows why it cannot.
 
     Args:
         asset: The asset's name or URI.
         start: Replay messages that were published from this instant on. None: from the earliest message.
-        reemit: Whether messages that already have events get events again, under new keys.
+        reemit: True to create events again, under new keys, for messages that already have events.
     Raises:
-        TriggererError: There is no such watcher, it has no shared stream, or the time is still to come. Or `reemit` is
-            False, and events from after the time were deleted with their keys.
+        TriggererError: There is no such watcher, it has no shared stream, or `start` is in the future. Or `reemit` is
+            False, and events from after `start` were deleted, so that the store cannot tell which messages had events.
     """
     rows = await session.execute(
         select(Watcher, Asset.name, Trigger.stream_digest)
         .join(Asset, Asset.id == Watcher.asset_id)
         .join(Trigger, Trigger.id == Watcher.trigger_id)
         .where(is_asset(asset), Watcher.name == name)
-        # The deletion of this watcher's events looks for requests under this lock.
+        # `db clean` takes this lock too. It looks for replay requests before it deletes the watcher's events.
         .with_for_update(of=Watcher)
     )
     found = rows.first()

@@ -1,4 +1,4 @@
-"""Reads the stored messages of watchers that are behind in a queue, for the owner of their stream."""
+"""Reads the stored messages of watchers that are behind in a queue, for the instance that owns their stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triggerer.domain.watchers.parked import (
 )
 from triggerer.store.schema.models import ParkedBody, ParkedMessage, Trigger, Watcher
 
-# A literal, because the planner chooses an index before it knows the value of a parameter.
+# The state is a literal in the text. The planner uses the partial index only if it sees the value.
 _IS_KEPT: Final = text(f"parked_message.state = '{ParkedState.KEPT.value}'")
 
 
@@ -34,7 +34,9 @@ async def read_stored(
     """Return the next stored messages of a watcher, in the order of storing.
 
     Args:
-        stream_digest: The reader's stream. If the watcher reads another stream by now, there are no messages.
+        stream_digest: The stream of the reader. If the watcher belongs to another stream by now, the result is empty.
+        after: Only messages with higher ids than this.
+        lane: Only messages of this lane. None: of all lanes.
         max_bytes: Reading stops after the message that reaches this size.
     """
     reads_it = (
@@ -75,7 +77,7 @@ async def read_stored(
             summed.c.failures,
         )
         .join(ParkedBody, ParkedBody.id == summed.c.body_id)
-        # The first message is always read, or a larger one would never be.
+        # Compare the bytes before each message, so that the first message is read even if it alone exceeds the limit.
         .where(summed.c.bytes_before < max_bytes)
         .order_by(summed.c.id)
     )
@@ -85,11 +87,11 @@ async def read_stored(
 async def load_stored_backlogs(
     session: AsyncSession, stream_digests: Iterable[str], *, are_replayed: bool = False
 ) -> dict[int, list[StoredBacklog]]:
-    """Return the lanes with stored messages for watchers of these streams, by watcher.
+    """Return, by watcher id, the lanes with stored messages for watchers of these streams.
 
     Args:
-        are_replayed: True to return only lanes with messages that were parked before. The stream's owner stored all
-            other messages itself.
+        are_replayed: True to return only lanes with messages that were parked, and that an operator replays. The
+            stream's owner knows all other stored messages, because it stored them itself.
     """
     query = (
         select(
@@ -118,12 +120,12 @@ async def load_stored_backlogs(
 
 
 async def park_strays(session: AsyncSession) -> None:
-    """Park the stored messages of watchers that were deleted, or that read another stream now.
+    """Park the stored messages of watchers that were deleted, or that now belong to another stream.
 
-    Replayed messages stay, because they go to the watcher even if it reads another stream.
+    Messages that an operator replays stay, because they are delivered to the watcher whatever stream it belongs to.
     """
-    # This is a join because, with EXISTS, the planner compared all pairs of rows: it has no statistics of a table that
-    # has just grown.
+    # A join, because with EXISTS the planner compared all pairs of rows. It has no statistics if the table has just
+    # grown.
     message = aliased(ParkedMessage)
     stray = (
         select(message.id)
