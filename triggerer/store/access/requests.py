@@ -15,8 +15,8 @@ from triggerer.store.schema.models import ApiRequest
 async def claim_key(session: AsyncSession, *, sender: str, key: str, request: str) -> str | None:
     """Reserve a sender's key for a request in the caller's transaction.
 
-    The primary key decides between requests at the same moment: on PostgreSQL the later one waits here until the
-    transaction of the earlier one has ended. On SQLite there is one transaction at a time.
+    If two requests with one key come at the same moment, only one of them can insert the key. On PostgreSQL the other
+    request waits here until the transaction of the first has ended. On SQLite there is one transaction at a time.
 
     Args:
         sender: The identity that sent the request. Two senders may use equal keys.

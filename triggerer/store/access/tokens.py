@@ -63,7 +63,7 @@ async def revoke_token(session: AsyncSession, token_id: str) -> tuple[TokenView,
     """Revoke a token and end the sessions that it opened.
 
     Returns:
-        The token as it was before, and the number of sessions; None if the token is unknown.
+        The token as it was before this call, and the number of ended sessions; None if the token is unknown.
     """
     row = await session.get(ApiToken, token_id, with_for_update=True)
     if row is None:

@@ -1,6 +1,6 @@
 """The clock for a SQLite database and for submitted events. It is the host's clock, or in tests a fake clock.
 
-On PostgreSQL the time of everything else comes from the database, see `database_now`.
+With PostgreSQL, all other instants come from the clock of the database server, see `database_now`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SQLAlchemy's engines for each database, and the set-up of their connections."""
+"""Makes the SQLAlchemy engines for SQLite and PostgreSQL, and sets up their connections."""
 
 from __future__ import annotations
 

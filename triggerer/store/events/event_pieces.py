@@ -41,7 +41,8 @@ async def read_pieces(
         events, event_id = await events_of_run(session, run_pk=run_pk, uri=uri)
     else:
         events, event_id = await events_of_asset(session, uri=uri, alias=alias)
-    # Parsing a million instants one by one takes seconds, and Arrow reads the text.
+    # On SQLite the timestamps stay text: parsing a million instants in Python takes seconds, and Arrow can read the
+    # text.
     is_sqlite = session.get_bind().dialect.name == "sqlite"
     timestamp = type_coerce(AssetEvent.timestamp, Text) if is_sqlite else None
     query = columns_of(session, events, timestamp=timestamp)

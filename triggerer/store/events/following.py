@@ -31,7 +31,7 @@ _MOST_MARKS: Final = 8
 _LATEST_SUBMISSION: Final = timedelta(minutes=10)
 """How much earlier an event's timestamp may be than the moment when it got its id.
 
-An event gets its timestamp when it is submitted. While the database is away, the recorder keeps it.
+An event gets its timestamp when it is submitted. While the database is away, the event waits in the recorder.
 """
 
 

@@ -112,7 +112,7 @@ async def last_event(
     """Return the id of the newest event of an asset, or of the assets of an alias; 0 if there is none."""
     spans, newest = await _spans(session, uri, alias), 0
     for start in range(0, len(spans), _ASSETS_MERGED):
-        # A separate maximum for each span is one index look-up.
+        # Ask for the maximum of each span separately, because that is one index look-up for each span.
         each = union_all(
             *(
                 select(func.max(AssetEvent.id).label("id")).where(span.condition())

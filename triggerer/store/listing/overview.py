@@ -43,9 +43,9 @@ class ParkedOf:
     watcher: str
     count: int
     first_at: datetime
-    """When the first of them was parked."""
+    """When the first of these messages was parked."""
     last_at: datetime
-    """When the last of them was parked."""
+    """When the last of these messages was parked."""
     error: str | None
     """The error of the message that was parked last."""
 

@@ -54,7 +54,7 @@ class Listing(Generic[_View]):
     read: Callable[..., Awaitable[list[tuple[Key, _View]]]]
     """Reads rows. It takes the session, `limit`, `after` and filters.
 
-    It returns the first `limit` rows after the key `after`, each with its key."""
+    It returns a list of (key, row): the first `limit` rows after the key `after`."""
     count: Callable[..., Awaitable[Count]]
     """Counts the rows of the list. It takes the session and filters."""
 

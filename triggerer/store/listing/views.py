@@ -27,7 +27,7 @@ class AssetView:
     last_event_timestamp: datetime | None
     created_at: datetime | None = None
     watchers: dict[str, int] = field(default_factory=dict)
-    """The number of its watchers by state."""
+    """The number of the asset's watchers, by state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class DagView:
     next_run_after: datetime | None = None
     """When the DAG's timetable makes it due next. None: never, or the DAG is stale.
 
-    It was computed at the last run, or at the last change of the schedule."""
+    This instant was computed at the last run, or at the last change of the schedule."""
     is_counted_short: bool = False
     """True if more events may be queued than were counted."""
     file_warnings: list[dict[str, Any]] = field(default_factory=list)
@@ -168,15 +168,15 @@ class LaunchView:
     """Something that an attempt started outside its process: a Spark Connect session, or an application."""
 
     tag: str
-    """The name under which the attempt started it, by which it is found again."""
+    """The name of the launch at its server or cluster, by which the launch is found again."""
     launcher: str
-    """The means that started it, such as `connect`."""
+    """The name of the launcher that started the launch, such as `connect`."""
     task_id: str | None
-    """The task that started it. None: it serves all tasks of the attempt."""
+    """The task that the launch works for. None: it works for all tasks of the attempt."""
     place: str | None
-    """Where it runs, such as the address of the server."""
+    """The address of the server or cluster where the launch works."""
     external_id: str | None
-    """Its id at that place, such as the id of an application."""
+    """The id of the launch at its place, such as the id of an application."""
     link: str | None
     state: str
     reason: str | None
@@ -394,7 +394,7 @@ class StreamView:
     epoch: int
     lease_ends_at: datetime | None
     watchers: dict[str, int]
-    """The number of its watchers by state."""
+    """The number of the stream's watchers, by state."""
     reported_at: datetime | None
     """When the owner reported the fields below. None: it has not reported yet."""
     lag: int | None = None

@@ -58,7 +58,7 @@ class OldRun(NamedTuple):
     run_id: str
     run_type: str
     log_home: str | None
-    """The folder of its log on the executor's machine. None: it has no log."""
+    """The folder of the run's log on the executor's machine. None: the run has no log."""
     logical_date: datetime | None
     data_interval_end: datetime | None
     backfill_id: int | None

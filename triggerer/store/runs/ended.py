@@ -66,7 +66,7 @@ async def next_ended(
 def _chosen(choice: EndedRuns, *columns: Any) -> Select[Any]:
     query = select(*columns).where(DagRun.state.in_([state.value for state in choice.states]))
     if _UNSUCCESSFUL.issuperset(choice.states):
-        # The planners use the partial index of unsuccessful runs only if its condition stands in the query.
+        # The planners use the partial index of unsuccessful runs only if the query contains the index's condition.
         query = query.where(UNSUCCESSFUL)
     if choice.dag is not None:
         query = query.where(DagRun.dag_id == choice.dag)

@@ -190,8 +190,8 @@ async def _with_events_of(
 ) -> list[DagRun]:
     """Return the runs of `query` that took an event of one of the assets, newest first, up to `limit` runs (0: all).
 
-    There are two ways to find them. One looks up each event of the assets for each DAG. The other reads the runs from
-    the newest on, until the page is full. Which way is quicker is not known before. So runs are read in growing
+    There are two ways to find these runs. One looks up each event of the assets for each DAG. The other reads the runs
+    from the newest on, until the page is full. Which way is quicker is not known before. So runs are read in growing
     windows, and the other way is taken once it looks cheaper. This takes a few times as long as the quicker way alone.
     Both ways are slow if the asset has many events and no recent run took one. An index for this would cost time at
     each event.

@@ -24,7 +24,7 @@ class SettingsOfProcess:
     process: str
     """`<host>:<pid>`."""
     kinds: frozenset[str]
-    """The kinds of its instances, see `Instance.kind`."""
+    """The kinds of the instances in the process, see `Instance.kind`."""
     settings: Sequence[dict[str, Any]]
     """The settings as `save_settings` stored them."""
 

@@ -1,4 +1,4 @@
-"""The states of streams: read when a stream opens, written under its lease."""
+"""Reads and writes the states that the producers of streams store, such as a position in the source."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ class TriggerRow:
     watcher_names: tuple[str, ...]
     """`<asset>/<watcher>` for each of `watchers`, in that order."""
     positions: tuple[LanePosition, ...] = ()
-    """The positions of its watchers that are behind in a log."""
+    """The positions of the trigger's watchers that are behind in a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes with messages that were parked for its watchers, and that an operator replays."""
+    """The lanes with messages that were parked for the trigger's watchers, and that an operator replays."""
     replays: tuple[ReplayRequest, ...] = ()
-    """Open replay requests for its watchers, by watcher, in the order of the requests."""
+    """Open replay requests for the trigger's watchers, by watcher, in the order of the requests."""
     guarantee: str | None = None
     """The least delivery guarantee that the DAG files ask of the trigger."""
 
@@ -53,7 +53,7 @@ class StreamLoad:
     digest: str
     triggers: int
     owner: str | None
-    """None if it has no owner, or its owner's lease has expired."""
+    """The instance that owns the stream. None: nobody owns it, or the lease has expired."""
     may_open: bool = True
     """False while the stream is new and DAG files are still read; see `triggerer.domain.dag_files.new_streams`."""
 

@@ -22,7 +22,7 @@ _MOST_ROWS: Final = 200
 _MOST_BYTES_READ: Final = 4 * 1024 * 1024
 """How many bytes are read for one watcher at once. The last message may exceed this number."""
 _USAGE_HOLDS_S: Final = 10.0
-"""How old the known usage may become. Messages of other processes meanwhile do not count for the total bound."""
+"""How old the known usage may become. Until it is read again, messages that other processes store do not count."""
 
 
 class ParkedWriter(FencedWriter[ParkedChange]):

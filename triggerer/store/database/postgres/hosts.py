@@ -53,7 +53,7 @@ class ConnectionSettings:
     takes_writes: bool
     """True to skip servers that take no writes, such as a standby."""
     timeout_s: float
-    """The timeout for each server."""
+    """How long to wait for the connection to each server, in seconds."""
     application_name: str | None
     statement_cache_size: int | None
     """None: the driver's default."""

@@ -28,7 +28,7 @@ SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "10000",
     # Compiling a plan takes longer than any query of the service.
     "jit": "off",
-    # `triggerer.store.database.script.literal` writes strings in this form.
+    # `triggerer.store.database.script.literal` relies on this setting, because it does not escape backslashes.
     "standard_conforming_strings": "on",
 }
 """Session settings, set after a connection is open, because PgBouncer refuses them in the startup message."""

@@ -29,7 +29,7 @@ class SqliteFile:
     """
 
     def __init__(self, path: Path, *, name: str) -> None:
-        # A string, because each check would build another from a `Path`.
+        # A string, because a `Path` would have to be converted in each check.
         self._path = str(path)
         self._name = name
         self._identity = _identity(self._path)

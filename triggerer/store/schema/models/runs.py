@@ -158,7 +158,7 @@ class RunAttempt(Base):
 class RunLaunch(Base):
     """Something that an attempt started outside its process, such as a Spark Connect session.
 
-    While `ended_at` is NULL, it may be at work, so no later attempt of the run executes the user's code.
+    While `ended_at` is NULL, the launch may be at work, so no later attempt of the run executes the user's code.
     """
 
     __tablename__ = "run_launch"
@@ -172,7 +172,7 @@ class RunLaunch(Base):
     launcher: Mapped[str] = mapped_column(String(20))
     place: Mapped[str | None] = mapped_column(Text)
     external_id: Mapped[str | None] = mapped_column(Text)
-    """Its id at the server or cluster `place`, such as the id of an application."""
+    """The id of the launch at the server or cluster `place`, such as the id of an application."""
     link: Mapped[str | None] = mapped_column(Text)
     state: Mapped[str] = mapped_column(String(20))
     reason: Mapped[str | None] = mapped_column(Text)

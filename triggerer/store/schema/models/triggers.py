@@ -58,7 +58,9 @@ class Watcher(Base):
     cleaned_before: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """`db clean` has deleted events of the watcher from before this instant. None: no events were deleted.
 
-    With an event its idempotency key is gone, so a repeated message from before this instant makes another event."""
+    The idempotency keys of deleted events are gone, so a repeated message from before this instant makes an event
+    again.
+    """
 
 
 class Stream(Base):
@@ -132,4 +134,4 @@ class InstanceReport(Base):
     report: Mapped[dict[str, Any]] = mapped_column(Json)
     reported_at: Mapped[datetime] = mapped_column(UtcDateTime)
     looked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When somebody last read it. The instance reports more often for a while after that."""
+    """When somebody last read the report. The instance reports more often for a while after that."""
