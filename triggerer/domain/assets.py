@@ -38,7 +38,7 @@ class Combinable:
 class AssetWatcher:
     """A trigger whose events become events of the watcher's asset.
 
-    Its identity is the asset and `name`; the trigger's arguments may change.
+    The asset and `name` identify a watcher. It stays the same watcher if the trigger's arguments change.
 
     Args:
         guarantee: "at_least_once" or "effectively_once": `triggerer check` and a starting service refuse a trigger that

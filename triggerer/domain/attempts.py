@@ -39,7 +39,7 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The tasks that a partial repeat of an ended run leaves as they are."""
+    """What a repeat of an ended run takes over from the attempts before."""
 
     kept: Mapping[str, TaskState] = field(default_factory=dict)
     """The final state by task id. A kept task runs again only if another task needs its return value."""
@@ -76,7 +76,7 @@ class RunOrder(RunDetails):
     epoch: int = 0
     """Grows with each claim of the run. The store refuses reports of an older epoch."""
     tag: str = ""
-    """The name by which the attempt is found elsewhere, see `triggerer.domain.launches.attempt_tag`."""
+    """The name of the attempt in a cluster or at a server, see `triggerer.domain.launches.attempt_tag`."""
     connect: str | None = None
     """The address of the Spark Connect server where this attempt opens a session. None: the attempt uses no server."""
     former: tuple[FormerLaunch, ...] = ()

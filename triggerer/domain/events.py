@@ -59,7 +59,7 @@ class EventSink(Protocol):
     def is_full(self) -> bool:
         """True if the events that wait to be stored, of all streams, have reached the limit of bytes.
 
-        Then call `wait_for_room` before submitting.
+        While it is True, call `wait_for_room` before submitting an event.
         """
 
     async def wait_for_room(self) -> None:

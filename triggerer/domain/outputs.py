@@ -1,6 +1,6 @@
 """The identity of a task's output.
 
-It is equal in each attempt of a run, so a writer recognizes the rows that an earlier attempt has written.
+The identity is equal in each attempt of a run, so a writer recognizes the rows that an earlier attempt has written.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class OnBoth:
 
 @dataclass(frozen=True, slots=True)
 class OnPartitions:
-    """A run for a partition key once all of the expression's assets have an event with that key.
+    """A run for a partition key once the events for that key make the expression true.
 
     Mappers are stored as `triggerer.partitions` writes them.
     """

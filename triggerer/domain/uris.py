@@ -69,7 +69,7 @@ def check_identifier(value: object, what: str) -> str:
     """Return `value` if it is a valid name.
 
     Raises:
-        DagError: It is not a string, is empty or too long, or has characters other than printable ASCII.
+        DagError: The value is not a string, is empty or too long, or has characters other than printable ASCII.
     """
     if not isinstance(value, str):
         raise DagError(f"{what} must be a string, not {value!r}")

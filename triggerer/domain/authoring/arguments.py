@@ -142,7 +142,7 @@ class Arguments:
         results: Mapping[str, Any],
         render: Mapping[str, Callable[[Any], Any]] = MappingProxyType({}),
     ) -> Any:
-        """Call the function. Lists and mappings with results are copied, and the values replace the results.
+        """Call the function, with values in place of the results of other tasks, also inside lists and mappings.
 
         Args:
             context: Values for at least `from_context` and `inlets`.

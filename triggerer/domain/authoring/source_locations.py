@@ -33,8 +33,8 @@ def calling_location() -> SourceLocation | None:
 def importing_location() -> SourceLocation | None:
     """Return the innermost line that runs because its module is being imported, if any.
 
-    So a DAG from a factory belongs to the file that calls the factory, and a DAG in an imported file belongs to the
-    imported file.
+    So a DAG that a factory function makes belongs to the file that calls the function, and a DAG in an imported file
+    belongs to the imported file.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:

@@ -46,7 +46,7 @@ class Folder:
     watchers: dict[WatcherKey, tuple[ParsedWatcher, str]] = field(default_factory=dict)
     broken_watchers: frozenset[WatcherKey] = frozenset()
     conflicts: dict[str, Problem] = field(default_factory=dict)
-    """By file: how it contradicts another file. A file with a conflict defines nothing."""
+    """By path, how a file contradicts another file. A file with a conflict defines nothing."""
 
 
 def merge(

@@ -33,8 +33,8 @@ def judge_missing(
         missing_since: When each file went missing, by path; None: the file went missing just now.
         now: The instant on the clock of `missing_since`. If that clock was set back, the grace starts again.
         grace: A file that is missing for this long counts as deleted.
-        gone_for: How long ago each file was last seen, by path, if that is known. The stored instant may be too early:
-            the file may have come back and gone while the store was unavailable.
+        gone_for: How long ago each file was last seen, by path, if that is known. Then `missing_since` may be too
+            early: while the store was unavailable, the file may have come back and gone again.
     """
     since = {path: min(known or now, now) for path, known in missing_since.items()}
     for path, age in (gone_for or {}).items():

@@ -1,8 +1,7 @@
 """Decides how long a stream that was never read stays closed. No I/O.
 
-From the opening of a stream on, the messages that its watchers resolve are committed at the broker. A watcher whose
-file is read after the opening would never see those messages. So a new stream waits until all files that were seen have
-been read.
+As soon as a stream is open, the messages that its watchers resolve are committed at the broker. A watcher whose file is
+read later would never see those messages. So a new stream waits until all files that were seen have been read.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return the changes: the instant until which a stream stays closed, by digest; None: it may be opened.
+    """Return the changes, by the stream's digest: the instant until which it stays closed; None: it may be opened.
 
     Args:
         never_read: For each stream that no instance has opened yet, the instant until which the stream is closed.

@@ -47,7 +47,7 @@ class _Overlap:
 
 
 def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
-    """Yield a warning for each problem with a DAG's partition keys.
+    """Yield a warning for each of a DAG's key formats that gives one key to two hours when clocks are set back.
 
     Args:
         now: The check looks at the next time after this instant that clocks are set back.

@@ -1,4 +1,4 @@
-"""Shared by timetables of consecutive data intervals, each with a run at its end."""
+"""The search for the next run of timetables with consecutive data intervals, each with a run at its end."""
 
 from __future__ import annotations
 

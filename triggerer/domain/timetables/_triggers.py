@@ -1,4 +1,4 @@
-"""Shared by timetables with runs at instants and a data interval of fixed length before each."""
+"""The search for the next run of timetables with runs at instants, each after a data interval of fixed length."""
 
 from __future__ import annotations
 

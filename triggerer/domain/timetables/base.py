@@ -70,7 +70,7 @@ class Timetable(ABC):
     can_be_scheduled: bool = True
     """False if the timetable never asks for a run."""
     partitioned: bool = False
-    """True if the runs have partition keys. A timetable of time returns them from `partition_key`."""
+    """True if the runs have partition keys: from `partition_key`, or for a schedule on assets from the events."""
     has_assets: bool = False
     """True if runs wait for assets, or assets start runs."""
     active_runs_limit: int | None = None
@@ -122,7 +122,7 @@ class Timetable(ABC):
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
         """Return a restriction that allows every run with a logical date between two instants, both included.
 
-        It may also allow some runs before or after.
+        The restriction may also allow some runs before or after.
         """
         return TimeRestriction(start, end, catchup=True)
 

@@ -1,4 +1,4 @@
-"""A schedule on assets whose events have partition keys: one run for each complete key."""
+"""A schedule on assets whose events have partition keys: one run for each key, once the key's events have come."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ _LEAST = timedelta(microseconds=1)
 class HasTicks(Timetable):
     """A timetable that can find the instants of its runs forwards and backwards.
 
-    `after` and `before` take and return aware UTC instants. The result is strictly later or earlier, and no instant
-    lies between it and the argument. None: there is no such instant, or none within reach.
+    `after` returns the next later instant, and `before` the last earlier instant. Both take and return aware UTC
+    instants. None: there is no such instant, or the search gave up.
     """
 
     __slots__ = ()

@@ -15,7 +15,7 @@ Position = list[Any]
 
 
 class Reemission(NamedTuple):
-    """A range of messages in a lane whose events are created again, under keys of their own."""
+    """A range of messages in a lane. A replay creates the messages' events again, under new keys."""
 
     request: int
     """The replay's id, which makes the new keys unique."""
@@ -104,7 +104,7 @@ class PositionSink(Protocol):
 
 
 def encode_lane(lane: Hashable) -> str | None:
-    """Return a lane as canonical JSON; None if it does not read back as an equal value, or no database stores it."""
+    """Return a lane as canonical JSON; None: the JSON would not read back as an equal lane, or cannot be stored."""
     try:
         text = json.dumps(lane, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         # Python accepts half a surrogate pair as a string; databases and brokers do not.

@@ -39,7 +39,8 @@ class SetAside:
     traceback: str | None
     parked_at: datetime
     was_stored: bool = False
-    """True if the message was read from its row. If the row is gone, an operator discarded the message: do not park."""
+    """True if the message was stored before. If its row is gone now, an operator has discarded the message, and it is
+    not parked."""
 
 
 @dataclass(frozen=True, slots=True)

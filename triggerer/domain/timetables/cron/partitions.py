@@ -26,8 +26,8 @@ MOST_OFFSET: Final = 500
 class CronPartitionTimetable(HasTicks):
     """A run at each instant of the expression. Each run is for one partition, which begins at another such instant.
 
-    The partition's date is an instant of the expression, and the data interval reaches from that date to the next
-    instant. The partition key is the date on the clock of the zone. The events of the run's tasks have the key, too.
+    The partition's date is an instant of the expression. The data interval reaches from that date to the next instant.
+    The partition key is the date, written in `timezone`. The events of the run's tasks have this key, too.
 
     Args:
         run_offset: The number of instants from the run to the partition's date; negative: before the run. With -1, a
