@@ -146,7 +146,7 @@ app = typer.Typer(
     no_args_is_help=True,
     # A TriggererError is printed as one line. Any other error is a bug of ours and keeps its traceback.
     pretty_exceptions_enable=False,
-    # This registers Typer's shell classes. Only a shell that asks for completions needs them.
+    # `add_completion` registers Typer's shell classes. Only a shell that asks for completions needs them.
     add_completion=VARIABLE in os.environ,
     # Rich takes longer to import than everything else that `triggerer --help` needs.
     rich_markup_mode=None,

@@ -67,8 +67,8 @@ def clean(
 ) -> None:
     """Delete old runs, their logs, and old asset events that nothing needs.
 
-    An asset event stays while it waits for a DAG, belongs to a run that stays, or guards against a repeat of its
-    message, which the broker may redeliver.
+    An asset event stays while it waits for a DAG, or belongs to a run that stays. It also stays while the broker may
+    redeliver its message, because the stored event shows that the message is a repeat.
     """
     instant = options.parse_instant_or_age(before, "--before")
     ack_timeout = settings_for(config).triggerer.shared_stream_ack_timeout

@@ -194,7 +194,7 @@ def replay(
     """Make one watcher read its log again from an earlier position. Other watchers are not affected.
 
     Messages that already have asset events create none, unless --again is given. The instance that owns the stream
-    starts the replay, now or when the instance starts. If it cannot, the watcher's error says why.
+    starts the replay, now or when the instance starts. If the replay cannot start, the watcher's error says why.
     """
     asset, name = split_watcher(watcher)
     instant = (

@@ -170,7 +170,7 @@ def discard(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Delete messages for good, parked messages and messages stored for a watcher that catches up."""
+    """Delete messages for good: parked messages, and messages that are stored for a watcher that catches up."""
     chosen = _chosen(ids, watcher, all_)
 
     async def change(session: AsyncSession) -> int:
