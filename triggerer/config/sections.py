@@ -235,11 +235,11 @@ class ApiSettings:
     tls_certificate: Path | None = None
     """A PEM file with the certificate chain, for TLS without a proxy."""
     tls_key: Path | None = None
-    """A PEM file with its key, which has no password. None: the key is in the file of the certificate."""
+    """A PEM file with the certificate's key, without a password. None: the key is in the file of the certificate."""
     payloads: Annotated[str, Field(pattern="^(viewer|operator|admin)$")] = "viewer"
     """The lowest role that sees payloads: the extra of events, parked messages and logs."""
     rate_limit: Count = 20
-    """The reads per second that one token may make on average. It may make two and a half times as many writes."""
+    """The reads per second that one token may make on average. A token may make 2.5 times as many writes."""
     oidc: OidcSettings = field(default_factory=OidcSettings)
     hooks: dict[str, HookSettings] = field(default_factory=dict)
     """Webhooks by name."""
@@ -250,7 +250,7 @@ class MetricsSettings:
     """`[metrics]`: the address of each process for Prometheus and for probes."""
 
     host: str = "127.0.0.1"
-    """The address to listen on. Nothing there needs a token, so another address must not be reachable by strangers."""
+    """The address to listen on. Requests need no token, so strangers must not be able to reach another address."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0: no address. `/metrics`, `/livez` and `/readyz` are then only at the API, and at a socket in `home`."""
     dag_labels: bool = False
