@@ -29,7 +29,7 @@ def dump_message(message: BrokerMessage) -> bytes:
     try:
         line = orjson.dumps(head)
     except TypeError:
-        # The message contains half a surrogate pair, which JSON and AMQP allow, or a number of more than 64 bits.
+        # `orjson` refuses half a surrogate pair, which JSON and AMQP allow, and a number of more than 64 bits.
         line = json.dumps(head).encode()
     return b"".join((line, b"\n", *(content or b"" for content in contents)))
 

@@ -50,7 +50,8 @@ async def guarded(
         return await call
     except asyncio.CancelledError as error:
         if cancelled_from_outside():
-            # The library may have replaced the cancellation by its own (grpc does), which would end no cancel scope.
+            # The library may raise a `CancelledError` of its own (grpc does), which no cancel scope recognizes. So let
+            # anyio raise the cancellation again.
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
         raise BrokerUnavailable(f"{what}: the client library cancelled itself") from error

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 def needing(extra: str) -> Iterator[None]:
     """Name the extra to install in the error about a missing module. Use it around a package's imports.
 
-    It is for a package that imports its client library late, so that DAG files load without the library.
+    Only a package that imports its client library late needs this. Its triggers, and so DAG files, load without the
+    library.
 
     Raises:
         ModuleNotFoundError: A module is missing.

@@ -52,9 +52,9 @@ Attribute = Callable[[Any], Any]
 class MessageTrigger(BaseEventTrigger):
     """Fires for each message of a source that meets `match`. The base class of the triggers of all brokers.
 
-    A subclass has the arguments that name the source, and stores each in an attribute of its name. It calls
-    `super().__init__` with the others, and implements `shared_stream_key` and `make_producer`. Arguments that the key
-    does not cover belong to the filter, so two watchers that differ in them share a stream.
+    A subclass adds the arguments that name the source, and stores each argument in an attribute of the same name. It
+    passes the other arguments to `super().__init__`, and implements `shared_stream_key` and `make_producer`. Arguments
+    outside the stream key belong to the filter. Two watchers that differ only in such arguments share a stream.
 
     Args:
         connection: The section `[connections.<connection>]` of the configuration.
@@ -63,8 +63,8 @@ class MessageTrigger(BaseEventTrigger):
             rejected: it goes to the broker's dead letters, or is set aside for the watcher.
         extra: The fields of the asset event's `extra`: for each name a path as in `match`, or `{"const": …}`. None: the
             default of the broker's trigger.
-        partition_key: The path to the asset event's partition key. A number is written as text; for any other value the
-            event has no key.
+        partition_key: The path to the asset event's partition key. A number becomes text. If the value is neither text
+            nor a number, the event has no key.
     Raises:
         DagError: An argument is not as described.
     """

@@ -78,8 +78,8 @@ def _descriptor(text: str) -> FileDescriptorProto | None:
 def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
     """Compile a schema to descriptors with Google's compiler, in a separate process, because strangers wrote the text.
 
-    This blocks, so call it in a thread. It raises the errors of `find_descriptors`, `OSError` if a later attempt may
-    succeed, and `subprocess.TimeoutExpired` after half a minute.
+    The function blocks, so call it in a thread. It raises the errors of `find_descriptors`, `OSError` if a later
+    attempt may succeed, and `subprocess.TimeoutExpired` after half a minute.
     """
     if importlib.util.find_spec("grpc_tools") is None:
         raise ConfigurationError(

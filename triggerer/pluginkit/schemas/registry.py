@@ -46,7 +46,8 @@ class SchemaRegistry:
 
     Args:
         connection: The section of the configuration that names the registry.
-        settings: Its keys: `schema_registry_url`, `schema_registry_username` and `schema_registry_password`.
+        settings: The section. Read are `schema_registry_url`, `schema_registry_username`, `schema_registry_password`
+            and `ssl_cafile`.
     Raises:
         ConfigurationError: `schema_registry_url` is missing or invalid, or the package is not installed.
     """
@@ -140,7 +141,7 @@ def _connect(url: str, settings: Mapping[str, Any]) -> AsyncSchemaRegistryClient
             f"a schema registry needs a package that is not installed: {error}",
             hint="pip install 'triggerer[schema-registry]'",
         ) from error
-    # This raises for an invalid port, which the client would find only at the first request.
+    # Reading the port raises an error if the port is invalid. The client would find this only at the first request.
     urlsplit(url).port  # noqa: B018
     configuration: dict[str, Any] = {"url": url, "timeout": 10, "max.retries": 2}
     if settings.get("schema_registry_username"):
