@@ -38,8 +38,8 @@ async def trigger_dag(
     Args:
         run_id: The run's id. None: it is made from the present instant.
         params: Values that replace the DAG's parameters of the same names.
-        logical_date: The DAG's timetable infers the data interval from this instant. Without a timetable it is both
-            bounds of the interval. None: the present instant if there is a timetable, otherwise no logical date.
+        logical_date: The DAG's timetable infers the data interval from this instant. Without a timetable, the interval
+            starts and ends at this instant. None: the present instant if there is a timetable, otherwise no date.
         partition_key: The run's key; a run of any DAG may have one. If the DAG's timetable produces keys, the run
             covers the data interval that belongs to the key. None: the key of the run's data interval.
     Returns:
