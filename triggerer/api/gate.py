@@ -24,7 +24,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 SLASH: Final = "\x1f"
-"""Replaces a slash inside one part of a path, such as an asset's name, which the sender wrote as `%2F`."""
+"""Stands for a slash inside one part of a path, such as an asset's name. The sender wrote the slash as `%2F`."""
 _GREEDY: Final = re.compile(r"^(/api/v1(?:/dags/[^/]+)?/assets/queuedEvent)/(.+)$")
 """Paths whose last part is a URI. Clients need not write the slashes of this URI as `%2F`."""
 _REQUEST_ID: Final = re.compile(r"[\w.\-]{1,64}")
@@ -74,7 +74,7 @@ class Gate:
         await self._app(scope, receive, answer.send)
 
     def _check_host(self, headers: MutableMapping[bytes, str]) -> None:
-        """Refuse a name that is not ours, because a hostile page may let its own name resolve to this machine.
+        """Refuse a host name that is not ours: a hostile page may let its own name resolve here (DNS rebinding).
 
         Raises:
             WrongHost: The name is not allowed.

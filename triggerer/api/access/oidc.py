@@ -44,7 +44,7 @@ class OidcProvider:
     """The provider of `[api.oidc]`. Its endpoints and keys are read at the first sign-in.
 
     Args:
-        key: Signs the cookie with the state of a sign-in, so that another process may answer its second request.
+        key: Signs the cookie with the state of a sign-in, so that any process of the API may finish the sign-in.
     Raises:
         ConfigurationError: The extra `oidc` is not installed.
     """

@@ -19,7 +19,7 @@ _MOST_TOKENS: Final = 10_000
 class Rates:
     """A bucket of allowed requests for each token's reads, and one for its changes.
 
-    A bucket stores its level after the last request, and the time of that request. It fills at the allowed rate.
+    A bucket stores its level after the last request, and the time of that request. Buckets fill at the allowed rate.
     """
 
     def __init__(self, reads_per_s: float) -> None:
