@@ -1,8 +1,8 @@
 """A Kafka-protocol broker inside this process: librdkafka's mock cluster.
 
-It speaks the real protocol on a loopback port, with groups, fetches and commits. Three of its properties shape the
-demo. It creates a topic at the first request, always with 4 partitions. A group's first member waits 3 s for others.
-A partition silently drops all but its newest 5 MB.
+The mock cluster speaks the real protocol on a loopback port, with groups, fetches and commits. Three of its properties
+shape the demo. A topic is created at the first request for the topic, always with 4 partitions. A group's first member
+waits 3 s for others. A partition silently drops all but its newest 5 MB.
 """
 
 from __future__ import annotations

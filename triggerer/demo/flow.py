@@ -41,7 +41,7 @@ class Flow:
     stage: str = "starting"
     """The present part of the demo."""
     awaited: str | None = None
-    """The condition that this part waits for."""
+    """What the present part waits for; None: nothing."""
     counts: Counts = field(default_factory=Counts)
     began: float = field(default_factory=time.monotonic)
     bulk_seconds: float | None = None
