@@ -152,7 +152,7 @@ class Asset(Combinable):
 
 @dataclass(frozen=True, slots=True)
 class AssetAlias(Combinable):
-    """A placeholder for assets: a running task decides which assets its events for the alias belong to."""
+    """A placeholder for assets. A running task chooses the assets of the events that it emits through the alias."""
 
     name: str
 

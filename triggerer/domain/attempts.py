@@ -27,7 +27,8 @@ class RunDetails:
     run_id: str
     run_type: str
     attempt: int
-    """1 at first. It grows when an executor dies during the run, and when somebody repeats the run."""
+    """The number of the attempt, from 1. It grows when an executor dies during the run, and when somebody repeats the
+    run."""
     queued_at: datetime
     run_after: datetime
     logical_date: datetime | None
@@ -179,7 +180,7 @@ class Progress:
     tasks_done: int
     tasks_failed: int = 0
     rows_read: int | None = None
-    """None: rows are not counted, as on a Spark Connect server."""
+    """The rows that were read. None: rows are not counted, as on a Spark Connect server."""
     rows_written: int | None = None
     bytes_read: int | None = None
 
@@ -206,7 +207,7 @@ class StageProgress:
 
     stage_id: int
     name: str
-    """Such as `count at orders.py:12`. Empty: the name is unknown, as on a Spark Connect server."""
+    """Spark's name of the stage, such as `count at orders.py:12`. Empty: unknown, as on a Spark Connect server."""
     started_at: datetime
     ended_at: datetime | None
     tasks: int
@@ -244,7 +245,7 @@ class RunProgress:
 
     total: Progress
     tasks: Mapping[str, TaskProgress]
-    """By task id."""
+    """The progress of each running task, by task id."""
 
 
 @dataclass(frozen=True, slots=True)

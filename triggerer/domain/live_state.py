@@ -18,7 +18,7 @@ class LaneLive:
     """The lane as JSON."""
     outstanding: int
     outstanding_bytes: int
-    """0 if the producer does not report sizes."""
+    """The size of the lane's outstanding messages; 0 if the producer does not report sizes."""
     seconds: float | None
     """How long the lane's oldest message has been outstanding; None: the lane has no outstanding message."""
     standing: str | None
@@ -89,7 +89,7 @@ class StreamLive:
     lanes: Sequence[LaneLive]
     """The worst lanes first: standing, then full, then the oldest."""
     history: StreamHistory | None = None
-    """None: no history was recorded."""
+    """The last minutes of the stream; None: no history was recorded."""
 
 
 def stream_from_json(value: Mapping[str, Any]) -> StreamLive:

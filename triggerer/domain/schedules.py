@@ -72,7 +72,7 @@ class OnPartitions:
     condition: Condition
     default_mapper: Mapping[str, Any] = field(hash=False)
     mappers: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """By the name of an asset."""
+    """The mappers of assets that have one of their own, by asset name."""
 
 
 Schedule: TypeAlias = OnAssets | OnTime | OnEither | OnBoth | OnPartitions

@@ -8,7 +8,7 @@ from typing import Final
 from triggerer.errors import RowRefused
 
 MAX_PARTITION_KEY: Final = 250
-"""In characters."""
+"""The length of the longest partition key, in characters."""
 
 
 def strings_with_nul(document: object) -> Iterator[str]:

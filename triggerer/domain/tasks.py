@@ -238,7 +238,7 @@ class TaskFunction:
         self.options = options
         self.defined_at = calling_location()
         self.is_called = False
-        """True once a call has added a task, with these options or others."""
+        """True once a call has added a task, with these options or with options from `override`."""
         self._origin = origin
         functools.update_wrapper(self, function)
         if origin is None and (collected := _made.get()) is not None:

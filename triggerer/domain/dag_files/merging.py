@@ -129,7 +129,7 @@ def _defines_incumbent(file: ParsedFile, incumbents: Incumbents) -> bool:
 def _add_asset(
     assets: dict[AssetKey, tuple[ParsedAsset, str]], key: AssetKey, asset: ParsedAsset, path: str
 ) -> None:
-    """Prefer the asset of the file that defines it to a copy from a file that imports it.
+    """Add an asset of a file. If several files have the asset, the file that defines it wins over files that import it.
 
     The result must not depend on the order of the files; otherwise each parse could store another version.
     """

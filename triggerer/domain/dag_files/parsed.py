@@ -82,9 +82,9 @@ class ParsedDag:
     end_date: datetime | None = None
     catchup: bool = False
     min_run_gap: float | None = None
-    """Seconds."""
+    """The least time between two runs, in seconds."""
     quiet_period: float | None = None
-    """Seconds."""
+    """The time without a further event after which events become a run, in seconds."""
     depends_on_past: bool = False
     priority: int = 0
     pools: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ def with_kept(before: Folder, new: Folder, is_unusable: Callable[[str], bool]) -
 
 
 def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
-    """Return each asset that kept its name or its URI and changed the other, with its new identity.
+    """Return each asset that changed only its name or only its URI, as a mapping: the old identity -> the new one.
 
     The store moves the asset's events and watchers to the new identity.
     """

@@ -84,7 +84,7 @@ class Partitioner:
 
     condition: Condition
     mappers: Mapping[str, PartitionMapper] = field(hash=False)
-    """By asset name."""
+    """The mappers of assets that have one of their own, by asset name."""
     default: PartitionMapper
 
     def divide(self, events: Iterable[KeyedEvent], *, most: int) -> Division:

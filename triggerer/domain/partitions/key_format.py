@@ -35,7 +35,7 @@ class KeyFormat:
 
     text: str
     _pattern: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
-    """None: the format has a directive that only `strptime` reads, such as %z."""
+    """The format as a regular expression. None: the format has a directive that only `strptime` reads, such as %z."""
 
     def __post_init__(self) -> None:
         tokens = _TOKEN.findall(_checked_text(self.text))

@@ -1,4 +1,4 @@
-"""Mappers of instants to the period around them, such as an hour or a day, on the clock of a zone."""
+"""Mappers that turn an instant into the period around it, such as an hour or a day, on the clock of a zone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds roll-ups whose window does not fit the mapper's period, so that the run starts never or too early."""
+"""Finds roll-ups whose window does not fit the mapper's period, so that the run never starts, or starts too early."""
 
 from __future__ import annotations
 

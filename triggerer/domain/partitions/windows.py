@@ -95,7 +95,7 @@ class HourWindow(_Steps):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayWindow(_Steps):
-    """A day, whose parts are its 24 hours. If event keys contain the UTC offset, a clock change makes it 23 or 25."""
+    """A day, whose parts are its 24 hours. With the UTC offset in event keys, a clock change makes 23 or 25 parts."""
 
     _count, _step = 24, _HOUR
     part = _step

@@ -1,7 +1,7 @@
 """Timetables say when runs are due. Each module has one kind; the public names are in `triggerer.timetables`.
 
-Names are imported on first use. Most commands need only one timetable, and should not wait for the import of the others
-or of the cron parser.
+Names are imported on first use. Most commands need only one timetable, and should not wait for the import of the other
+timetables or of the cron parser.
 """
 
 from __future__ import annotations

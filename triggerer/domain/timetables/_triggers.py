@@ -39,7 +39,7 @@ def next_tick(
         first: Returns the first tick if there is neither a last run nor a start.
     """
     earliest = restriction.earliest
-    # Cron needs a tenth of a millisecond for each tick, and the scheduler asks after each run: compute few.
+    # Cron needs a tenth of a millisecond for each tick, and the scheduler asks after each run. So compute few ticks.
     if last is not None:
         tick = ticks.after(last.end)
     elif earliest is None:
@@ -66,7 +66,8 @@ def first_tick(ticks: Ticks, grace: timedelta | None = None) -> datetime | None:
     """Return the first tick of a DAG without a start: the tick just past, or the next one.
 
     Args:
-        grace: How far back the past tick may lie; None: a tenth of the gap or five minutes, whichever is more.
+        grace: How far back the past tick may lie. None: five minutes, or a tenth of the time between the past tick and
+            the next one, if that is more.
     """
     moment = now()
     past, following = ticks.at_or_before(moment), ticks.at_or_after(moment)

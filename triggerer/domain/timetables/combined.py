@@ -42,7 +42,7 @@ def _before(ticks: HasTicks, moment: datetime) -> datetime | None:
 
 @dataclass(frozen=True, slots=True, init=False)
 class _Several(TickTimetable):
-    """Combines the instants of several timetables. Their data intervals are ignored.
+    """Combines the instants of several timetables. The data intervals of these timetables are ignored.
 
     Args:
         interval: The length of the data interval before each run.

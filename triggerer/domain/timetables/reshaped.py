@@ -33,7 +33,7 @@ from triggerer.domain.timetables.ticks import (
 
 @dataclass(frozen=True, slots=True)
 class Delayed(DerivedTimetable):
-    """Moves each run of a timetable later by `delay`, for an unchanged data interval, because data comes late."""
+    """Starts each run of a timetable later by `delay`, for data that comes late. The data interval does not change."""
 
     timetable: Timetable
     delay: timedelta

@@ -1,4 +1,4 @@
-"""The bookmark of a watcher whose trigger has no shared stream: one JSON value, stored with the events before it."""
+"""The bookmark of a watcher without a shared stream: a JSON value, stored with the events that the trigger yielded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BookmarkChange:
     change: str
     """The id of this change, unique."""
     value: bytes
-    """JSON."""
+    """The bookmark as JSON."""
     events: Sequence[KeyedEvent]
     on_done: Callable[[Exception | None], None]
     """Called once, on the event loop: with None when bookmark and events are durable, or with the error.
@@ -55,7 +55,7 @@ class Bookmark:
     """The id of the last change, even if a trigger of another class stored it. The next change names it as `previous`.
     None: no change has been stored."""
     value: Any
-    """None: no trigger of this class path has stored a bookmark for the watcher."""
+    """The bookmark. None: no trigger of this class path has stored a bookmark for the watcher."""
 
 
 class BookmarkStore(Protocol):

@@ -24,7 +24,7 @@ class Reemission(NamedTuple):
     """The lane's end at the time of the replay. Messages from there on have their ordinary keys."""
 
     def key_of(self, position: Position, key: str | None) -> str | None:
-        """Return the idempotency key of the message at `position`, whose ordinary key is `key`."""
+        """Return the key of a message for its events: a new key inside the range, otherwise its ordinary key `key`."""
         if key is None or is_before(position, self.start) or not is_before(position, self.until):
             return key
         return f"{key}#r{self.request}"
@@ -77,7 +77,7 @@ class PositionChange:
     watcher_id: int
     lane: str
     position: Position | None
-    """None: the watcher has caught up, and the row is deleted."""
+    """The new position. None: the watcher has caught up, and the row is deleted."""
     since: datetime
     head: int | None
     """The number of the lane's next message, if it is known."""

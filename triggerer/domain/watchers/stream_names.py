@@ -8,7 +8,7 @@ from typing import Final
 from triggerer.errors import PluginError
 
 _LONGEST: Final = 200
-"""In characters. A longer name would hide the rest of its line."""
+"""The length of the longest name, in characters. A longer name would hide the rest of its line."""
 
 
 def stream_name(described: object, key: Hashable) -> str:

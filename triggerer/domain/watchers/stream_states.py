@@ -20,7 +20,7 @@ class StateChange:
     key: Hashable
     """The stream's key. The store uses the fence to find the stream."""
     value: bytes
-    """JSON."""
+    """The state as JSON."""
     on_done: Callable[[Exception | None], None]
     """Called once, on the event loop: with None when the state is durable, or with the error. Must not raise."""
 
