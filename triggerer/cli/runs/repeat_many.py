@@ -122,7 +122,7 @@ class _Printer:
     def __init__(self, many: ManyRuns) -> None:
         self._many = many
         self._unprinted: list[RepeatedRun] = []
-        """The runs of a table or a JSON object, which is printed at the end."""
+        """The runs so far, if they are printed at the end as a table or as a JSON object."""
         self.queued = 0
         self.refused = 0
 

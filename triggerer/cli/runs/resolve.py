@@ -31,7 +31,7 @@ def resolve(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Resolve the attempts of a run that are unknown, so that the run need not wait for them.
+    """Resolve the unknown attempts of a run, so that the run need not wait for them.
 
     An attempt is unknown if its executor died and the cluster or the Spark Connect server, which may still work for it,
     does not answer. Look there first: if the attempt does still work, its output may be written twice.

@@ -26,7 +26,7 @@ _CUT: Final = "… "
 def one_line(error: str | None) -> str | None:
     """Return the exception line of a traceback, with its lead, or the text's first line; None if it is empty.
 
-    A run's error has one paragraph per failed task. The result describes the first, and counts the others.
+    A run's error has one paragraph per failed task. The result describes the first task, and counts the other tasks.
     """
     first, *others = _NEXT_FAILURE.split((error or "").strip())
     if not first:
