@@ -83,7 +83,7 @@ def load_settings(
 
 
 def load_connections(environ: Mapping[str, str] | None = None) -> Connections:
-    """Read only `[connections]`, for a child process of the service, which needs nothing else.
+    """Read only `[connections]`. A child process of the service needs no other settings.
 
     Raises:
         ConfigurationError: The file cannot be read, or names an unknown section.

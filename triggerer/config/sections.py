@@ -225,7 +225,7 @@ class ApiSettings:
     host: str = "127.0.0.1"
     """The address to listen on. Any other than a loopback address needs `tls_certificate` or `behind_proxy`."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
-    """0: a free port; the file `api-address` in `home` names it."""
+    """The port to listen on. 0: a free port, which the file `api-address` in `home` names."""
     start: Literal["first_request", "eager"] = "first_request"
     """When `triggerer standalone` starts the process of the API: at the first connection, or at once."""
     allowed_hosts: Names = ()
@@ -252,7 +252,8 @@ class MetricsSettings:
     host: str = "127.0.0.1"
     """The address to listen on. Requests need no token, so strangers must not be able to reach another address."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """0: no address. `/metrics`, `/livez` and `/readyz` are then only at the API, and at a socket in `home`."""
+    """The port to listen on. 0: none. `/metrics`, `/livez` and `/readyz` are then only at the API, and at a socket in
+    `home`."""
     dag_labels: bool = False
     """Whether to count the runs of each DAG. This adds up to 3,000 time series, which is enough for 500 DAGs."""
 
