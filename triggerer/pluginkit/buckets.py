@@ -1,7 +1,7 @@
 """Reads notifications of written objects: S3, Cloud Storage, and Blob Storage through Event Grid.
 
 Each function reads a message into a list of objects with the fields `FIELDS`. A notification may have several objects.
-A deletion, a folder or a test of the configuration has none, which is no error.
+For a deletion, a folder or a test of the configuration, the list is empty.
 
 Spark can read `uri` with the three connectors: `s3://`, `gs://`, and `abfss://container@account.dfs.core.windows.net/`
 for Blob Storage, whose container is the `bucket`.

@@ -28,8 +28,8 @@ class Judgement(Enum):
 def judge(outcome: AdvanceOutcome) -> Judgement:
     """Return the answer to the broker for a message, given what its subscribers did (contract, rule 5).
 
-    A message has failed if a subscriber failed it, whatever the others did, or if no subscriber acked or rejected it.
-    A rejected message that is parked for its watcher is done.
+    A message has failed if any subscriber failed it, or if no subscriber acked or rejected it. A rejected message that
+    is parked for its watcher is done.
     """
     if outcome.failed or not (outcome.acked or outcome.rejected):
         return Judgement.FAIL

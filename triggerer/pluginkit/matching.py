@@ -154,7 +154,7 @@ def compile_match(
 
 
 def selected_by(match: Mapping[str, Any] | str | None) -> tuple[str, frozenset[Any]] | None:
-    """Return a path of the condition, and the values of which its field must have one; None if there is no such path.
+    """Return a path of the condition and the only values with which its field can match; None: there is no such path.
 
     `match` must compile. A field may equal one of the values in Python and still not match: True and 1, for example.
     """

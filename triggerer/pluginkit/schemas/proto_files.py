@@ -2,8 +2,8 @@
 
 Confluent's registry returns any schema as a descriptor. Apicurio's registry (3.3) answers such a request with an error
 for a file that has a package, and with invalid base64 for other files. But Apicurio returns the schema as a client
-registered it. The clients for Python and .NET register a descriptor, and others the file's text, which is compiled
-here.
+registered it. The clients for Python and .NET register a descriptor. Other clients register the file's text, which this
+module compiles.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class SchemaRegistry:
         """Return the schema of an id.
 
         Args:
-            serialized: Ask for a descriptor in place of text, which registries support for Protobuf.
+            serialized: True: ask for a descriptor, not for text. Registries support this for Protobuf.
         Raises:
             BrokerRefused: The registry has no schema with that id, or refuses the login.
             BrokerUnavailable: The registry does not answer.
