@@ -85,7 +85,7 @@ async def start_backfill(
     max_active: int = 10,
     params: Mapping[str, Any] | None = None,
 ) -> BackfillView:
-    """Start a backfill. Its first runs are queued at once. A scheduler queues the others as runs end.
+    """Start a backfill. Its first runs are queued at once. A scheduler queues the further runs as runs end.
 
     The runs are executed even if the DAG is paused.
 

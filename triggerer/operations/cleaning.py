@@ -104,7 +104,7 @@ async def clean(
     ack_timeout: timedelta,
     dry_run: bool = False,
 ) -> Cleaned:
-    """Delete runs that ended before an instant, their data, and older events that are no longer needed.
+    """Delete the runs that ended before an instant, their data, and the events before it that nothing needs any longer.
 
     An event stays if it waits for a DAG, belongs to a run that stays, or is the newest of its asset. It also stays if
     its message may come again, because the repeat is recognised by the event's key.

@@ -65,8 +65,8 @@ async def delete_asset(
         with_queued: True: delete the asset even if its events wait for DAGs. The DAGs do not get these events.
     Raises:
         UnknownAsset: There is no such asset.
-        MoveRefused: A file declares the asset, a DAG, a watcher or a run uses it, or its events wait and `with_queued`
-            is False.
+        MoveRefused: A file declares the asset; or a DAG, a watcher or a run uses it; or its events wait for DAGs, and
+            `with_queued` is False.
     """
     async with database.reading() as session:
         asset_id, deleted = await _find_asset(session, asset)

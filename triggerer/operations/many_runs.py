@@ -35,7 +35,7 @@ class RepeatedRun:
     run_after: datetime
     former_state: str
     refused: str | None
-    """Why the run stays as it is. None: it is queued again."""
+    """Why the run is not queued again; None: the run is queued again."""
 
 
 @dataclass(frozen=True, slots=True)

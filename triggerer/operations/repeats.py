@@ -19,7 +19,7 @@ async def is_repeat(session: AsyncSession, actor: Actor, key: str, request: byte
     """Reserve the key for this request, in the caller's transaction. Return whether the request is a repeat.
 
     Args:
-        request: The method, the path and the body, which decide about the result.
+        request: The method, the path and the body. In a repeat they are equal.
     Raises:
         KeyReused: Another request of this sender had the key.
     """

@@ -38,7 +38,7 @@ _TRIAL: Final = Actor("test", Role.ADMIN, CLI)
 
 @dataclass(frozen=True, slots=True)
 class GivenEvent:
-    """An event that the run gets, of the asset with this name or URI."""
+    """An event for the run. `asset` is the name or the URI of the event's asset."""
 
     asset: str
     extra: Mapping[str, Any]

@@ -92,7 +92,7 @@ class DagPlan:
     is_counted_short: bool = False
     """True if more events may wait than were counted."""
     error: str | None = None
-    """The reason why there is no replay. None: there is a replay."""
+    """Why the history could not be replayed for the DAG; None: it was replayed."""
     differences: tuple[Difference, ...] = ()
     """The values that differ between the present definition and the new one; for a new DAG, its schedule."""
     runs_in_both: int | None = None
