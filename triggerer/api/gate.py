@@ -1,4 +1,4 @@
-"""The gate, which is the first code for a request. It checks the host and the path, and adds headers to the answer."""
+"""The gate is the first code that a request meets. It checks the host and the path, and adds headers to the answer."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from triggerer.errors import RoleNeeded, WrongMediaType
 
 
 def refuse_other_origins(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
-    """Refuse a change that is authorized by a cookie, unless our own page sent it, as JSON.
+    """Refuse a change that is authorized by a cookie, if our own page did not send it, or if its body is not JSON.
 
     Browsers set `Sec-Fetch-Site` and `Origin` themselves, so a page cannot forge them. A form cannot send JSON.
 

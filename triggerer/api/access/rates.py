@@ -10,7 +10,7 @@ from typing import Final
 from triggerer.errors import TooManyRequests
 
 _WRITES: Final = 2.5
-"""The number of changes that a token may make for each read that it may make. Both are counted separately."""
+"""The number of changes that a token may make for each read that it may make. Changes and reads have two counts."""
 _BURST_S: Final = 10.0
 """A token that was silent may make the requests of this many seconds at once."""
 _MOST_TOKENS: Final = 10_000

@@ -202,7 +202,7 @@ async def event(api: Api, access: Caller, event_id: InPath) -> AssetEventView:
 
 @reads("/events/{event_id:str}/trace")
 async def event_trace(api: Api, access: Caller, event_id: InPath) -> Trace:
-    """Show the way to an event and from it: its stream, the runs that took it, their tasks, and their events."""
+    """Show where an event came from and what it led to: its stream, the runs that took it, their tasks and events."""
     async with api.use.reading() as session:
         found = await trace_event(session, _number(event_id))
     if found is None:

@@ -27,7 +27,7 @@ class Choice(Struct, forbid_unknown_fields=True, frozen=True):
     """The chosen messages: exactly one of their ids, a watcher, or all."""
 
     ids: list[int] = []
-    """At most 5,000."""
+    """The ids of the messages, at most 5,000."""
     watcher: str | None = None
     """The watcher as ASSET/NAME. The text after the last slash is the name."""
     all: bool = False
