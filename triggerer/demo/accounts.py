@@ -44,7 +44,7 @@ async def store_checks(session: AsyncSession, dataset: Dataset) -> list[Check]:
 
 
 def parquet_checks(results: Path, dataset: Dataset) -> list[Check]:
-    """Count rows and distinct rows with pyarrow, which is independent of Spark, their writer. Blocks."""
+    """Count rows and distinct rows with pyarrow, and not with Spark, which wrote them. Blocks."""
     checks = []
     for topic, expected in _expected(dataset).items():
         name = ASSETS[topic]

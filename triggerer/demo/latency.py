@@ -25,7 +25,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """The latencies of both parts of the demo; None if nothing was measured."""
+    """The latencies of the demo's two parts, the backlog and the live part; None if nothing was measured."""
 
     backlog_to_run: Quantiles | None
     """From each message to its run's `queued_at`. Most of it is waiting for the previous run."""
@@ -37,7 +37,7 @@ class Latencies:
 
 
 async def measure(session: AsyncSession, live_from: float) -> Latencies:
-    """Measure both parts. Runs that were queued before `live_from`, a Unix time, belong to the backlog."""
+    """Measure the latencies. Runs that were queued before `live_from`, a Unix time, belong to the backlog."""
     first_rows = await _first_rows(session)
     newest: dict[str, float] = {}
     queued: dict[str, float] = {}

@@ -81,7 +81,7 @@ def print_checks(console: Console, checks: Sequence[Check]) -> None:
 
 
 def print_latencies(console: Console, latencies: Latencies) -> None:
-    """Print the latencies of both parts."""
+    """Print the latencies of the backlog and of the live part."""
     table = _table("How long it took (p50 / p95)")
     table.caption = (
         "At full speed, runs wait for Spark's start and for the previous run. Live, nothing waits."

@@ -1,4 +1,4 @@
-"""The interface of a trial's broker."""
+"""The interface of the brokers that `triggerer demo --broker` can try out."""
 
 from __future__ import annotations
 
