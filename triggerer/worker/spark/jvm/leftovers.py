@@ -30,6 +30,26 @@ Kept = Mapping[str, Any]
 """The Java objects that `remember` returns, by name. `clear` does not remove them."""
 
 
+class _Classes:
+    """Java classes by their full names.
+
+    `jvm.java.util.ArrayList` asks the JVM about each part of the name, and takes up to 4 ms.
+    """
+
+    def __init__(self, gateway: Any) -> None:
+        self._client = gateway._gateway_client  # noqa: SLF001
+        self._converters = self["scala.jdk.javaapi.CollectionConverters"]
+
+    def __getitem__(self, name: str) -> Any:
+        from py4j.java_gateway import JavaClass
+
+        return JavaClass(name, self._client)
+
+    def as_java(self, scala_map: Any) -> Any:
+        """Return a view of a Scala map as a Java map."""
+        return self._converters.asJava(scala_map)
+
+
 def remember(context: Any, session: Any) -> dict[str, Any]:
     """Return Java objects with the present state of a JVM, for `clear`.
 
@@ -37,19 +57,20 @@ def remember(context: Any, session: Any) -> dict[str, Any]:
         context: PySpark's context. No run has used it yet.
         session: The context's session.
     """
-    jvm, scala = context._jvm, context._jsc.sc()  # noqa: SLF001
-    java = jvm.java.util
+    gateway, scala = context._gateway, context._jsc.sc()  # noqa: SLF001
+    java = _Classes(gateway)
     kept = {
         "context": context._jsc,  # noqa: SLF001
         "session": session._jsparkSession,  # noqa: SLF001
-        "listeners": java.ArrayList(scala.listenerBus().listeners()),
-        "hadoop": java.HashMap(scala.hadoopConfiguration().getPropsWithPrefix("")),
-        "properties": jvm.java.lang.System.getProperties().clone(),
+        "listeners": java["java.util.ArrayList"](scala.listenerBus().listeners()),
+        "hadoop": java["java.util.HashMap"](scala.hadoopConfiguration().getPropsWithPrefix("")),
+        "properties": java["java.lang.System"].getProperties().clone(),
     }
     for name in _ADDED:
-        kept[name] = java.HashSet(_added(jvm, scala, name))
-    # Py4J's names of all Java objects up to now, including the objects above and this set. `clear` removes later ones.
-    bindings = java.HashSet(_bindings(context._gateway).keySet())  # noqa: SLF001
+        added = _added(java, scala, name)
+        kept[name] = java["java.util.HashSet"](*([] if added is None else [added]))
+    # The names of all Java objects of the opening process: also those above, and this set itself.
+    bindings = java["java.util.HashSet"](_bindings(gateway).keySet())
     bindings.add(bindings._target_id)  # noqa: SLF001
     return kept | {"bindings": bindings}
 
@@ -75,21 +96,22 @@ def clear(gateway: Any, kept: Kept, *, pid: int, log_level: str, python_daemon: 
     Raises:
         Exception: An error of Py4J: the JVM is gone, or hangs in an operation.
     """
-    jvm, scala = gateway.jvm, kept["context"].sc()
+    java, scala = _Classes(gateway), kept["context"].sc()
     shared = kept["session"].sharedState()
     _stop_work(scala, shared)
     end_python_workers(pid, python_daemon)
     if not shared.cacheManager().isEmpty():
         shared.cacheManager().clearCache()
-    for rdd in _as_java(jvm, scala.getPersistentRDDs()).values():
+    for rdd in java.as_java(scala.getPersistentRDDs()).values():
         rdd.unpersist(False)
     shared.globalTempViewManager().clear()
-    for listener in jvm.java.util.ArrayList(scala.listenerBus().listeners()):
-        if not kept["listeners"].contains(listener):
-            scala.removeSparkListener(listener)
-    _restore_settings(jvm, scala, kept, log_level)
+    listeners = java["java.util.ArrayList"](scala.listenerBus().listeners())
+    listeners.removeAll(kept["listeners"])
+    for listener in listeners:
+        scala.removeSparkListener(listener)
+    _restore_settings(java, scala, kept, log_level)
     for name, forget in _ADDED.items():
-        _remove_added(jvm, scala, name, forget, kept[name])
+        _remove_added(java, scala, name, forget, kept[name])
     # This comes last, because it also removes the Java objects that this function has used.
     _bindings(gateway).keySet().retainAll(kept["bindings"])
 
@@ -137,8 +159,8 @@ def _stop_work(scala: Any, shared: Any) -> None:
         scala.cancelAllJobs()
 
 
-def _restore_settings(jvm: Any, scala: Any, kept: Kept, log_level: str) -> None:
-    system = jvm.java.lang.System
+def _restore_settings(java: _Classes, scala: Any, kept: Kept, log_level: str) -> None:
+    system = java["java.lang.System"]
     if not system.getProperties().equals(kept["properties"]):
         system.setProperties(kept["properties"].clone())
     hadoop = scala.hadoopConfiguration()
@@ -149,33 +171,36 @@ def _restore_settings(jvm: Any, scala: Any, kept: Kept, log_level: str) -> None:
         for name, value in kept["hadoop"].items():
             if now.get(name) != value:
                 hadoop.set(name, value)
-    if log_level != _log_level(jvm):
+    if log_level != _log_level(java):
         scala.setLogLevel(log_level)
-    getattr(scala, "checkpointDir_$eq")(jvm.scala.Option.empty())
+    getattr(scala, "checkpointDir_$eq")(java["scala.Option"].empty())
 
 
 def log_level_of(context: Any) -> str:
     """Return the level of the root logger of a context's JVM."""
-    return _log_level(context._jvm)  # noqa: SLF001
+    return _log_level(_Classes(context._gateway))  # noqa: SLF001
 
 
-def _log_level(jvm: Any) -> str:
-    return str(getattr(jvm, "org.apache.spark.util.Utils").getLogLevel())
+def _log_level(java: _Classes) -> str:
+    return str(java["org.apache.spark.util.Utils"].getLogLevel())
 
 
-def _added(jvm: Any, scala: Any, name: str) -> Any:
-    """Return the addresses of a context's files, archives or JARs. A change of this Java set changes the context."""
-    inner = _as_java(jvm, getattr(scala, name)()).get(_DEFAULT)
-    return jvm.java.util.HashSet() if inner is None else _as_java(jvm, inner).keySet()
+def _added(java: _Classes, scala: Any, name: str) -> Any:
+    """Return the addresses of a context's files, archives or JARs; None: it has none.
+
+    A change of this Java set changes the context.
+    """
+    inner = java.as_java(getattr(scala, name)()).get(_DEFAULT)
+    return None if inner is None else java.as_java(inner).keySet()
 
 
-def _remove_added(jvm: Any, scala: Any, name: str, forget: str, kept: Any) -> None:
-    added = _added(jvm, scala, name)
-    theirs = set(added) - set(kept)
+def _remove_added(java: _Classes, scala: Any, name: str, forget: str, kept: Any) -> None:
+    added = _added(java, scala, name)
+    theirs = set() if added is None else set(added) - set(kept)
     if not theirs:
         return
     added.retainAll(kept)
-    folder = Path(jvm.org.apache.spark.SparkFiles.getRootDirectory())
+    folder = Path(java["org.apache.spark.SparkFiles"].getRootDirectory())
     server = scala.env().rpcEnv().fileServer()
     for address in theirs:
         file = address.rpartition("/")[2]
@@ -191,7 +216,3 @@ def _bindings(gateway: Any) -> Any:
     # Py4J gives this name to its own server, see `ensure_callback_server_started` in PySpark.
     server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)  # noqa: SLF001
     return server.getGateway().getBindings()
-
-
-def _as_java(jvm: Any, scala_map: Any) -> Any:
-    return jvm.scala.jdk.javaapi.CollectionConverters.asJava(scala_map)
