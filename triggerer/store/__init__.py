@@ -1,1 +1,1 @@
-"""The database, concretely; rows and sessions stay in here, dataclasses go out."""
+"""All reads and writes of the database. Sessions and ORM rows stay in this package; functions return dataclasses."""

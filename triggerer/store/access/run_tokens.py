@@ -74,7 +74,7 @@ def _mac(key: bytes, run_pk: int, attempt: int, epoch: int) -> str:
 
 
 async def outlets_of(session: AsyncSession, dag_id: str) -> dict[str, str]:
-    """Return the assets that the tasks of a DAG may update: the task's id by the asset's name and by its URI."""
+    """Return which task of a DAG may update an asset: the task's id, by the name and by the URI of the asset."""
     tasks = await session.scalar(select(Dag.tasks).where(Dag.dag_id == dag_id)) or []
     found: dict[str, str] = {}
     for task in tasks:

@@ -16,7 +16,7 @@ from triggerer.store.listing.filters import limited
 from triggerer.store.listing.views import TokenView, view_of
 from triggerer.store.schema.models import ApiSession, ApiToken
 
-_USE_GRAIN: Final = timedelta(minutes=5)
+_LAST_USE_PRECISION: Final = timedelta(minutes=5)
 """A token's stored last use may be this much too old. So most requests with the token cause no write."""
 
 
@@ -84,7 +84,7 @@ async def find_token(session: AsyncSession, token: str) -> KnownToken | None:
     now = await database_now(session)
     if not _counts(row, now):
         return None
-    is_stale = row.last_used_at is None or now - row.last_used_at >= _USE_GRAIN
+    is_stale = row.last_used_at is None or now - row.last_used_at >= _LAST_USE_PRECISION
     return KnownToken(row.id, row.name, row.role, is_stale)
 
 

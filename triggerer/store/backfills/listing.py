@@ -55,7 +55,7 @@ async def list_backfills(
         found = _state(row, intervals or keys, own)
         if state not in (None, found):
             continue
-        runs = await _counts_of_begun(session, BackfillKey if keys else BackfillInterval, row.id)
+        runs = await _count_started_runs(session, BackfillKey if keys else BackfillInterval, row.id)
         views.append(
             BackfillView(
                 id=row.id,
@@ -122,10 +122,10 @@ async def _counts(
     return {row[0]: row[1] for row in rows}
 
 
-async def _counts_of_begun(
+async def _count_started_runs(
     session: AsyncSession, kind: type[BackfillInterval | BackfillKey], backfill_id: int
 ) -> dict[str, int]:
-    """Return the number of runs that a backfill created or repeated, by their present state.
+    """Return the number of runs that a backfill created or repeated, by their current state.
 
     A later backfill may have repeated and taken over such a run. It still counts here.
     """

@@ -122,7 +122,7 @@ class LockFreeDags:
 
 
 async def find_candidates(session: AsyncSession) -> list[str]:
-    """Return the active DAGs (neither paused nor stale) with waiting events, by id."""
+    """Return the ids of the active DAGs (neither paused nor stale) that have queued events, sorted."""
     rows = await perform(session, single_step(CANDIDATES()))
     return [dag_id for (dag_id,) in rows]
 

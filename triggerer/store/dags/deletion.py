@@ -31,7 +31,7 @@ from triggerer.store.schema.models import (
     TaskRun,
 )
 
-_CALLED_BACK: Final = "running"
+_CALLBACK_RUNNING: Final = "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ async def use_of_dag(session: AsyncSession, dag_id: str) -> DagUse | None:
     if found is None:
         return None
     busy = or_(
-        DagRun.state.in_((RunState.QUEUED, RunState.RUNNING)), DagRun.callback == _CALLED_BACK
+        DagRun.state.in_((RunState.QUEUED, RunState.RUNNING)), DagRun.callback == _CALLBACK_RUNNING
     )
     return DagUse(
         found.path,

@@ -80,7 +80,7 @@ async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
                 now = now or await database_now(session)
                 dag.next_run_after, dag.next_interval_start, dag.next_interval_end = now, None, None
                 continue
-            # A row that is not flushed yet has no runs.
+            # A DAG whose row is not inserted yet has no runs.
             is_new = timetable_in(schedule) is None or inspect(dag).pending
             last = None if is_new else await _last_interval(session, dag.dag_id)
             info = next_info(schedule, last, _restriction(dag))

@@ -50,7 +50,7 @@ class AssetGraph:
 
 
 @dataclass(slots=True)
-class _Whole:
+class _WholeGraph:
     """All nodes and edges, by id."""
 
     nodes: dict[str, GraphNode] = field(default_factory=dict)
@@ -71,7 +71,7 @@ async def read_graph(
     Args:
         around: The name or URI of an asset. The answer then has the watchers of this asset, and the nodes at most
             `hops` steps away from it. Only the 100 nearest nodes are returned.
-        group: Only assets of this group, and the DAGs beside them.
+        group: Only assets of this group, and the DAGs that wait for them or update them.
     Raises:
         UnknownAsset: There is no asset `around`.
     """
@@ -85,8 +85,8 @@ async def read_graph(
     return _cut(whole, _near(centre, whole.edges, hops), _MOST_NEIGHBOURS)
 
 
-async def _read(session: AsyncSession, *, with_watchers: bool, group: str | None) -> _Whole:
-    whole = _Whole()
+async def _read(session: AsyncSession, *, with_watchers: bool, group: str | None) -> _WholeGraph:
+    whole = _WholeGraph()
     states: dict[int, set[str]] = defaultdict(set)
     watchers = (await session.execute(select(Watcher.asset_id, Watcher.name, Watcher.state))).all()
     for asset_id, _, state in watchers:
@@ -109,7 +109,7 @@ async def _read(session: AsyncSession, *, with_watchers: bool, group: str | None
 
 
 async def _add_dags(
-    session: AsyncSession, whole: _Whole, assets: dict[int, str], *, is_whole: bool
+    session: AsyncSession, whole: _WholeGraph, assets: dict[int, str], *, is_whole: bool
 ) -> None:
     rows = (
         await session.execute(
@@ -171,7 +171,7 @@ def _near(centre: str, edges: Iterable[tuple[str, str]], hops: int) -> list[str]
     return list(found)
 
 
-def _cut(whole: _Whole, chosen: Iterable[str], most: int) -> AssetGraph:
+def _cut(whole: _WholeGraph, chosen: Iterable[str], most: int) -> AssetGraph:
     ids = list(chosen)
     shown = dict.fromkeys(ids[:most])
     return AssetGraph(

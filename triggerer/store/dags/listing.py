@@ -180,7 +180,7 @@ async def list_dags(
             else row.next_run_after,
         )
         for row, missing_since, warnings, last_run_id, last_run_state in found
-        # The DAG may have been deleted since the first query.
+        # Leave out a DAG that was deleted after the first query.
         if row.dag_id in waiting
     ]
 

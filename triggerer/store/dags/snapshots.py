@@ -184,14 +184,15 @@ class DagRow(NamedTuple):
     last_run_at: datetime | None
     now: datetime
     version: str | None
-    """The version of the DAG's row, see `Unchanged`."""
+    """The version (`xmin`) of the DAG's row, see `Unchanged`. None on SQLite."""
     active_runs: int
     last_automated: tuple[datetime, datetime, datetime] | None
     """`run_after` and the data interval of the last run that the DAG's timetable asked for."""
     made: tuple[tuple[datetime, datetime], ...]
-    """Data intervals from the last timed run on that already have a run, for which the timetable must create no other.
+    """Data intervals that already have a run, from the interval of the last timed run on.
 
-    Such a run comes from a backfill, or is event-driven, for instance from before the clock was set back."""
+    Such a run comes from a backfill, or is event-driven, for instance from before the clock was set back. The timetable
+    must not create a second run for these intervals."""
     last_run: tuple[str, str] | None
     """The id and state of the newest run that is not a backfill's; None if the DAG has no `depends_on_past`."""
     last_kind: str | None

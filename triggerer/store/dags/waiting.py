@@ -28,7 +28,7 @@ Counts = Mapping[tuple[int, str, str], int]
 """Asset (id, name, URI) to the number of its waiting events."""
 
 _SHARES_HINT: Final = ("INDEXED BY ix_dag_partition_event_waiting", "")
-"""The index to use for `dag_partition_event`, as `HINT` says for `queued_asset_event`."""
+"""The text after `dag_partition_event` in a query of waiting shares: on SQLite the index, on PostgreSQL nothing."""
 
 # The query jumps from one asset to the next in the index, with one look-up for each. So it also finds events of assets
 # that the DAG's condition no longer names.
@@ -190,7 +190,7 @@ def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
 def taken_by_runs(
     dag_id: str, shares: Iterable[tuple[str, int]]
 ) -> Script[frozenset[tuple[str, int]]]:
-    """Return the given (partition key, event id) pairs, without pairs whose share no run has taken yet."""
+    """Return the pairs (partition key, event id), among the given pairs, whose share a run has taken already."""
     rows = list(shares)
     if not rows:
         return frozenset()

@@ -19,7 +19,7 @@ _FIRST_GAP_S: Final = 5.0
 _LONGEST_GAP_S: Final = 300.0
 # An outage that begins sooner than this after the end of another outage counts as the same outage. So a database that
 # comes and goes is logged less and less often.
-_WELL_AFTER_S: Final = 60.0
+_SEPARATE_AFTER_S: Final = 60.0
 
 
 class Use(StrEnum):
@@ -61,7 +61,7 @@ class Availability:
         self.on_change: Callable[[], object] | None = None
         """Called when an outage begins, gets another reason, or ends."""
         self.is_silent = False
-        """True to log nothing, for a command that ends with the error itself."""
+        """True to log nothing: a command prints the error itself when it ends."""
 
     @property
     def trouble(self) -> str | None:
@@ -79,7 +79,7 @@ class Availability:
         if use not in self._lasting:
             self._lasting.add(use)
             outage.since, outage.began_at, outage.is_said = datetime.now(UTC), now, False
-            if now - outage.ended_at > _WELL_AFTER_S:
+            if now - outage.ended_at > _SEPARATE_AFTER_S:
                 outage.said.clear()
                 outage.gap_s, outage.next_line_at = _FIRST_GAP_S, now
         is_new = error.message != outage.reason

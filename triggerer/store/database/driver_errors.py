@@ -40,7 +40,7 @@ _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _MIGRATE: Final = "run `triggerer db migrate`"
 # The hint for a unique violation. The service looks for a row before it inserts it, or inserts with ON CONFLICT. So
 # another transaction inserted the row after the look, and a repeat of the transaction finds it.
-_EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
+_ROW_EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
 
 # A SQLSTATE is looked up by its beginning: the first entry that matches decides.
 _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
@@ -70,7 +70,7 @@ _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("42P01", StoreRefused, _MIGRATE),
     ("42703", StoreRefused, _MIGRATE),
     ("42883", StoreRefused, _MIGRATE),
-    ("23505", Conflict, _EXISTS),
+    ("23505", Conflict, _ROW_EXISTS),
     ("22", RowRefused, None),
     ("23", RowRefused, None),
     ("54", RowRefused, None),
@@ -104,9 +104,9 @@ _SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
     ),
     sqlite3.SQLITE_CORRUPT: (StoreRefused, "the file is damaged: restore it from a backup"),
     sqlite3.SQLITE_CONSTRAINT: (RowRefused, None),
-    sqlite3.SQLITE_CONSTRAINT_UNIQUE: (Conflict, _EXISTS),
-    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: (Conflict, _EXISTS),
-    sqlite3.SQLITE_CONSTRAINT_ROWID: (Conflict, _EXISTS),
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE: (Conflict, _ROW_EXISTS),
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: (Conflict, _ROW_EXISTS),
+    sqlite3.SQLITE_CONSTRAINT_ROWID: (Conflict, _ROW_EXISTS),
     sqlite3.SQLITE_TOOBIG: (RowRefused, None),
     sqlite3.SQLITE_MISMATCH: (RowRefused, None),
     sqlite3.SQLITE_RANGE: (RowRefused, None),
@@ -115,7 +115,7 @@ _SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
 
 @contextmanager
 def translated(database: str) -> Iterator[None]:
-    """Raise a driver's exception as one of ours. All others, cancellation included, pass unchanged.
+    """Raise a driver's exception as one of our errors. All other exceptions, such as cancellation, pass unchanged.
 
     Args:
         database: The database's name in the message.
@@ -212,7 +212,7 @@ def _translate_driver(
         return StoreError(f"{database} answered: {cause}")
     code = _sqlite_code(cause)
     if code is not None:
-        # An extended code has the primary code in its lowest byte.
+        # An extended result code of SQLite has the primary result code in its lowest byte.
         primary = code & 0xFF
         kind, hint = _SQLITE.get(code) or _SQLITE.get(primary, (StoreError, None))
         if primary == sqlite3.SQLITE_ERROR and "no such" in str(cause):

@@ -83,7 +83,7 @@ _SQLITE_QUEUE_ONE: Final = (
 )
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
-"""The fields that differ from None for an event that no task emitted and that has no partition key."""
+"""The fields that every event has. The others are for events of tasks, and for events with a partition key."""
 # New ids follow the order of the rows, because PostgreSQL computes the ids after ORDER BY. Timestamps are limited to
 # the server's time. A run's instant comes from the server too, so no run is older than one of its events, even if the
 # hosts' clocks differ.

@@ -15,7 +15,7 @@ from triggerer.store.partitions.keys import DIVIDED
 
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NO_REPEAT: Final = "~"
-"""The beginning of the idempotency keys that no client gives, so that the event is never a repeat, see `AssetEvent`."""
+"""The first character of keys that the store makes. An event with such a key is never a repeat, see `AssetEvent`."""
 
 _NEWEST: Final = Statement(
     "SELECT (SELECT max(e.id) FROM asset_event e WHERE e.asset_id = a.id) FROM asset a"

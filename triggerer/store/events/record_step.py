@@ -39,7 +39,7 @@ class RecordEvents:
     Args:
         rows: At least one row.
         fences: The fences that the rows need, in the order of their numbers, which count from 1.
-        sender: See `AnnouncementTransport`.
+        sender: See `AnnouncementTransport.sender`.
     """
 
     rows: EventRows

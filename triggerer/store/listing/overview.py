@@ -31,8 +31,8 @@ from triggerer.store.streams.liveness import known_instances
 from triggerer.store.watchers.listing import list_watchers
 
 _SHOWN: Final = 20
-_LATELY: Final = timedelta(hours=24)
-_LONG: Final = timedelta(minutes=5)
+_RECENT: Final = timedelta(hours=24)
+_LONG_WAIT: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Overview:
     """The database's time."""
     broken_files: list[DagFileView]
     watchers: list[WatcherView]
-    """The first watchers that are failing, catching up or waiting."""
+    """Watchers that are failing, catching up or waiting, in this order, at most 20."""
     watcher_states: dict[str, int]
     parked: list[ParkedOf]
     """Parked messages by watcher. The watcher with the most parked messages comes first."""
@@ -82,7 +82,7 @@ async def read_overview(session: AsyncSession) -> Overview:
     """Return the overview. It takes a dozen short queries."""
     now = await database_now(session)
     states = await _watcher_states(session, now)
-    failed = (UNSUCCESSFUL, DagRun.state == "failed", DagRun.ended_at > now - _LATELY)
+    failed = (UNSUCCESSFUL, DagRun.state == "failed", DagRun.ended_at > now - _RECENT)
     failed_ids = select(DagRun.id).where(*failed).order_by(DagRun.id.desc())
     ailing = [
         one
@@ -107,7 +107,7 @@ async def read_overview(session: AsyncSession) -> Overview:
         waiting_runs=await _runs(
             session,
             select(DagRun.id)
-            .where(ACTIVE, DagRun.state == "queued", DagRun.queued_at < now - _LONG)
+            .where(ACTIVE, DagRun.state == "queued", DagRun.queued_at < now - _LONG_WAIT)
             .order_by(DagRun.id)
             .limit(_SHOWN),
         ),

@@ -274,7 +274,7 @@ class WatcherView:
 
 @dataclass(frozen=True, slots=True)
 class ParkedView:
-    """A message that is parked for a watcher."""
+    """A message that is stored or parked for a watcher."""
 
     id: int
     asset_name: str
@@ -289,7 +289,7 @@ class ParkedView:
 
 @dataclass(frozen=True, slots=True)
 class ParkedMessageView(ParkedView):
-    """A parked message with its traceback and content."""
+    """A stored or parked message with its traceback and content."""
 
     traceback: str | None
     size_bytes: int
@@ -351,7 +351,7 @@ class TokenView:
     created_at: datetime
     expires_at: datetime | None
     last_used_at: datetime | None
-    """Up to five minutes too early, so that most requests cause no write."""
+    """The stored time may be up to five minutes too early, so that most requests with the token cause no write."""
     revoked_at: datetime | None
 
 
@@ -428,7 +428,7 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class InstanceView:
-    """A process of the service."""
+    """An instance: one part of the service in one process."""
 
     id: str
     """`<host>:<pid>:<random>`."""

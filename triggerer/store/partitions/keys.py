@@ -1,9 +1,9 @@
 """The steps for DAGs that are scheduled by partition keys.
 
 An event of such a DAG waits in the DAG's queue (`queued_asset_event`) until a scheduler divides it among partition
-keys. Each key then has a share of the event (a row in `dag_partition_event`). The events that a key waits for are its
-parts (`dag_partition_part`), such as the hours of its day. Once the key is due, its run takes all its shares. A
-scheduler performs these steps while it has locked the DAG's row, so two schedulers never work on one DAG.
+keys. Each key then has a share of the event (a row in `dag_partition_event`). A key may need several parts, such as all
+hours of its day. The parts that have arrived are in `dag_partition_part`. Once the key is due, its run takes all its
+shares. A scheduler performs these steps while it has locked the DAG's row, so two schedulers never work on one DAG.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def newest_events(dag_id: str) -> Script[list[KeyedEvent]]:
 
 
 def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
-    """Store the shares of divided events, and the parts that they are; return the shares that are new.
+    """Store the shares of divided events, and the parts that have arrived with them; return the shares that are new.
 
     A share that was stored before waits already, or a run has taken it.
     """
@@ -325,7 +325,10 @@ def waiting_keys(dag_id: str, *, limit: int) -> Script[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class TakePartition:
-    """A step without result rows: a run takes all events that wait for its partition key, and the key is not due."""
+    """A step without result rows: a run takes all events that wait for its partition key.
+
+    Afterwards the key has no parts, and is not due until another event arrives.
+    """
 
     dag_id: str
     partition_key: str

@@ -30,7 +30,7 @@ _ENDED: Final = text("dag_run.state IN ('success', 'failed', 'cancelled')")
 _AUTOMATED: Final = text(
     "dag_run.logical_date IS NOT NULL AND dag_run.run_type IN ('scheduled', 'asset_triggered')"
 )
-_BY_ITSELF: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
+_AUTOMATIC_TYPES: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
 
 # One look-up by event id for each entry that a run has taken. The odd conditions (`w.dag_id || ''`, `coalesce`) keep
 # both databases from using an index that begins with the DAG. Without statistics the planners would choose such an
@@ -72,8 +72,7 @@ class NeededRuns:
     """The primary keys of single runs that must stay.
 
     They are the newest run, the newest run that is not a backfill's, the newest timed or event-driven run, and the last
-    timed run before the limit of the cleaning. From the last of these, the timetable continues if the clock is set back
-    """
+    timed run before the limit of the cleaning. The timetable continues from this last run if the clock is set back."""
     since: datetime | None
     """The logical date of that last timed run, or None.
 
@@ -83,7 +82,7 @@ class NeededRuns:
         """True if the run is needed."""
         if run.pk in self.pks:
             return True
-        if run.run_type not in _BY_ITSELF:
+        if run.run_type not in _AUTOMATIC_TYPES:
             return False
         ends = (run.logical_date, run.data_interval_end)
         return self.since is not None and any(end is not None and end > self.since for end in ends)
@@ -114,7 +113,7 @@ async def needed_runs(session: AsyncSession, before: datetime) -> Mapping[str, N
             Dag.dag_id,
             newest(),
             newest(DagRun.run_type != RunType.BACKFILL),
-            newest(DagRun.run_type.in_(_BY_ITSELF)),
+            newest(DagRun.run_type.in_(_AUTOMATIC_TYPES)),
             last.label("last_pk"),
         )
     )

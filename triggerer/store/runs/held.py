@@ -5,9 +5,8 @@ A held run stays queued, counts for `max_active_runs`, and no executor claims it
 - The DAG processor could not load the DAG's file (`dag_file.is_broken`). The run is held until the file loads.
 - Only a worker could not load the file, for instance because its machine lacks a package. The run is held for some
   seconds, or until the DAG processor has read the file again. Then it is tried again.
-- A former attempt may still be at work, see `triggerer.store.runs.attempts.steps`. The run is held for some seconds,
-and
-  then tried again.
+- A former attempt may still be at work, see `triggerer.store.runs.attempts.steps`. The run is held for some seconds.
+  Then it is tried again.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _log = LazyLogger(__name__)
 # Two services that start together upgrade one after the other under this lock. The number is arbitrary, and unique in
 # the database.
 _ADVISORY_LOCK: Final = 0x7269_6767
-# The scripts before release 0.1.0 had bare numbers.
+# Before release 0.1.0, the revision of a script was only a number of four digits.
 _UNRELEASED: Final = re.compile(r"\d{4}")
 
 
@@ -63,7 +63,7 @@ OnUpgrade = Callable[[AsyncSession, str | None], Awaitable[None]]
 
 
 async def upgrade(database: Database, on_upgrade: OnUpgrade | None = None) -> bool:
-    """Upgrade the tables to this release's revision; return False if they are at it already.
+    """Upgrade the tables to this release's revision; return False if the tables have this revision already.
 
     The upgrade is one transaction, so a failed upgrade changes nothing. If there is nothing to do, this call costs one
     short query and does not import Alembic.
@@ -103,7 +103,7 @@ async def _revision(session: AsyncSession) -> str | None:
 
 
 def _refuse_narrow(database: Database, encoding: str | None) -> None:
-    # One character that the encoding lacks, in one DAG's description, would keep the whole folder from being stored.
+    # If one DAG's description had a character that the encoding lacks, no DAG of the whole folder could be stored.
     if encoding not in {"UTF8", "SQL_ASCII"}:
         raise ConfigurationError(
             f"{database.name} has the encoding {encoding}, which lacks some characters",

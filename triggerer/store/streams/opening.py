@@ -66,7 +66,7 @@ async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) 
     )
     for until in set(changes.values()):
         digests = [digest for digest, each in changes.items() if each == until]
-        # Epoch 0 again: leave out streams that an instance has claimed meanwhile.
+        # Check for epoch 0 again, to leave out streams that an instance has claimed meanwhile.
         await session.execute(
             update(Stream)
             .where(Stream.digest.in_(digests), Stream.epoch == 0)

@@ -76,7 +76,7 @@ async def unsettled_watchers(
                 who, disorder = of_streams[one.stream_digest]
                 reason = f"{'it' if who is one else f'{who.asset_name}/{who.name}'} {disorder}"
         elif one.since > quiet_since:
-            reason = f"no file declares it since {_told(one.since)}"
+            reason = f"no file declares it since {_formatted(one.since)}"
         if one.is_behind:
             reason = reason or "it is behind in its log"
         if one.is_replayed:
@@ -108,11 +108,11 @@ class _Shown(NamedTuple):
         if self.state != "running":
             return f"is {self.state}"
         if self.since > quiet_since:
-            return f"has been running only since {_told(self.since)}"
+            return f"has been running only since {_formatted(self.since)}"
         return None
 
 
-def _told(instant: datetime) -> str:
+def _formatted(instant: datetime) -> str:
     return f"{instant:%Y-%m-%dT%H:%M:%SZ}"
 
 

@@ -117,7 +117,7 @@ async def load_stored_backlogs(
 
 
 async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
-    """Return all streams with the number of their triggers, by digest."""
+    """Return all streams with the number of their triggers, sorted by digest."""
     now = await database_now(session)
     rows = await session.execute(
         select(

@@ -89,7 +89,7 @@ async def list_watchers(
             traceback=None if row.traceback is None else redact_text(row.traceback),
             kwargs=redact("", trigger.kwargs),
             positions=behind,
-            behind=_how_far(row.state, behind),
+            behind=_messages_behind(row.state, behind),
             set_aside=set_aside.get(row.id, 0),
             behind_since=min((one.since for one in behind), default=None),
         )
@@ -204,7 +204,7 @@ async def streams_of_watchers(
     return found
 
 
-def _how_far(state: str, positions: Sequence[PositionView]) -> int | None:
+def _messages_behind(state: str, positions: Sequence[PositionView]) -> int | None:
     """Return how many messages a watcher is behind; None if unknown.
 
     A failing watcher without a backlog may miss messages that are still at the broker, so their number is unknown.

@@ -77,7 +77,7 @@ async def read_stored(
             summed.c.failures,
         )
         .join(ParkedBody, ParkedBody.id == summed.c.body_id)
-        # Compare the bytes before each message, so that the first message is read even if it alone exceeds the limit.
+        # The sum does not include the message itself, so the first message is read even if it alone exceeds the limit.
         .where(summed.c.bytes_before < max_bytes)
         .order_by(summed.c.id)
     )

@@ -98,7 +98,7 @@ async def sync_folder(
     aliases = await sync_aliases(session, folder.aliases)
     remapped = await sync_dags(session, folder, kept, changed, now)
     await session.flush()
-    await _tell_of_broken_files(session, changed)
+    await _announce_broken_files(session, changed)
     if released := await release_runs(session, reread):
         announce(session, Signal.RUNS_QUEUED, *released)
     # Moving waiting events needs the lock on the DAGs' rows. This transaction has the lock since it wrote these rows.
@@ -115,8 +115,8 @@ async def sync_folder(
     return changed
 
 
-async def _tell_of_broken_files(session: AsyncSession, changed: Changed) -> None:
-    """Add the DAGs of repaired and broken files to those to announce, so that executors release or hold their runs."""
+async def _announce_broken_files(session: AsyncSession, changed: Changed) -> None:
+    """Announce also the DAGs of repaired and broken files, so that executors release or hold the runs of these DAGs."""
     if changed.repaired_or_broken:
         query = select(Dag.dag_id).where(Dag.path.in_(changed.repaired_or_broken))
         changed.dag_ids.update(await session.scalars(query))

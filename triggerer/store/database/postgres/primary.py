@@ -117,7 +117,7 @@ class Primary:
     def is_current(self, connection: Any) -> bool:
         """False if this process has seen that another server was promoted after the connection was opened."""
         history: History | None = connection.history
-        # A difference means that another server was promoted since, because `_judge` refuses an older history.
+        # A difference means that another server was promoted since, because `_check_history` refuses an older history.
         return history is None or history == self._newest
 
     async def look(self) -> None:
@@ -180,9 +180,9 @@ class Primary:
             return
         if segment is not None:
             connection.history = History(system, int(segment, 16))
-            self._judge(connection.history, host)
+            self._check_history(connection.history, host)
 
-    def _judge(self, history: History, host: Host) -> None:
+    def _check_history(self, history: History, host: Host) -> None:
         """Store the history of a server if it is the newest that this process has seen.
 
         Raises:

@@ -30,12 +30,12 @@ _MAX_DATAGRAM: Final = 65_536
 _LOOK: Final = timedelta(seconds=5)
 # Every sixth look, a test announcement checks whether this connection still receives any. A server may vanish without
 # closing its socket.
-_LOOKS_PER_HEARING: Final = 6
-_HEARING: Final = timedelta(seconds=10)
+_LOOKS_PER_TEST: Final = 6
+_HEARING_TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0
 # Turns off `idle_session_timeout` for the listening connection, which is meant to wait. Operators set it against
 # forgotten connections. PostgreSQL before 14 has no such setting, and the query then does nothing.
-_MAY_IDLE: Final = (
+_ALLOW_IDLE: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
 )
 _DRIVER_ERRORS: Final = (
@@ -109,11 +109,11 @@ async def check_announcements(database: Database) -> None:
     with translated(database.name):
         # If several servers take writes, find the server that was promoted last, before anything is written.
         await database.primary.look()
-        async with _open_ear(database, Wakeups()) as ear:
+        async with _open_listener(database, Wakeups()) as listener:
             # The locks of a stuck session would delay a migration of the tables.
-            await end_stuck_sessions(ear.connection)
-            heard = await ear.hears(database)
-    if ear.lost.is_set():
+            await end_stuck_sessions(listener.connection)
+            heard = await listener.hears(database)
+    if listener.lost.is_set():
         raise StoreUnavailable(f"{database.name} closed the connection", hint="is it running?")
     if not heard:
         raise ConfigurationError(
@@ -121,7 +121,7 @@ async def check_announcements(database: Database) -> None:
         )
 
 
-class _Ear:
+class _Listener:
     """A connection to PostgreSQL that listens for announcements (LISTEN)."""
 
     def __init__(self, connection: Any) -> None:
@@ -139,7 +139,7 @@ class _Ear:
                 database.transport.receive(str(payload), wakeups)
 
         self.connection.add_termination_listener(lambda _: self.lost.set())
-        await self.connection.execute(_MAY_IDLE)
+        await self.connection.execute(_ALLOW_IDLE)
         await self.connection.add_listener(transport.CHANNEL, hear)
 
     async def hears(self, database: Database) -> bool:
@@ -154,7 +154,7 @@ class _Ear:
         finally:
             with anyio.CancelScope(shield=True):
                 await close(other)
-        with anyio.move_on_after(_HEARING.total_seconds()):
+        with anyio.move_on_after(_HEARING_TIMEOUT.total_seconds()):
             await self._heard.wait()
         return self._heard.is_set()
 
@@ -165,14 +165,14 @@ def _probe(database: Database) -> str:
 
 
 @asynccontextmanager
-async def _open_ear(database: Database, wakeups: Wakeups) -> AsyncIterator[_Ear]:
+async def _open_listener(database: Database, wakeups: Wakeups) -> AsyncIterator[_Listener]:
     assert database.primary is not None
-    ear = _Ear(await database.primary.connect("triggerer listener"))
+    listener = _Listener(await database.primary.connect("triggerer listener"))
     try:
-        await ear.listen(database, wakeups)
-        yield ear
+        await listener.listen(database, wakeups)
+        yield listener
     finally:
-        ear.connection.terminate()
+        listener.connection.terminate()
 
 
 async def _listen_on_postgres(
@@ -182,12 +182,12 @@ async def _listen_on_postgres(
     backoff = Backoff(first=0.2, longest=5.0)
     while True:
         try:
-            async with _open_ear(database, wakeups) as ear:
+            async with _open_listener(database, wakeups) as listener:
                 wakeups.publish_everything()
                 if not started:
                     started = True
                     task_status.started()
-                reason = await _until_deaf(database, ear, backoff)
+                reason = await _until_lost(database, listener, backoff)
         except _DRIVER_ERRORS as error:
             reason = str(error)
             if not started:
@@ -206,7 +206,7 @@ async def _listen_on_postgres(
         await anyio.sleep(delay)
 
 
-async def _until_deaf(database: Database, ear: _Ear, backoff: Backoff) -> str:
+async def _until_lost(database: Database, listener: _Listener, backoff: Backoff) -> str:
     """Check the connection every five seconds; return the reason once it must be replaced.
 
     Raises:
@@ -215,27 +215,27 @@ async def _until_deaf(database: Database, ear: _Ear, backoff: Backoff) -> str:
     primary = database.primary
     assert primary is not None
     looks = 0
-    while not ear.lost.is_set():
+    while not listener.lost.is_set():
         with anyio.move_on_after(_LOOK.total_seconds()):
-            await ear.lost.wait()
+            await listener.lost.wait()
             break
         looks += 1
-        await end_stuck_sessions(ear.connection)
-        if looks % _LOOKS_PER_HEARING:
+        await end_stuck_sessions(listener.connection)
+        if looks % _LOOKS_PER_TEST:
             await primary.look()
-        elif not await _hears(database, ear):
+        elif not await _hears(database, listener):
             return f"what is announced is not heard; {POOLER}"
-        if not primary.is_current(ear.connection):
+        if not primary.is_current(listener.connection):
             return "another server is the primary"
         backoff.reset()
     return "the server closed the connection"
 
 
-async def _hears(database: Database, ear: _Ear) -> bool:
+async def _hears(database: Database, listener: _Listener) -> bool:
     try:
-        return await ear.hears(database)
+        return await listener.hears(database)
     except _DRIVER_ERRORS:
         # The test announcement could not be sent, for instance because the server has no free connection. Keep the
         # listening connection if it still answers a query.
-        await ear.connection.execute("SELECT 1", timeout=_ANSWER_S)
+        await listener.connection.execute("SELECT 1", timeout=_ANSWER_S)
         return True

@@ -21,7 +21,7 @@ from triggerer.store.database.wakeups.signals import ALL, Announced, Signal, Wak
 _log = LazyLogger(__name__)
 
 CHANNEL: Final = "triggerer"
-"""PostgreSQL's channel. Each database has its own, so services in two databases do not hear one another."""
+"""The channel of NOTIFY. PostgreSQL delivers a notification only within its database, so all databases use one name."""
 
 # NOTIFY takes less than 8000 bytes. A datagram could be longer, but one limit is enough.
 MAX_PAYLOAD: Final = 7_900

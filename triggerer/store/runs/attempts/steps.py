@@ -94,8 +94,8 @@ def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatemen
     The attempt `order` does not count, and its row is deleted. The delay until the next try is half of the time for
     which the former attempt has been unknown, between 5 and 60 seconds.
 
-    The step returns one row. If another attempt has the run, or if the run must be cancelled, it changes nothing and
-    returns no row.
+    The step returns one row. If no launch is open any longer, the run is not held, and may be claimed at once. If
+    another attempt has the run, or if the run must be cancelled, the step changes nothing and returns no row.
     """
     now = datetime.now(UTC)
     since = min((one.unknown_since for one in order.former if one.unknown_since), default=now)

@@ -8,4 +8,4 @@
 from typing import Final
 
 HEAD: Final = "0001_initial"
-"""The newest script's revision, so that a database at it is recognised without loading Alembic."""
+"""The newest script's revision. With this constant, an up-to-date database is recognised without loading Alembic."""

@@ -29,7 +29,7 @@ class DagFile(Base):
     """[{"file", "line" (or null), "reason"}], empty if there is no error."""
     warnings: Mapped[list[dict[str, Any]]] = mapped_column(Json, default=list)
     missing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When the file was first missing from the folder, by the database's clock. It may return, see `judge_missing`."""
+    """When the file was first missing, by the database's clock. A missing file may come back, see `judge_missing`."""
     is_broken: Mapped[bool] = mapped_column(server_default=false(), default=False)
     """True if the file does not load. Queued runs of its DAGs then wait, if `[executor] broken_file` says so."""
 

@@ -167,7 +167,7 @@ class RunLaunch(Base):
     run_pk: Mapped[int] = mapped_column(ForeignKey("dag_run.id"), primary_key=True)
     tag: Mapped[str] = mapped_column(String(250), primary_key=True)
     epoch: Mapped[int]
-    """The epoch of the attempt that it works for. A later attempt may take it over."""
+    """The epoch of the attempt that the launch works for. A later attempt may take the launch over."""
     task_id: Mapped[str | None] = mapped_column(String(250))
     launcher: Mapped[str] = mapped_column(String(20))
     place: Mapped[str | None] = mapped_column(Text)

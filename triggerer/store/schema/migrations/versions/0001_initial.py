@@ -17,7 +17,7 @@ BY_BYTES = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 GROWING = ("asset_event", "queued_asset_event", "dag_run")
 """Tables that take most of the inserts. By default PostgreSQL waits until a tenth of a table (analyze) or a fifth of it
-(vacuum) has changed, which is millions of rows here. Until then the planner uses old figures, and dead rows stay."""
+(vacuum) has changed, which is millions of rows here. Until then the planner uses old statistics, and dead rows stay."""
 HOT = ("stream", "instance", "instance_report", "watcher_position")
 """Small tables whose rows change several times a second. With room left in a page, an update stays in its page and
 touches no index (HOT update)."""
