@@ -22,7 +22,7 @@ async def perform_apart(database: Database, script: Script[T]) -> T:
     different states of the database.
 
     Raises:
-        StoreUnavailable, StoreRefused: As `Database.reading`.
+        StoreUnavailable, StoreRefused: As for `Database.reading`.
     """
 
     async def perform_step(step: Step) -> list[Row]:

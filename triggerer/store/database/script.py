@@ -82,9 +82,9 @@ class ScriptRunner(ABC):
         The script's announcements are added to `announced`, even if this raises.
 
         Raises:
-            StoreUnavailable, Conflict, RowRefused, OutcomeUnknown, ConfigurationError: As
+            StoreUnavailable, Conflict, RowRefused, OutcomeUnknown, ConfigurationError: As for
                 `Database.transaction`.
-        Cancellation: As `Database.transaction`. On SQLite a script that has begun is finished.
+        Cancellation: As for `Database.transaction`. But on SQLite, a script that has begun is finished.
         """
 
     @abstractmethod

@@ -175,8 +175,8 @@ def insert_into_sqlite(
         columns: One list for each field of `EventRow`, with a value for each event. The last four fields may be left
             out. There is at least one event.
     Returns:
-        The ids of DAGs for which events may have been queued, the ids of the new events (empty if `want_ids` is false),
-        and the number of new events.
+        A triple: the ids of DAGs for which events may have been queued, the ids of the new events, and their number.
+        The ids of the events are empty if `want_ids` is false.
     """
     asset_ids, extras, timestamps, *others = columns
     columns = (asset_ids, extras, _sqlite_instants(timestamps), *others)

@@ -27,9 +27,9 @@ async def read_pieces(
 ) -> AsyncIterator[Sequence[Sequence[Any]]]:
     """Yield the events in the order of their ids, in pieces of at most `size` events.
 
-    A piece is a list of columns, and a column has a value for each event. The columns are: id of the event, name and
-    URI of the asset, timestamp, watcher, DAG, run and task that made the event, and `extra` as JSON text. On SQLite the
-    timestamp is text in UTC.
+    A piece is a list of columns, and a column has a value for each event. The columns are the event's id, the name and
+    URI of the asset, the timestamp, the watcher, DAG, run and task that made the event, and `extra`. The column `extra`
+    is JSON text. On SQLite the timestamp is text in UTC.
 
     Args:
         last_id: Events with a greater id are left out.

@@ -129,9 +129,9 @@ async def empty_queues(
     waiting = _waiting(QueuedAssetEvent, dag, assets)
     queued = select(QueuedAssetEvent.dag_id).where(*waiting).distinct()
     dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
-    # Lock in the order of the ids, so that two such transactions cannot deadlock. The update changes no value, but the
-    # row's version: a scheduler that plans for the DAG has locked the row, or checks at its write that the version is
-    # unchanged.
+    # Lock in the order of the ids, so that two such transactions cannot deadlock. The update changes no value, but it
+    # gives the row another version. A scheduler that plans for the DAG has locked the row, or checks the version when
+    # it writes.
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))

@@ -71,8 +71,8 @@ class NeededRuns:
     pks: frozenset[int]
     """The primary keys of single runs that must stay.
 
-    They are the newest run, the newest run that is not a backfill's, the newest timed or event-driven run, and the last
-    timed run before the limit of the cleaning. The timetable continues from this last run if the clock is set back."""
+    They are the newest run, the newest run that is not a backfill's, and the newest timed or event-driven run. The last
+    timed run before the limit of the cleaning stays too: the timetable continues from it if the clock is set back."""
     since: datetime | None
     """The logical date of that last timed run, or None.
 

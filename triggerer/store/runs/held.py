@@ -93,9 +93,10 @@ def hold_broken(*, limit: int) -> Script[None]:
 def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
     """A step: queue a run again whose file the worker could not load, and hold it for 5 to 60 seconds.
 
-    The attempt does not count, and its row in `run_attempt` is deleted. The step returns one row. If another attempt
-    has the run, if the run must be cancelled, or if no file defines its DAG any longer, it changes nothing and returns
-    no row.
+    The attempt does not count, and its row in `run_attempt` is deleted. The step returns one row.
+
+    The step changes nothing, and returns no row, if another attempt has the run, if the run must be cancelled, or if no
+    file defines the DAG any longer.
     """
     # The delay doubles with each hold, that is with the number of the attempt. So the number is not given back, and
     # `after_attempt` says that attempts up to this one do not count.

@@ -31,7 +31,7 @@ async def current(database: Database) -> str | None:
     """Return the revision of the tables, or None if the database has no tables of the service.
 
     Raises:
-        StoreUnavailable: As `Database.reading`.
+        StoreUnavailable: As for `Database.reading`.
     """
     async with database.reading() as session:
         return await _revision(session)
@@ -42,7 +42,7 @@ async def check(database: Database) -> None:
 
     Raises:
         ConfigurationError: The tables are older or newer. The hint says what to do.
-        StoreUnavailable: As `Database.reading`.
+        StoreUnavailable: As for `Database.reading`.
     """
     revision = await current(database)
     if revision == HEAD:
@@ -70,7 +70,7 @@ async def upgrade(database: Database, on_upgrade: OnUpgrade | None = None) -> bo
 
     Raises:
         ConfigurationError: The tables belong to a newer release, or the database's encoding lacks some characters.
-        StoreUnavailable, OutcomeUnknown: As `Database.transaction`; a repeat is safe.
+        StoreUnavailable, OutcomeUnknown: As for `Database.transaction`. A repeat is safe.
     """
     if await current(database) == HEAD:
         return False

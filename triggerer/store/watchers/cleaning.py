@@ -2,8 +2,8 @@
 
 If a message is delivered again, its stored event shows by its idempotency key that the message is a repeat. So a
 watcher's events may be deleted only once the broker has advanced past their messages. The store does not see the
-broker's position. But the broker has advanced if the stream is in good order: an instance has the stream's lease, all
-watchers of the stream have been running for a while, and this watcher has no backlog.
+broker's position. But the broker has advanced if the stream is in good order. That means: an instance has the stream's
+lease, all watchers of the stream have been running for a while, and this watcher has no backlog.
 """
 
 from __future__ import annotations

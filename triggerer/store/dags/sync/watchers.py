@@ -119,8 +119,8 @@ async def _ensure_triggers(
             new_streams.add(watcher.stream_digest)
             session.add(Stream(digest=watcher.stream_digest, key=watcher.stream_key, epoch=0))
         elif streams[watcher.stream_digest] != watcher.stream_key:
-            # The digest is equal and the text of the key is not, because an update of the plugin or of the service
-            # changed how the key is written.
+            # The digest is equal, but the text of the key is not. An update of the plugin or of the service has changed
+            # how the key is written.
             streams[watcher.stream_digest] = watcher.stream_key
             renamed = update(Stream).where(Stream.digest == watcher.stream_digest)
             await session.execute(renamed.values(key=watcher.stream_key))

@@ -26,7 +26,7 @@ SETTINGS: Final = {
     # 10 seconds. A process that is stopped or cut off in the middle of a transaction must not keep its locks for ever.
     # A healthy transaction waits only for the database, and computes for a second or two at most.
     "idle_in_transaction_session_timeout": "10000",
-    # Compiling a plan takes longer than any query of the service.
+    # JIT compilation of a plan would take longer than any query of the service.
     "jit": "off",
     # `triggerer.store.database.script.literal` relies on this setting, because it does not escape backslashes.
     "standard_conforming_strings": "on",
@@ -42,7 +42,7 @@ SELECT system_identifier,
     CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
 FROM pg_control_system()
 """
-# The errors if the user has no right to call the functions, or if a server with PostgreSQL's protocol lacks them.
+# Raised if the user has no right to call these functions, or if a server with PostgreSQL's protocol lacks them.
 _UNKNOWN_HISTORY: Final = (
     asyncpg.SyntaxOrAccessError,
     asyncpg.FeatureNotSupportedError,

@@ -46,7 +46,7 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
             )
     )
 """
-# The errors if the user has no right to read the views, or if a server with PostgreSQL's protocol lacks them.
+# Raised if the user has no right to read these views, or if a server with PostgreSQL's protocol lacks them.
 _CANNOT: Final = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
 
 
