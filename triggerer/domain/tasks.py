@@ -150,7 +150,7 @@ class Task:
         )
 
     def argument(self, name: str) -> str:
-        """Return the name of an argument of the call for error messages."""
+        """Return what error messages call an argument: its name, the task and the DAG."""
         return f"argument {name!r} of task {self.task_id!r} of DAG {self.dag.dag_id!r}"
 
     def follow(self, upstream: Task) -> None:

@@ -12,7 +12,7 @@ from triggerer.errors import DagError, InvalidPartitionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityMapper(PartitionMapper):
-    """Gives each key a run under that key."""
+    """Gives each event key a run with the same key."""
 
     def to_downstream(self, key: str) -> str:
         return key
@@ -20,7 +20,7 @@ class IdentityMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class AllowedKeyMapper(PartitionMapper):
-    """Gives each of the allowed keys a run under that key, and refuses other keys."""
+    """Gives each of the allowed event keys a run with the same key, and refuses other event keys."""
 
     allowed_keys: tuple[str, ...]
 

@@ -19,9 +19,9 @@ class Direction(StrEnum):
     """The position of a window relative to the moment from which it counts."""
 
     FORWARD = "forward"
-    """The window starts at the moment."""
+    """The window's first part starts at the moment."""
     BACKWARD = "backward"
-    """The window ends with the part that starts at the moment."""
+    """The window's last part starts at the moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

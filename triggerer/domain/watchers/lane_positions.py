@@ -35,11 +35,11 @@ class LanePosition(NamedTuple):
 
     watcher_id: int
     lane: str
-    """See `encode_lane`."""
+    """The lane as JSON, see `encode_lane`."""
     position: Position
     since: datetime
     failures: int = 0
-    """How many times the watcher failed while it processed that message."""
+    """How many times the watcher failed while it processed the message at `position`."""
     reemit: Reemission | None = None
     rewound_to: Position | None = None
     """See `PositionChange.rewound_to`."""

@@ -29,7 +29,7 @@ class SetAside:
     """Park a message that a watcher could not process, with the error."""
 
     lane: str
-    """See `triggerer.domain.watchers.lane_positions.encode_lane`."""
+    """The message's lane as JSON, see `triggerer.domain.watchers.lane_positions.encode_lane`."""
     key: str
     """Identifies the message in its stream, across redeliveries."""
     data: bytes
@@ -48,7 +48,7 @@ class Stored:
     """Store a message of a queue that a watcher has missed. The watcher receives stored messages in order."""
 
     lane: str
-    """See `SetAside`."""
+    """The lane as JSON, see `triggerer.domain.watchers.lane_positions.encode_lane`."""
     key: str
     data: bytes
     parked_at: datetime
