@@ -200,7 +200,7 @@ class OidcSettings:
     issuer: str = ""
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
-    """May be `env:NAME` or `file:PATH`."""
+    """The secret of `client_id` at the provider. May be `env:NAME` or `file:PATH`."""
     role_claim: str = "groups"
     """The claim of the ID token with the person's groups or roles: a text or a list."""
     roles: Pairs = field(default_factory=dict)
@@ -223,7 +223,7 @@ class ApiSettings:
     """`[api]`: the HTTP API and the page."""
 
     host: str = "127.0.0.1"
-    """The address to listen on. Any other than a loopback address needs `tls_certificate` or `behind_proxy`."""
+    """The address to listen on. If it is no loopback address, `tls_certificate` or `behind_proxy` is needed."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """The port to listen on. 0: a free port, which the file `api-address` in `home` names."""
     start: Literal["first_request", "eager"] = "first_request"
