@@ -58,8 +58,8 @@ class ConnectionSettings:
         """Load a connection's settings from the service's configuration.
 
         Raises:
-            ConfigurationError: As `from_mapping`; or there is no such connection and it is not `optional`; or a secret
-                cannot be read.
+            ConfigurationError: The reasons of `from_mapping`; or the connection is missing and not `optional`; or a
+                secret cannot be read.
         """
         try:
             settings = get_connection(connection)

@@ -147,7 +147,7 @@ class MessageTrigger(BaseEventTrigger):
             "extra": self.extra,
         }
         if self.partition_key is not None:
-            # Left out if None, so that watchers of earlier releases keep their triggers.
+            # Left out if None, so that a watcher from an earlier release has the same stored trigger as before.
             arguments["partition_key"] = self.partition_key
         return f"{cls.__module__}.{cls.__qualname__}", arguments
 
