@@ -41,7 +41,7 @@ def _queue_or_subscription(parts: list[str]) -> dict[str, Any]:
         case [topic, subscription]:
             return {"topic": topic, "subscription": subscription}
         case [topic, word, subscription] if word.lower() == "subscriptions":
-            # Service Bus itself uses this path.
+            # `<topic>/subscriptions/<subscription>` is how Service Bus itself writes the path.
             return {"topic": topic, "subscription": subscription}
     raise ValueError
 

@@ -116,7 +116,7 @@ class PubSubEventTrigger(MessageTrigger):
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
         as_extra: Callable[[Any], dict[str, Any]] | None = getattr(message, "as_extra", None)
         if as_extra is not None:
-            # This is the live producer's own message. This way has the same result in a third of the time.
+            # A message of the live producer has this method, which gives the same result in a third of the time.
             return as_extra(value)
         position = message.position
         return {

@@ -33,7 +33,10 @@ that write timestamps late. Source: RFC 9110, section 8.8.2.2; RFC 2616, section
 
 @dataclass(frozen=True, slots=True)
 class Validators:
-    """The values by which a server recognises unchanged content. They are valid for one URL."""
+    """The `ETag` and `Last-Modified` of an answer, by which the server recognises unchanged content.
+
+    They are valid for one URL.
+    """
 
     url: str
     etag: str | None = None

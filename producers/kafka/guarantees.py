@@ -55,7 +55,8 @@ async def describe_delivery(
         drops_after=limit or None,
         has_dead_letters=True if limit else None,
         findings=tuple(told.findings()),
-        # A group's members divide a topic among themselves, even if some of them read more topics.
+        # One source for each topic: two streams of one group divide every topic that both read, even if their other
+        # topics differ.
         source=tuple(
             f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in told.names
         ),

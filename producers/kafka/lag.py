@@ -57,7 +57,7 @@ async def measure_lag(
         committed = await _committed(admin, group, what)
         places = {one: found.offset for one, found in committed.items() if found.offset >= 0}
         rest = [one for one in partitions if one not in places]
-        # A partition that was added later is read from its beginning.
+        # If the group has commits, a partition without a commit was added later, and is read from its beginning.
         begin = Start() if places else Start.parse(start)
         places |= await begin.find(consumer, rest, what)
         ends: Any = await guarded(consumer.end_offsets(partitions), what)
@@ -77,7 +77,8 @@ async def _committed(admin: AIOKafkaAdminClient, group: str, what: str) -> Any:
         try:
             return await guarded(admin.list_consumer_group_offsets(group), what)
         except BrokerUnavailable as error:
-            # A group's coordinator may be moving, and a new cluster creates it only when somebody asks for it.
+            # Ask again while the group's coordinator moves to another broker, or while a new cluster creates the
+            # coordinator.
             if not isinstance(error.__cause__, _MOVING):
                 raise
             await anyio.sleep(_ASK_AGAIN_S)

@@ -72,7 +72,7 @@ class Receiving:
         self._what = f"stream of {subscription} at {settings.where}"
         self._room = anyio.Event()
         self._is_stopping = False
-        self._is_opened_anew = False
+        self._is_reopening = False
         self._asked_anew = anyio.Event()
         self._call: Any = None
         self._scope: anyio.CancelScope | None = None
@@ -83,9 +83,9 @@ class Receiving:
         """Continue reading: a message is no longer in flight."""
         self._room.set()
 
-    def open_anew(self) -> None:
+    def reopen(self) -> None:
         """End the open stream without losing messages that are under way, and open a stream with new bounds."""
-        self._is_opened_anew = True
+        self._is_reopening = True
         self._asked_anew.set()
         self._room.set()
 
@@ -144,8 +144,8 @@ class Receiving:
                 # The service ended the stream in order.
                 has_connected = True
                 good_at = now
-            if self._is_opened_anew:
-                self._is_opened_anew = False
+            if self._is_reopening:
+                self._is_reopening = False
                 continue
             limit = (
                 self._settings.unavailable_timeout_s
@@ -189,7 +189,7 @@ class Receiving:
 
     def _first_request(self, deadline_s: int) -> StreamingPullRequest:
         # This stream gets the newest bounds, so earlier requests for new bounds are met.
-        self._is_opened_anew = False
+        self._is_reopening = False
         max_messages, max_bytes = self._make_room()
         return StreamingPullRequest(
             subscription=self._subscription,
@@ -211,7 +211,7 @@ class Receiving:
             self._take(StreamingPullResponse.pb(answer).received_messages, deadline_s)
 
     def _is_ending(self) -> bool:
-        return self._is_stopping or self._is_opened_anew
+        return self._is_stopping or self._is_reopening
 
     async def _end_call(self, call: Any) -> None:
         if call is None or call.done():

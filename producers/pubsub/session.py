@@ -100,7 +100,7 @@ class Session:
         self.in_flight.fail(delivery, time.monotonic(), delay_s)
         self._has_delayed.set()
         if self.in_flight.wants_room:
-            self._receiving.open_anew()
+            self._receiving.reopen()
 
     def repeat(self, delivery: Delivery) -> bool:
         """Yield a message again, with the later messages of its lane; return whether that is possible."""
@@ -158,7 +158,7 @@ class Session:
                 self._leases.release(ack_ids, time.monotonic())
                 self._settler.nack_nowait(ack_ids)
                 self._receiving.signal_room()
-            # A lane that waited may continue.
+            # `take_due` may also have let a lane continue that waited too long for its failed message.
             self.mark_ready()
 
     def _take(self, received: Sequence[Any], deadline_s: int) -> None:

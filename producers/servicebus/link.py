@@ -190,7 +190,7 @@ class Link:
                 continue
             self.locks.add(delivery, now)
             if in_flight.is_done(delivery.key):
-                # The message's events are stored, but it could not be completed in time.
+                # The message's events are stored, but the message was not completed before its lock ended.
                 self._settler.add([Order(delivery, Settlement.COMPLETE, _nothing)])
                 continue
             in_flight.add(delivery)

@@ -33,7 +33,7 @@ class Failure:
 
 Answer: TypeAlias = Failure | BrokerError | None
 """The answer to one entry. None: the entry succeeded. A `BrokerError`: its whole request failed."""
-NoteAnswers: TypeAlias = Callable[[Sequence[tuple[T, Answer]]], None]
+RecordAnswers: TypeAlias = Callable[[Sequence[tuple[T, Answer]]], None]
 
 
 class _Waiter(Generic[T]):
@@ -41,7 +41,7 @@ class _Waiter(Generic[T]):
 
     __slots__ = ("_record_answers", "done", "left")
 
-    def __init__(self, left: int, record_answers: NoteAnswers[T] | None) -> None:
+    def __init__(self, left: int, record_answers: RecordAnswers[T] | None) -> None:
         self.left = left
         self.done = anyio.Event()
         self._record_answers = record_answers
@@ -104,7 +104,7 @@ class Batches(Generic[T]):
         return answer
 
     async def add_all(
-        self, entries: Sequence[T], record_answers: NoteAnswers[T] | None = None
+        self, entries: Sequence[T], record_answers: RecordAnswers[T] | None = None
     ) -> list[Answer]:
         """Send entries with others, in as many requests as it takes.
 

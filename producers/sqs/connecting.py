@@ -88,7 +88,7 @@ async def find_url(client: Any, queue: str, *, account: str | None = None) -> st
 
 @functools.cache
 def _loader() -> Any:
-    # All clients share the API description that it has read.
+    # One loader for all clients, so that the API's description is read from its file once.
     return AioSession().get_component("data_loader")
 
 

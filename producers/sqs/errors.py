@@ -81,7 +81,8 @@ def code_of(error: BaseException) -> str:
     code = str(error.response.get("Error", {}).get("Code", ""))
     space, _, name = code.rpartition("#")[2].rpartition(".")
     if space == "KMS":
-        # The service sends an older name too, and the SDK prefers it. The queue's own refusals have the same names.
+        # The SDK prefers an error's older name, which begins with `KMS.` for errors of KMS. The rest of the name may
+        # equal the name of a queue's own error, so the prefix is kept.
         return (
             "KmsThrottled"
             if name == "ThrottlingException"

@@ -48,7 +48,7 @@ class InFlight:
                 delivery = Delivery(raw, self._queue, now)
                 self._by_id[delivery.id] = delivery
                 if delivery.id in self._done:
-                    # The message's events are stored, but it could not be deleted in time.
+                    # The message's events are stored, but the message was not deleted before it became visible again.
                     delivery.state = State.OUT
                     done.append(delivery)
                 else:

@@ -90,7 +90,7 @@ class Delivery:
         """Return a copy of the delivery, to be yielded again."""
         other = copy.copy(self)
         other.state = State.WAITING
-        # The old delivery keeps the event of its open request.
+        # An open renewal belongs to the old delivery, which keeps the event.
         other.renewing = None
         return other
 

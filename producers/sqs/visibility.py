@@ -115,7 +115,7 @@ class Visibility:
     async def give_back_all(self) -> None:
         """Give all messages in flight back, without `run`; for the end of the stream, when no poll is open."""
         now = anyio.current_time()
-        # Other receivers may have the lost and expired messages now.
+        # Leave out lost and expired messages, because other receivers may have them now.
         left = [
             delivery
             for delivery in self._in_flight

@@ -13,7 +13,7 @@ class StreamThread:
     """
 
     def __init__(self) -> None:
-        # Airflow's providers depend on it; this module can be imported without it.
+        # Imported here, because asgiref comes with Airflow's providers, and this module must be importable without it.
         from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
         self._sync_to_async = SyncToAsync

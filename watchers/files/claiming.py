@@ -186,7 +186,7 @@ def _look(path: Path, id_: str, linked: os.stat_result | None = None) -> FoundFi
     try:
         status = file.claimed.lstat()
         if stat.S_ISLNK(status.st_mode):
-            # A relative link is broken after the move.
+            # The claim has moved the link, and a relative link is broken then. So use the status from before the move.
             status = linked or status
     except FileNotFoundError:
         return None
@@ -213,7 +213,7 @@ def set_aside(found: FoundFile) -> Path:
     """
     folder = found.path.parent / REJECTED
     folder.mkdir(exist_ok=True)
-    # With the claim's id, it does not replace an earlier rejected file of the same name.
+    # The new name has the claim's id, so that the file does not replace an earlier rejected file of its name.
     aside = folder / named_with(found.path.name, f".{found.claim}")
     found.claimed.rename(aside)
     _remove_if_empty(found.claimed.parent)

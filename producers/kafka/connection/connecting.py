@@ -78,7 +78,7 @@ def _end_when_replaced(consumer: Any, instance: str) -> None:
     reset_generation = coordinator.reset_generation
 
     def reset_or_end() -> None:
-        # An unknown member id means this only if the member has joined and is not leaving.
+        # Only a member that has joined and is not leaving can have been replaced.
         if coordinator.generation > 0 and not closing_of(coordinator).done():
             raise sdk.KafkaError(
                 f"another consumer has taken over group_instance_id {instance!r} of this group,"
@@ -105,7 +105,8 @@ def _leave_while_joining(consumer: Any) -> None:
             if not isinstance(request, JoinGroupRequest | SyncGroupRequest):
                 return await send_request(request)
             if not coordinator.member_id and not is_static_member(coordinator):
-                # The broker answers at once, with the member id for the real join. No member has to leave before that.
+                # The first join only asks for a member id, and the broker answers it at once. Nothing has to be left
+                # yet.
                 return await send_request(request)
             with anyio.CancelScope() as scope:
 
@@ -118,8 +119,8 @@ def _leave_while_joining(consumer: Any) -> None:
                         return await send_request(request)
                 finally:
                     closing.remove_done_callback(give_up)
-            await _say_goodbye(consumer)
-            # The client takes this for a lost connection. It does not try again, because it is closed.
+            await _leave_group(consumer)
+            # The client treats this error as a lost connection. A closed client does not try again.
             raise sdk.KafkaConnectionError("closed while the group was joined")
 
         return send
@@ -127,7 +128,7 @@ def _leave_while_joining(consumer: Any) -> None:
     wrap_send(coordinator, wrap)
 
 
-async def _say_goodbye(consumer: Any) -> None:
+async def _leave_group(consumer: Any) -> None:
     coordinator = coordinator_of(consumer)
     # A static member does not leave: it stays a member until it starts again or its session expires.
     if not is_static_member(coordinator):
@@ -137,9 +138,9 @@ async def _say_goodbye(consumer: Any) -> None:
             try:
                 await client_of(consumer).send(node, request)
             except sdk.KafkaError as error:
-                # Not needed: the broker removes the member when its session expires.
+                # Only log the error: without a leave request, the broker removes the member when its session expires.
                 logger.info("group %s could not be left: %s", coordinator.group_id, error)
-    # Otherwise the client would leave again, over the connection that the broker does not read.
+    # Otherwise the client would send a second leave request, over the connection that the broker does not read now.
     coordinator.reset_generation()
 
 
@@ -168,7 +169,7 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
             await guarded(consumer.stop(), f"closing of the {what}")
             stopped = True
     except BrokerError as error:
-        # Not needed: the broker removes the member when its session expires.
+        # Only log the error: without a leave request, the broker removes the member when its session expires.
         logger.info("%s", error)
     finally:
         # A cancellation may leave the shield too: while our task is being cancelled, a cancellation by the client looks

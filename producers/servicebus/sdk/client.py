@@ -43,7 +43,8 @@ T = TypeVar("T")
 _POLL_S = 1.0
 _MORE_S = 0.001
 _CLOSE_TIMEOUT_S = 3.0
-# Service Bus answers sooner; a later message stays locked until its lock ends.
+# How long `drain` waits for the answer, which Service Bus sends sooner. A message that comes later stays locked until
+# its lock ends.
 _DRAIN_TIMEOUT_S = 0.2
 
 
@@ -203,7 +204,7 @@ async def listen(receiver: Any, *, credit: int, wait_s: float) -> list[ServiceBu
     with _public_errors():
         await handler.client_ready_async()
         link, connection = handler._link, handler._connection
-        # One flow frame for many messages.
+        # Send one flow frame for many messages, rather than one for each.
         if credit > 0 and link.current_link_credit <= credit // 2:
             await link.flow(link_credit=credit)
         elif credit == 0 and link.current_link_credit > 0:
@@ -239,7 +240,7 @@ async def drain(receiver: Any) -> list[ServiceBusReceivedMessage]:
             nonlocal answered
             answered = True
 
-        # The SDK drops these frames. The service's answer comes after all messages that it had sent.
+        # Receive the service's flow frame here, because the SDK drops it. The frame comes after all messages under way.
         link._incoming_flow = note
         await link.flow(link_credit=0, drain=True, echo=True)
         with anyio.move_on_after(_DRAIN_TIMEOUT_S):

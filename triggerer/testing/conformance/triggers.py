@@ -128,7 +128,8 @@ class TriggerConformance:
 
     @case()
     async def test_equal_triggers_have_equal_keys(self) -> None:
-        # Both stay alive until the end, so that the second does not get the address of the first.
+        # Keep both triggers alive. Otherwise the second may get the first one's address, and keys made of addresses
+        # look equal.
         triggers = [self.new_trigger(), self.new_trigger()]
         one, two = (trigger.shared_stream_key() for trigger in triggers)
         assert one == two

@@ -45,7 +45,7 @@ class TestLines(ProducerConformance):
         return event.raw.decode()
 
     async def recreate(self) -> None:
-        # As logs are rotated. A file that is deleted may leave its inode to the next one.
+        # Rename the files, as log rotation does: a new file might get the inode of a deleted file.
         for path in self.directory.glob("*.lines"):
             path.rename(path.with_suffix(".old"))
 

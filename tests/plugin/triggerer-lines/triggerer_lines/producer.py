@@ -24,7 +24,7 @@ _DEAD_LETTERS = "dead-letters.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The event, and its own broker payload. `raw` is without its newline."""
+    """One line: the event, and also the broker payload. `raw` has no newline at its end."""
 
     file: str
     inode: int
@@ -44,7 +44,7 @@ class _File:
 
 
 class LinesSharedStreamProducer(SharedStreamProducer):
-    """A lane is a file. What fails is read again at the next look, and what follows it in its file waits behind it."""
+    """A lane is a file. A failed line is read again at the next look, and the later lines of its file wait for it."""
 
     def __init__(
         self, directory: Path, *, poll_s: float = 0.5, max_deliveries: int | None = None
@@ -62,7 +62,7 @@ class LinesSharedStreamProducer(SharedStreamProducer):
             for name, (inode, end, failures) in positions.items()
         }
         while True:
-            # Copies: an advance may step back while the thread reads, and what it reads then counts no more.
+            # Copies: an advance may set a position back while the thread reads. The lines read by then are ignored.
             files = {name: replace(file) for name, file in self._files.items()}
             lines = await to_thread.run_sync(read_lines, self._directory, files)
             for line in lines:
@@ -78,7 +78,7 @@ class LinesSharedStreamProducer(SharedStreamProducer):
     def _file_of(self, line: Line) -> _File:
         file = self._files.get(line.file)
         if file is None or file.inode != line.inode:
-            # Another file under a known name begins at its beginning.
+            # A file with a known name, but another inode, is a new file, and is read from its beginning.
             file = self._files[line.file] = _File(line.inode, 0, 0)
         return file
 
@@ -88,7 +88,7 @@ class LinesSharedStreamProducer(SharedStreamProducer):
             if (line.inode, line.delivery) != (file.inode, file.delivery):
                 continue
             if outcome.failed or not (outcome.acked or outcome.rejected):
-                # That nobody has seen it is no fault of the line, and does not count.
+                # If no watcher failed at this very line, its failure does not count.
                 file.failures += 1 if outcome.blames_event else 0
                 if file.failures != self._max_deliveries:
                     file.read = file.committed
@@ -98,7 +98,7 @@ class LinesSharedStreamProducer(SharedStreamProducer):
             elif outcome.rejected and not outcome.is_set_aside:
                 await self.dead_letter(line, "rejected")
             file.committed, file.failures = line.end, 0
-        # With the failures of the line that is next: a restart goes on counting.
+        # The failures of the next line are saved too, so that a restart does not begin to count at zero.
         positions = {
             name: (file.inode, file.committed, file.failures) for name, file in self._files.items()
         }
@@ -122,7 +122,7 @@ class LinesSharedStreamProducer(SharedStreamProducer):
     async def read_lane(
         self, lane: Hashable, position: list[Any]
     ) -> AsyncIterator[tuple[Line, Line]]:
-        name = str(lane)  # as `get_advance_lane` gives it
+        name = str(lane)  # the file's name: see `get_advance_lane`
         inode, number = position
         begin = await to_thread.run_sync(line_at, self._directory / name, number)
         file = _File(inode, begin, begin)
@@ -131,7 +131,7 @@ class LinesSharedStreamProducer(SharedStreamProducer):
             lines = await to_thread.run_sync(read_lines, self._directory, {name: file}, name)
             for line in lines:
                 if line.inode != file.inode:
-                    _log.warning("%s was made anew; it is read from its beginning", name)
+                    _log.warning("%s was created again; it is read from its beginning", name)
                     file = _File(line.inode, 0, 0)
                 file.read = line.end
                 yield line, line
@@ -166,7 +166,7 @@ class LinesSharedStreamProducer(SharedStreamProducer):
 
 
 def read_lines(directory: Path, files: dict[str, _File], name: str = "*.lines") -> list[Line]:
-    """The next complete lines of each file, in order."""
+    """Return the next complete lines of each file, in order."""
     lines: list[Line] = []
     for path in sorted(directory.glob(name)):
         with path.open("rb") as opened:
@@ -186,7 +186,7 @@ def read_lines(directory: Path, files: dict[str, _File], name: str = "*.lines") 
 
 
 def line_at(path: Path, position: int) -> int:
-    """Where the first line begins that begins at `position` or after it."""
+    """Return the position of the first line that begins at `position` or after it."""
     with path.open("rb") as opened:
         if position:
             opened.seek(position - 1)
@@ -195,7 +195,7 @@ def line_at(path: Path, position: int) -> int:
 
 
 def find_positions(directory: Path, start: datetime | None) -> Mapping[Hashable, list[Any]]:
-    """Where each file begins; a line has no time, so a file that was not written since `start` is at its end."""
+    """Return each file's beginning, or its end if it was not written since `start`, because lines have no times."""
     positions: dict[Hashable, list[Any]] = {}
     for path in directory.glob("*.lines"):
         status = path.stat()
@@ -213,7 +213,7 @@ def append(path: Path, entry: dict[str, Any]) -> None:
 
 
 def load_positions(directory: Path) -> dict[str, tuple[int, int, int]]:
-    """By file name: its inode, how many of its bytes were consumed, and how often the next line has failed."""
+    """Return by file name: its inode, the number of consumed bytes, and how often the next line has failed."""
     path = directory / _POSITIONS
     if not path.exists():
         return {}
@@ -222,7 +222,7 @@ def load_positions(directory: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def save_positions(directory: Path, positions: dict[str, tuple[int, int, int]]) -> None:
-    """Replace what was saved, as a whole and durably; files that are not named keep their position."""
+    """Save positions durably, all or none. Files that are not named keep their saved positions."""
     path = directory / _POSITIONS
     new = path.with_suffix(".new")
     with new.open("w") as file:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteSettings(DeliverySettings):
-    """`[connections.<id>]`; max_deliveries and the delays between them come with the base class."""
+    """The keys of `[connections.<id>]`. The base class has `max_deliveries` and the delays between deliveries."""
 
     path: str
     lease_s: PositiveSeconds = 30.0
@@ -40,7 +40,7 @@ class Held:
 
 
 def translate(error: BaseException, what: str) -> BrokerError:
-    """SQLite's error as one of ours; a locked file may be free later, all else brings the same answer again."""
+    """Return triggerer's error for SQLite's. A locked file may be free later; other errors would come again."""
     is_busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
     kind = BrokerUnavailable if is_busy else BrokerRefused
     return kind(f"{what}: {error}")
@@ -63,7 +63,7 @@ class SqliteQueueProducer(SharedStreamProducer):
         self._settings = settings
         self._policy = settings.delivery_policy()
         self._holder = uuid.uuid4().hex
-        """Whose leases these are. Those of a predecessor that died end by themselves."""
+        """The holder of this producer's leases. The leases of a producer that died end after their time."""
 
     async def open_stream(self) -> AsyncIterator[tuple[BrokerMessage, Held]]:
         table, lease_s = self._table, self._settings.lease_s
@@ -83,7 +83,7 @@ class SqliteQueueProducer(SharedStreamProducer):
                 await anyio.sleep(self._settings.poll_s)
 
     async def run(self) -> None:
-        """Renew the leases beside the poll, which waits while filters work."""
+        """Renew the leases at the same time as the poll, which waits while filters work."""
         table, lease_s = self._table, self._settings.lease_s
         while True:
             await anyio.sleep(lease_s / 3)
@@ -97,7 +97,7 @@ class SqliteQueueProducer(SharedStreamProducer):
     async def advance_lanes(
         self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = lambda _: None
     ) -> None:
-        # One transaction for all lanes that are ready: they are done together, so nothing is reported before.
+        # One transaction settles all lanes together, so no lane is done before the others, and `report` is not needed.
         await self._settle([item for batch in batches for item in batch])
 
     async def _settle(self, items: Iterable[AdvanceItem]) -> None:
@@ -127,7 +127,7 @@ class SqliteQueueProducer(SharedStreamProducer):
         return broker_payload.id
 
     def get_idempotency_key(self, broker_payload: Held) -> str:
-        # The id is random. A number that begins again in a new file would need what tells the files apart.
+        # The id is random. If ids were numbers that begin at 1 in each new file, the key would also need the file's id.
         return f"sqlite/{self._table.queue}/{broker_payload.id}"
 
     def dead_letters_rejected(self, broker_payload: Held) -> bool:

@@ -1,4 +1,4 @@
-"""The queue itself, which stands for the client library of your broker: rows that are leased, and deleted when done."""
+"""The queue, in place of your broker and its client library: rows that are leased, and deleted when done."""
 
 import sqlite3
 import time
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A message that comes again after a delay, with the failures that are counted now."""
+    """A failed message to deliver again after a delay, with its new number of failures."""
 
     id: str
     failures: int
@@ -70,7 +70,7 @@ class Table:
             )
 
     def lease(self, holder: str, lease_s: float) -> list[Row]:
-        """Take visible messages, which nobody else is given until the lease ends."""
+        """Lease up to 100 visible messages to a holder. Nobody else gets them until the lease ends."""
         now = time.time()
         with self._transaction() as database:
             return [
@@ -86,7 +86,7 @@ class Table:
             )
 
     def release(self, holder: str) -> None:
-        """Give back all that a holder has."""
+        """Give back all messages of a holder."""
         with self._transaction() as database:
             database.execute(
                 "UPDATE messages SET visible_at = 0, holder = NULL WHERE holder = ?", (holder,)
@@ -99,7 +99,7 @@ class Table:
         dead: Sequence[tuple[str, bytes, str]],
         retries: Sequence[Retry],
     ) -> None:
-        """Delete messages, keep some of them as dead letters, and give others back, if the holder still has them."""
+        """Delete `done`, dead-letter `dead` and give back `retries`, for messages that the holder still has."""
         now = time.time()
         with self._transaction() as database:
             self._bury(database, dead)
@@ -123,7 +123,7 @@ class Table:
         )
 
     def counts(self) -> tuple[int, int]:
-        """How many messages wait or are leased, and how many dead letters there are."""
+        """Return the number of messages that wait or are leased, and the number of dead letters."""
         with self._transaction() as database:
             (waiting,) = database.execute(
                 "SELECT count(*) FROM messages WHERE queue = ?", (self.queue,)

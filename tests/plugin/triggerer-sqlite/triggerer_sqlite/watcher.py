@@ -42,7 +42,7 @@ class SqliteQueueEventTrigger(MessageTrigger):
         await ask(table.counts, f"look at queue {self.queue}")
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        # All of it follows from the settings, so the source is not asked.
+        # All facts follow from the settings, so the source is not asked.
         settings = SqliteSettings.load(self.connection)
         return DeliveryFacts(
             is_acknowledged=True,

@@ -91,7 +91,7 @@ class Run:
     run_type: RunType
     run_after: datetime
     made_at: datetime
-    """The instant of the insert, by the database's clock."""
+    """When the run's row was inserted, by the database's clock."""
     interval: DataInterval | None = None
     partition_key: str | None = None
     events: list[int] = field(default_factory=list)
