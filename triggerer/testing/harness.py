@@ -417,7 +417,8 @@ class StreamHarness:
 async def _loop_is_idle() -> None:
     """Return once the loop has had nothing to do for some turns.
 
-    asyncio's own loop shows its ready callbacks. Other loops do not, so there this waits for many more turns.
+    asyncio's own loop shows its ready callbacks. Other loops do not, so this function waits for many more turns on
+    them.
     """
     ready: Sized | None = getattr(asyncio.get_running_loop(), "_ready", None)
     needed = _QUIET_TURNS_UNSEEN if ready is None else _QUIET_TURNS

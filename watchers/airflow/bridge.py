@@ -108,7 +108,8 @@ def check_class(airflow: Bridge, found: object) -> type[Any]:
 
 def _provider_packages() -> frozenset[str]:
     return frozenset(
-        # `some.provider.get_provider_info:get_provider_info`: the package is the parent of that module.
+        # The entry point `some.provider.get_provider_info:get_provider_info` names a module. The provider's package is
+        # its parent.
         point.module.rpartition(".")[0] or point.module
         for point in entry_points(group=_PROVIDERS)
     )

@@ -45,7 +45,7 @@ class FoundFile:
 
     @property
     def claimed(self) -> Path:
-        """The path of the file until its event is durable."""
+        """The path of the claimed file, until it is deleted or rejected."""
         return self.path.parent / CLAIMED / self.path.name / self.claim
 
     @property
@@ -165,7 +165,7 @@ def make_folder(folder: Path, *, like: Path) -> None:
 
 
 def sync(directory: Path) -> None:
-    """Make the names in a directory durable, if its file system can do so.
+    """Make new names and renames in a directory survive a power failure, if its file system can do so.
 
     Raises:
         OSError: They could not be written.
