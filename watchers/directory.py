@@ -195,7 +195,7 @@ class FilesProducer(SharedStreamProducer):
 
 
 class _FileDeleteTrigger(BaseEventTrigger):
-    """The common base class of both triggers."""
+    """The common base class of `DirectoryFileDeleteTrigger` and `FileDeleteTrigger`."""
 
     def __init__(self, directory: Path, filename: str, poke_interval: float) -> None:
         self._directory = directory

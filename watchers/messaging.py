@@ -18,7 +18,7 @@ _Names = Callable[[list[str]], dict[str, Any]]
 
 def _topics(parts: list[str]) -> dict[str, Any]:
     (topics,) = parts
-    # A pattern may contain commas, and stands alone.
+    # A URL has one pattern or several names. A pattern may contain commas, so it is not split.
     return {"topics": topics if topics.startswith("^") else topics.split(",")}
 
 

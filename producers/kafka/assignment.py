@@ -118,7 +118,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self.error.__cause__ = error
         except Exception as error:  # noqa: BLE001 - aiokafka would only log it; the stream raises it
             if isinstance(error, ExceptionGroup) and (first := _first(error)) is not None:
-                # Several concurrent commits were refused, each with an error.
+                # The commits ran concurrently, and each of them may have raised an error. Report the first.
                 self.error = first
                 return
             self.error = BrokerUnavailable(f"assignment of {names_of(assigned)} failed: {error!r}")

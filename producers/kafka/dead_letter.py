@@ -29,7 +29,7 @@ _NO_LIMIT = 2**31 - 1
 
 
 class DeadLetters:
-    """Writes to the dead-letter topic. It connects for the first dead letter: most streams never have one."""
+    """Writes to the dead-letter topic. Connects only for the first dead letter, because most streams never have one."""
 
     def __init__(self, settings: KafkaSettings, group: str) -> None:
         self._settings = settings
@@ -148,7 +148,8 @@ class DeadLetters:
                     **self._settings.client_arguments(),
                     acks="all",
                     enable_idempotence=True,
-                    # The topic limits the size. The headers make the message larger than the original.
+                    # No limit here: the topic limits the size, and our headers make the message larger than the
+                    # original.
                     max_request_size=_NO_LIMIT,
                 )
                 try:
@@ -167,7 +168,7 @@ class DeadLetters:
                 try:
                     await guarded(producer.stop(), "closing of the dead-letter producer")
                 except BrokerError as error:
-                    # Every message is written, or the caller of `write` got an error.
+                    # Only log an error of closing: each message was written, or the caller of `write` got an error.
                     logger.info("%s", error)
 
 

@@ -123,7 +123,7 @@ class LaneInFlight:
         that the messages that it delivered keep their keys.
 
         Args:
-            fetched_to: The offset up to which the client has fetched. It may be after the last delivered message.
+            fetched_to: The offset up to which the client has fetched, perhaps after the last delivered message.
             begin: The log's first offset.
         """
         epoch = self.epochs.before(fetched_to)

@@ -112,7 +112,7 @@ class LaneReader:
                     for record in records:
                         yield KafkaMessage(record, lane, delivery)
                     shown = [lane.incarnation, lane.delivered]
-                # The client skips transaction markers without returning anything.
+                # The client skips transaction markers without returning a record, so ask for the client's position.
                 at = await guarded(consumer.position(self._partition), self._what)
                 lane.delivered = max(lane.delivered, at)
                 if self.topics_are_suspect or anyio.current_time() >= check_at:

@@ -56,7 +56,7 @@ def _lane_of_no_assignment(partition: TopicPartition, position: CommittedPositio
 
 
 class KafkaMessage(BrokerMessage):
-    """One record of a topic. It is decoded once, at the first request, for all subscribers of the stream.
+    """One record of a topic. The record is decoded once, at the first request, for all subscribers of the stream.
 
     The message does not hold the client's record, which is several times its size. Kafka counts deliveries only for a
     partition's oldest message, so `deliveries` is None.

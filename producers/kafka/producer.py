@@ -137,7 +137,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
     async def _open(self) -> tuple[AIOKafkaConsumer, Assignment]:
         settings = self._settings
-        # A pattern never matches dead-letter topics.
+        # With a pattern there is nothing to check, because a pattern never matches dead-letter topics.
         settings.check_dead_letters(self._topics.names if self._topics.pattern is None else ())
         consumer = AIOKafkaConsumer(
             **settings.reading_arguments(),
@@ -336,7 +336,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """Write the message to the dead-letter topic, with the reason in its headers.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: It could not be written.
+            BrokerUnavailable, BrokerRefused: The message could not be written.
         """
         await self._dead_letters.write(event, {"reason": reason})
 

@@ -23,9 +23,9 @@ class State(Enum):
     OPEN = auto()
     """Yielded, and not resolved."""
     SETTLING = auto()
-    """Its events are stored: it is being acknowledged."""
+    """The message's events are stored, and the message is being acknowledged."""
     DELAYED = auto()
-    """It failed, and will be given back."""
+    """The message failed, and will be given back after a delay."""
     GONE = auto()
     """Acknowledged, given back, or replaced by a new delivery after an earlier message of its lane failed."""
 

@@ -224,7 +224,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         self, session: Session, delivery: Delivery, outcome: AdvanceOutcome
     ) -> bool:
         if session.dead_letters.topic is None:
-            # The runtime could not set the message aside.
+            # There are no dead letters, and the runtime could not set the message aside before this call.
             logger.warning(
                 "message rejected by a watcher, and skipped: %s", delivery.message.identity
             )

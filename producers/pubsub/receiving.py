@@ -115,7 +115,7 @@ class Receiving:
             self._scope.deadline = anyio.current_time() + _DRAIN_S
         if self._call is not None:
             with suppress(BrokerError, asyncio.InvalidStateError):
-                # The stream may end at the same moment.
+                # Errors are ignored, because the stream may end by itself at the same moment.
                 await guarded(self._call.done_writing(), self._what)
 
     async def _receive(self) -> None:
@@ -218,5 +218,5 @@ class Receiving:
             return
         call.cancel()
         with anyio.move_on_after(_END_TIMEOUT_S, shield=True):
-            # The library's own tasks end with the call.
+            # Wait for the end of the call, because the library's own tasks end with it.
             await call.code()

@@ -122,7 +122,8 @@ class Renewing:
             again = [one for one in ack_ids if reasons.get(one, "").startswith("TRANSIENT")]
             self._leases.extended(set(ack_ids) - reasons.keys(), asked_at, deadline_s)
         elif code_of(error) is grpc.StatusCode.INVALID_ARGUMENT:
-            # Another part of the request may be wrong too, but a repeated message does no harm.
+            # The service refused the whole request, perhaps for another reason than its ids. The messages come again,
+            # which does no harm.
             lost, again = list(ack_ids), []
         else:
             lost, again = [], list(ack_ids)

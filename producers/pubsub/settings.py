@@ -45,8 +45,9 @@ class PubSubSettings(DeliverySettings):
     """The most messages that the service sends before some are acknowledged; messages that wait here count too."""
     max_outstanding_bytes: Positive = 100 << 20
     max_held_messages: Positive = 10_000
-    """The most failed messages that wait here for their redelivery, in addition to the others. With more of them,
-    delays are at most a second."""
+    """The most failed messages that wait here for their redelivery, in addition to `max_outstanding_messages`. If more
+    messages fail, delays are at most a second.
+    """
     ack_deadline_s: int | None = None
     """How long a lease on messages lasts unless it is extended, in whole seconds. None: the 99th percentile of the time
     that messages are in flight, between `min_ack_deadline_s` and ten minutes."""

@@ -65,7 +65,7 @@ async def describe_delivery(
         retention=None if found is None else _retention(found),
         redelivers_after=None if found is None else _duration(found.lock_duration),
         is_renewed=True,
-        # A failed message of a dead-letter queue comes again.
+        # A failed message of a dead-letter queue comes again without a limit.
         drops_after=None
         if entity.is_dead_letter_queue
         else min((limit for limit in limits if limit), default=None),
@@ -91,7 +91,7 @@ async def _look_up(
     try:
         return await ask_administration(settings, entity, ask, what=what, verify=verify)
     except BrokerError as error:
-        # Another check finds out whether the entity can be read.
+        # Only log the error, because another check finds out whether the entity can be read.
         logger.debug("%s", error)
         return None
 
@@ -116,7 +116,7 @@ async def _attach(settings: ServiceBusSettings, entity: EntityPath) -> None:
         what = f"reading {entity.described} at {settings.host}"
         await guarded(sdk.open_receiver(receiver), what, entity)
     except RequiresSessions:
-        # The entity exists and may be read.
+        # Service Bus demands a session only if the entity exists and may be read.
         return
     finally:
         await sdk.close(receiver)

@@ -104,7 +104,10 @@ class Stream:
     async def _keep_receiving(
         self, client: sdk.Client, receiver: ServiceBusReceiver | None = None
     ) -> None:
-        """Serve one link, with a new receiver after each failure. Its locks last until they expire."""
+        """Serve one link, with a new receiver after each failure.
+
+        The locks of a failed receiver last until they expire.
+        """
         link = Link(self)
         self._links.add(link)
         retries = _Retries(self)
@@ -129,7 +132,7 @@ class Stream:
         except BrokerError:
             raise
         except BaseException:
-            # The stream or the session ends: the connection works.
+            # The stream or the session ends while the connection still works, so give the messages back.
             with anyio.move_on_after(_END_TIMEOUT_S, shield=True):
                 try:
                     await link.let_go(receiver)

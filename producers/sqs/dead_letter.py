@@ -109,7 +109,7 @@ class DeadLetters:
         except BrokerRefused as refused:
             if len(shown) == len(own):
                 raise
-            # With our attributes the message may be too long.
+            # Our attributes may have made the message too long, so try without them.
             try:
                 await asked(self._client.send_message(**request, MessageAttributes=own), what)
             except BrokerRefused:

@@ -19,7 +19,8 @@ _ALLOW: Final = (
 _ASSUME: Final = "may the role_arn be assumed with these credentials?"
 _KEYS: Final = "check access_key_id and secret_access_key, and that they are still active"
 
-# By the last part of the code: "AWS.SimpleQueueService.NonExistentQueue", "com.amazonaws.sqs#QueueDoesNotExist".
+# The keys are the last parts of codes such as "AWS.SimpleQueueService.NonExistentQueue" and
+# "com.amazonaws.sqs#QueueDoesNotExist".
 _REFUSED: Final[Mapping[str, str | None]] = {
     "QueueDoesNotExist": "check the queue's name, the region and the account",
     "NonExistentQueue": "check the queue's name, the region and the account",

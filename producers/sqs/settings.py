@@ -71,7 +71,7 @@ class SqsSettings(DeliverySettings):
         """Refuse half of a pair of keys, an account that is no number, and other contradictions.
 
         Raises:
-            ConfigurationError: They do not go together.
+            ConfigurationError: Two settings contradict each other, or one is missing that the other needs.
         """
         pair = {
             "access_key_id": self.access_key_id,

@@ -163,7 +163,7 @@ class Settler:
         failures = self._in_flight.failures(delivery)
         if judgement is Judgement.REJECT:
             if not self._dead_letters.exist:
-                # The runtime could not set the message aside.
+                # There are no dead letters, and the runtime could not set the message aside before this call.
                 logger.warning("message rejected by a watcher, and skipped: %r", delivery)
                 return True
             reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"

@@ -33,7 +33,7 @@ class VirtualClock:
         return self._sleepers[0][0] if self._sleepers else None
 
     def move_to(self, instant: float) -> None:
-        """Move forward and wake the sleepers that are due, in order. They run when the caller next awaits."""
+        """Move forward and wake the sleepers that are due, in order. The sleepers run when the caller next awaits."""
         self._now = max(self._now, instant)
         while self._sleepers and self._sleepers[0][0] <= self._now:
             _, _, wake = heapq.heappop(self._sleepers)

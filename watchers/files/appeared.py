@@ -41,7 +41,10 @@ class AppearedFile:
 
     @property
     def idempotency_key(self) -> str:
-        """The key of the appearance, equal at each delivery. It can be stored for a path of any bytes."""
+        """The key of the appearance, equal at each delivery.
+
+        The key can be stored even if the path has bytes that are not UTF-8.
+        """
         return f"{text_of(os.fsencode(self.path.parent / self.name))}#{self.key}"
 
 

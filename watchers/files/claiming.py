@@ -168,7 +168,7 @@ def sync(directory: Path) -> None:
     """Make new names and renames in a directory survive a power failure, if its file system can do so.
 
     Raises:
-        OSError: They could not be written.
+        OSError: The names could not be written.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

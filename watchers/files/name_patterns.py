@@ -39,7 +39,7 @@ def pattern_argument(value: object) -> str:
     """Return the argument `pattern`.
 
     Raises:
-        DagError: It is no pattern of a name.
+        DagError: The value is no pattern of a file name.
     """
     pattern = text_argument(value, "pattern")
     if "/" in pattern:

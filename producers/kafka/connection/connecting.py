@@ -172,7 +172,7 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
         # Only log the error: without a leave request, the broker removes the member when its session expires.
         logger.info("%s", error)
     finally:
-        # A cancellation may leave the shield too: while our task is being cancelled, a cancellation by the client looks
+        # The shield may have been left early: while our own task is being cancelled, a cancellation by the client looks
         # like ours.
         if not stopped:
             with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):

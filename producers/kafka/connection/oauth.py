@@ -85,7 +85,7 @@ class EndpointTokens(AbstractTokenProvider):  # type: ignore[misc]
 
         Raises:
             AuthenticationFailedError: The endpoint refuses, or answers without a token.
-            KafkaConnectionError: It does not answer.
+            KafkaConnectionError: The endpoint does not answer.
         """
         async with self._lock:
             if time.monotonic() >= self._renew_at:

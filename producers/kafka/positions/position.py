@@ -1,7 +1,7 @@
 """The committed position of a partition, with the data in the metadata of Kafka's offset commit.
 
-The metadata is bounded: about 80 bytes, more after a cut, and brokers allow 4096. It counts the failures of one message
-only, because a commit never passes a failed message.
+The metadata takes about 80 bytes, more after a cut, and brokers allow 4096. It has the failures of one message only,
+because a commit never passes a failed message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _VERSION = 1
 class UsedOffsets(NamedTuple):
     """Offsets that a cut log uses again: lost messages at `since` up to `below` may have been read.
 
-    `epoch` belongs to the leader whose messages were lost. It makes the keys of the new messages differ.
+    `epoch` belongs to the leader whose messages were lost. The keys of the new messages contain this epoch, so that
+    they differ from the keys of the lost messages.
     """
 
     since: int

@@ -90,7 +90,7 @@ class Start:
                     found[partition] = self._within(partition, first[partition], last[partition])
             return found
         found = dict(await guarded(consumer.end_offsets(wanted), what))
-        # No message is older than the epoch, and the client refuses such a time.
+        # A time before 1970 means the first message, because the client refuses negative times.
         times = dict.fromkeys(wanted, max(int(self.time.timestamp() * 1000), 0))
         at = await guarded(consumer.offsets_for_times(times), what)
         return found | {place: hit.offset for place, hit in at.items() if hit is not None}

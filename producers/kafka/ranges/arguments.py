@@ -16,7 +16,7 @@ def interval_argument(value: Any) -> float:
     """Return the interval in seconds.
 
     Raises:
-        DagError: It is no number, or too short.
+        DagError: The value is no number, or the interval is too short.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not _SHORTEST_INTERVAL_S <= value < math.inf:
@@ -28,7 +28,7 @@ def max_offsets_argument(value: Any) -> int | None:
     """Return the most offsets of one event; None: no limit.
 
     Raises:
-        DagError: It is neither None nor a whole number above 0.
+        DagError: The value is neither None nor a whole number above 0.
     """
     if value is None:
         return None

@@ -144,7 +144,8 @@ class LogEnds:
         for one in asked:
             place = bookmark.place(one.topic, described[one.topic].topic_id, one.partition)
             assert place is not None
-            # The end for readers may lie before an open transaction; the end of the epoch's log does not.
+            # `ends` may lie before an open transaction, where readers stop. Where the end of the epoch's log is known,
+            # use that.
             end = found.get(one, ends[one])
             if end < place.to:
                 cut[one] = end

@@ -91,7 +91,8 @@ class Fetching:
         return await self._send(node_id, request, **arguments)
 
     def _set_wait(self, request: FetchRequest) -> None:
-        # A follower may learn of new messages late, and would answer only at the end of a long wait.
+        # Let only leaders wait long. A follower may learn of new messages late, and would answer only at the end of the
+        # wait.
         fields = fields_of(request)
         if not fields.rack_id:
             set_max_wait(request, self._reader.fetch_wait_ms(fields.max_wait_ms))

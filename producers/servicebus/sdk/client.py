@@ -126,7 +126,7 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
         handler = receiver._handler
         # Restore the method of the class, which puts arriving messages into a queue.
         del handler._message_received_async
-        # The keep-alive task would read frames at the same time as our task.
+        # Turn off the SDK's keep-alive task, which would read frames at the same time as our task.
         handler._keep_alive_interval = 0
         # The other side learns this timeout and sends empty frames, so that a silently broken connection is found.
         handler._idle_timeout = idle_timeout_s
@@ -333,7 +333,7 @@ async def close(receiver: Any) -> None:
     """Detach and disconnect, in any state. The credit should have been drained before."""
     handler = receiver._handler
     if handler is not None and handler._link is not None:
-        # The SDK's own drain waits for two silent seconds.
+        # Without credit the SDK skips its own drain, which waits for two silent seconds.
         handler._link.current_link_credit = 0
         handler._received_messages = queue.Queue()
     connections = [one._connection for one in receiver.handlers if one._connection is not None]

@@ -25,7 +25,7 @@ from triggerer.synchronization import Notifier
 ACKED = AdvanceOutcome(acked=1, failed=0, rejected=0)
 FAILED = AdvanceOutcome(acked=0, failed=1, rejected=0)
 UNREAD = AdvanceOutcome(acked=0, failed=1, rejected=0, unread=1)
-"""The watcher failed at another message and had not pulled this one."""
+"""A failure that does not blame the message: the watcher failed at another message before it pulled this one."""
 REJECTED = AdvanceOutcome(acked=0, failed=0, rejected=1)
 NOBODY = AdvanceOutcome(acked=0, failed=0, rejected=0)
 

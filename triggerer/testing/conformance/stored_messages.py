@@ -125,7 +125,7 @@ class StoredMessageCases(ProducerSuite):
             while True:
                 if condition():
                     return
-                # Neither the runtime nor the broker announces the change.
+                # Poll, because neither the runtime nor the broker announces the change.
                 await anyio.sleep(0.01)
         raise AssertionError(f"the condition did not become true within {self.patience_s:g} s")
 

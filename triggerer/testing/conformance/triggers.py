@@ -104,7 +104,7 @@ class TriggerConformance:
     async def test_its_arguments_survive_json(self) -> None:
         arguments = self.new_trigger().serialize()[1]
         text = canonical_kwargs(arguments)
-        # Compared as text, because a tuple comes back as a list and the two are not equal.
+        # Compare texts: a tuple comes back from JSON as a list, which does not equal the tuple.
         assert canonical_kwargs(json.loads(text)) == text
 
     @case()

@@ -79,7 +79,7 @@ class Supervisor:
     def run(self) -> Outcome:
         world = self.world
         gc.collect()
-        # Users' filters may use Python's global random generator.
+        # Seed Python's global random generator too, because users' filters may use it.
         random.seed(world.scenario.seed)
         try:
             while self._run_process():
@@ -228,7 +228,8 @@ class Supervisor:
             raise Violation("L3", f"streams are opened again and again: {reason}")
         if self._claims() > self._claims_before + often:
             raise Violation("L3", f"streams are claimed again and again: {reason}")
-        # A lease lasts longer if the database's clock was set back, and blocked lanes are tried again meanwhile.
+        # A lease lasts longer if the database's clock was set back. Until it ends, blocked lanes are tried again, which
+        # takes steps.
         most = round(_STEPS_AFTER_FAULTS * bound / 1200.0)
         if self.world.steps > self._limit + most:
             raise Violation("L3", f"{most} steps after the last fault: {reason}")

@@ -139,7 +139,7 @@ class LaneChecker:
             self._checker.fail("S9", f"lane {lane} is paused again, but delivered no message")
         count, size_bytes = self._outstanding.get(lane, 0), self._outstanding_bytes.get(lane, 0)
         if self._pulled is not None and self._lane_of(self._pulled.message) == lane:
-            # The pulled message may have filled the lane.
+            # Count the pulled message too, because it may have filled the lane.
             count += 1
             size_bytes += self._pulled.message.size_bytes
         reported = self._reported.pop(lane, ())

@@ -182,7 +182,7 @@ class Store:
         self.parked: dict[tuple[int, str], ParkedRow] = {}
         """The rows of stored and parked messages, by watcher and key."""
         self.parked_bodies: dict[ParkedBody, int] = {}
-        """The ids of the bodies of these messages."""
+        """The bodies (the bytes) of stored and parked messages, each with its id."""
         self.watcher_states: dict[int, WatcherState] = {}
         """The states of watchers, by watcher."""
         self.closed_until: dict[str, datetime | None] = {}

@@ -285,7 +285,7 @@ def _version(store: Store, dag_id: str) -> str:
 
 def _now(store: Store) -> ReadAt:
     here = store.now()
-    # Only worlds with timetables have clocks of hosts.
+    # Only in worlds with timetables do hosts have clocks of their own. In other worlds the database's time counts.
     return ReadAt(here, here if store.times is None else host_now())
 
 

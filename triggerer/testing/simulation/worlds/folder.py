@@ -135,7 +135,7 @@ def _kinds_read(cls: type[BaseEventTrigger]) -> tuple[type, ...]:
     try:
         hints = get_type_hints(filtering)
     except NameError:
-        # The file imports a name for type checkers only.
+        # The annotation has a name that the file imports for type checkers only, so it cannot be evaluated.
         return ()
     parameter = next(iter([*inspect.signature(filtering).parameters][1:]), None)
     (element, *_) = get_args(hints.get(parameter or "")) or (None,)

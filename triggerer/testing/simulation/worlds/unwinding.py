@@ -31,7 +31,7 @@ def unwind(
     faults: FaultInjector,
     checker: Checker,
 ) -> None:
-    """Cancel the tasks of a process and wait for them. They have no effect on the world."""
+    """Cancel the tasks of a process and wait for them. The tasks no longer have an effect on the world."""
     kill()
     loop.on_step = None
     were_over, faults.are_over = faults.are_over, True

@@ -69,7 +69,8 @@ class Workload:
         store = self._store
         session.end_run(pk)
         if (outlet := store.dags[dag_id].outlet) is not None:
-            # After a commit of unknown outcome, a second commit may find the event in the store.
+            # The event's key has the run's number: after a commit of unknown outcome, a repeat finds the event in the
+            # store.
             name, key = f"made by run {pk}", store.runs[pk].partition_key
             row = EventRow(store.asset_ids[outlet], "{}", store.now(), 0, name, 0, key)
             inserted = await session.perform(insert_events([row]))

@@ -199,7 +199,7 @@ class SimulatedExecutor:
         self._stopping.set()
 
     def crash(self) -> None:
-        """Kill the executor. Its guard notices and ends."""
+        """Kill the executor. The executor's guard notices that, kills the workers and ends."""
         self.connection.is_alive = False
         if self.guard is not None:
             self.guard.end()

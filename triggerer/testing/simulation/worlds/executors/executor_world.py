@@ -63,14 +63,14 @@ class ExecutorWorld:
             return False
         left = [run for run in self.store.runs.values() if run.state in {"queued", "running"}]
         bound = self.timeline.lease * (_LEASES_WITH_FAULTS + _LEASES_AFTERWARDS)
-        # A sweep finds the runs of dead executors.
+        # The runs of a dead executor are found only by the next sweep.
         bound += self.timeline.sweep_every
         if left and self.timeline.now > bound:
             raise Violation("L1", f"{left[0]} has not ended long after the last fault")
         return not left and not self._checker.executing
 
     def _check_forgotten(self) -> None:
-        """Check that an executor soon requeues runs that it lost under its lease, because it knows of them."""
+        """Check that an executor soon requeues the runs that the store assigns to it and that it does not execute."""
         timeline, before = self.timeline, self._forgotten_since
         forgotten = [one for executor in self._executors for one in executor.forgotten()]
         self._forgotten_since = {one: before.get(one, timeline.now) for one in forgotten}

@@ -199,7 +199,7 @@ class TimedWorld:
         now = self._time()
         with self._hosts[0].as_here():
             due = self.times.find_due()
-        # Only the next sweep notices a wrong clock.
+        # A scheduler notices that the clock was set only at its next sweep, so wait for one sweep after the faults.
         if not due and self._idle_at is None and now > _FAULTS_S + _SWEEP.total_seconds():
             self.trace("nothing is due")
             self._idle_at = now
