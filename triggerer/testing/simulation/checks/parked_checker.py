@@ -129,7 +129,7 @@ class ParkedChecker:
         """Check a transaction on parked messages that has committed.
 
         Args:
-            set_aside: The rows that the owner of a stream parked in it.
+            set_aside: The rows that the owner of a stream parked in this transaction.
             bodies: All stored bodies.
         """
         self._check_bounds(before)

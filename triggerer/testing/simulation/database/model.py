@@ -103,7 +103,7 @@ class ReadAt(NamedTuple):
 
     database: datetime
     host: datetime
-    """By the scheduler's host, whose clock timetables read. The clock may be set before the run is created."""
+    """By the clock of the scheduler's host, which timetables read. This clock may be set before the run is created."""
 
 
 class PlanningObserver(Protocol):

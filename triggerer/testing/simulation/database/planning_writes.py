@@ -96,7 +96,7 @@ class PlanningWrites:
     async def change_dag(
         self, session: Locks, dag: Dag, is_paused: bool | None, is_stale: bool | None
     ) -> None:
-        """Store a changed DAG, as `triggerer.store.dags.sync` and `set_paused` do, and ask its timetable if needed."""
+        """Store a changed DAG, as `triggerer.store.dags.sync` and `set_paused` do, with its timetable's next run."""
         store = session.store
         await session.lock_row(dag.dag_id)
         await store.faults.delay()

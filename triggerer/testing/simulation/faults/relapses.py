@@ -52,7 +52,8 @@ class RelapsingWorld(Protocol):
 class Relapses:
     """Makes watchers fall behind, and deploys them again when they have caught up. It survives restarts of the process.
 
-    At that moment the watcher's position is about to be deleted, and the stream's owner reads the position again.
+    When a watcher has just caught up, its position is about to be deleted. The deployment makes the stream's owner read
+    the position again at this moment.
     """
 
     def __init__(self, world: RelapsingWorld) -> None:

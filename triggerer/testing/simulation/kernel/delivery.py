@@ -223,7 +223,7 @@ class Delivery:
     is_under_lease: bool = True
     """False if the owner knew at the broadcast that its lease was over."""
     confirm_broadcast: Callable[[Delivery], None] = _ignore
-    """Called once there is proof that the message was broadcast."""
+    """Called when there is proof that the message was broadcast."""
     is_broadcast: bool = False
     was_behind_failed: bool = False
     """Whether an earlier message of the lane failed for all watchers after the poll had pulled this message."""

@@ -46,7 +46,7 @@ class Scenario:
     pauses_lanes: bool
     """Whether the producer can pause one lane while the others continue; otherwise a full lane pauses the stream."""
     max_pending_bytes: int
-    """The bound of all payloads that wait in the recorder."""
+    """The most bytes of payloads that may wait in the recorder."""
     max_outstanding_bytes: int
     max_outstanding_bytes_per_lane: int
     capacity: int

@@ -1,4 +1,4 @@
-"""The simulated world: everything that outlives a process."""
+"""The simulated world: everything that stays when a simulated process ends."""
 
 from __future__ import annotations
 

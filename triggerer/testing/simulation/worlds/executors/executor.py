@@ -266,7 +266,8 @@ class SimulatedExecutor:
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # The result that is being written may belong to an older attempt.
+            # Ask for a sweep: the result that is being written may belong to an older attempt, so this attempt may be
+            # lost.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:
