@@ -16,7 +16,7 @@ from astral.sun import sunset
 
 from triggerer.timetables import TickTimetable
 
-# Beyond the polar circles the sun does not set for half a year.
+# The number of days to look ahead: beyond the polar circles the sun does not set for half a year.
 _REACH = 200
 
 
@@ -45,7 +45,8 @@ class SunsetTimetable(TickTimetable):
         return asdict(self)
 
     def _sunsets(self, moment: datetime, direction: int) -> Iterator[datetime]:
-        """Yield sunsets day by day, from two days before the moment, seen in the direction."""
+        """Yield sunsets day by day, forwards (1) or backwards (-1), beginning two days on the other side of the moment.
+        """
         first = moment.date() - direction * timedelta(days=2)
         for number in range(_REACH):
             if (found := self._sunset(first + direction * number * timedelta(days=1))) is not None:

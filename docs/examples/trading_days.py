@@ -35,7 +35,7 @@ class TradingDaysTimetable(TickTimetable):
     def after(self, moment: datetime) -> datetime | None:
         closes = _closes(self.exchange)
         position = bisect_right(closes, moment - self.delay)
-        # None: the calendar reaches no further.
+        # None: the calendar has no later session.
         return closes[position] + self.delay if position < len(closes) else None
 
     def before(self, moment: datetime) -> datetime | None:
@@ -57,6 +57,6 @@ class TradingDaysTimetable(TickTimetable):
 
 @lru_cache(maxsize=8)
 def _closes(exchange: str) -> list[datetime]:
-    # With bounds, so that what it answers does not depend on the day on which the service was started.
+    # Fixed bounds, so that the answers do not depend on the day on which the service was started.
     calendar = exchange_calendars.get_calendar(exchange, start="2006-01-01", end="2027-12-31")
     return [close.to_pydatetime() for close in calendar.closes]

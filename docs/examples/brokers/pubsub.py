@@ -3,7 +3,7 @@
     gcloud storage buckets notifications create gs://landing --topic=landing --event-types=OBJECT_FINALIZE
     gcloud pubsub subscriptions create landing --topic=landing
 
-One subscription is read once, for both. To see an event without a bucket:
+Both assets are fed from one subscription, which is read once. To see an event without a bucket:
 
     gcloud pubsub topics publish landing --message='{"size": "12", "etag": "x"}' --attribute=eventType=OBJECT_FINALIZE,\
 payloadFormat=JSON_API_V1,bucketId=landing,objectId=invoices/1.csv,eventTime=2026-11-22T06:00:00Z
@@ -26,7 +26,7 @@ def landing_in(folder):
 
 invoices, orders = landing_in("invoices"), landing_in("orders")
 
-# As soon as there is at least one of each.
+# A run starts as soon as there is at least one invoice and at least one order.
 with DAG("match_invoices", schedule=invoices & orders):
 
     @task

@@ -1,9 +1,10 @@
-"""Service Bus: blobs that land in a container, told by Event Grid to the topic `storage`, subscription `triggerer`.
+"""Service Bus: blobs that land in a container. Event Grid reports them to the topic `storage`, subscription
+`triggerer`.
 
     az eventgrid event-subscription create --name landing --source-resource-id "$STORAGE_ACCOUNT_ID" \
         --included-event-types Microsoft.Storage.BlobCreated --endpoint-type servicebustopic --endpoint "$TOPIC_ID"
 
-Event Grid's own schema and CloudEvents are both read; a file of Data Lake Storage counts when it is closed.
+The events may be in Event Grid's own schema, or CloudEvents. A file of Data Lake Storage counts when it is closed.
 """
 
 from triggerer import DAG, Asset, AssetWatcher, task

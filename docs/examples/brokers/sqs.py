@@ -36,7 +36,7 @@ with DAG("load_from_s3", schedule=arrived, min_run_gap=timedelta(hours=1), max_a
     @task(outlets=[loaded])
     def load(spark, run_id, triggering_asset_events, outlet_events):
         uris = triggering_asset_events[arrived].uris()
-        # A folder for each run: one that is repeated overwrites what it wrote.
+        # Each run has a folder of its own, so a run that is repeated overwrites what it wrote before.
         spark.read.json(uris).write.mode("overwrite").parquet(f"s3://lake/events/run={run_id}")
         outlet_events[loaded].extra = {"files": len(uris)}
 
