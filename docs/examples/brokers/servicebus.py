@@ -1,5 +1,6 @@
-"""Service Bus: blobs that land in a container. Event Grid reports them to the topic `storage`, subscription
-`triggerer`.
+"""Service Bus: blobs that land in a container, which Event Grid reports to the topic `storage`.
+
+The topic has the subscription `triggerer`:
 
     az eventgrid event-subscription create --name landing --source-resource-id "$STORAGE_ACCOUNT_ID" \
         --included-event-types Microsoft.Storage.BlobCreated --endpoint-type servicebustopic --endpoint "$TOPIC_ID"
