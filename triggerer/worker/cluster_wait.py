@@ -67,7 +67,7 @@ class ClusterWatch:
             self._thread.join(_LAST_LOOK_S)
 
     def start(self) -> None:
-        """Start watching, or start again."""
+        """Start the watch, if it has not begun or has ended."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._watch, name="cluster-watch", daemon=True)
             self._thread.start()

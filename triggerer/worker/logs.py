@@ -42,7 +42,7 @@ def open_log(path: Path) -> int:
 
 
 def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
-    """Append a line to a run's log as `triggerer.run` would, even if the run has changed its streams or loggers."""
+    """Append a line to a run's log, as the logger `triggerer.run` writes it, whatever the run did to its loggers."""
     record = {"name": "triggerer.run", "levelname": logging.getLevelName(level), "levelno": level}
     record["msg"] = text
     line = FORMATTER.format(logging.makeLogRecord(record)) + "\n"
@@ -64,7 +64,7 @@ def set_up_logging() -> None:
         stream = getattr(sys, f"__{name}__")
         if stream.closed:
             number = {"stdout": 1, "stderr": 2}[name]
-            # closefd=False: the descriptor is redirected from run to run.
+            # closefd=False: code that closes the stream must not close the descriptor, which leads to the run's log.
             stream = open(  # noqa: SIM115
                 number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
             )
@@ -82,7 +82,7 @@ def set_up_logging() -> None:
     logging.captureWarnings(True)
     # Py4J logs every call of the session at INFO.
     _set_level(logging.getLogger("py4j"), logging.WARNING)
-    # A run's `dictConfig` disables all loggers that it does not name.
+    # Enable our loggers again: a run's `dictConfig` disables all loggers that it does not name.
     for name in ("triggerer.run", "triggerer.worker.session"):
         logging.getLogger(name).disabled = False
 

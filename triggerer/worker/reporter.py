@@ -12,7 +12,7 @@ from triggerer.worker.protocol import RunReport, TaskStart, message
 
 
 class Reporter:
-    """Sends frames, one at a time."""
+    """Sends frames to the executor. Threads that send at the same moment take turns."""
 
     def __init__(self, channel: ChildChannel) -> None:
         self._channel = channel

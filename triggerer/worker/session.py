@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPENING_S: Final = 30.0
-"""The time to open a session on a cluster with free cores, with a reserve."""
+"""A session that takes longer to open counts as waiting for its cluster. With free cores, it takes less."""
 _INTERRUPT_S: Final = 2.0
-"""The time for a JVM to accept the order to cancel its jobs, many times longer than usual."""
+"""How long a JVM may take to accept the request to cancel its jobs. Usually this takes a small part of that time."""
 _DYING_S: Final = 2.0
-"""The time from the end of a JVM's connections until the kernel reports its end, with a reserve."""
+"""How long to wait for the kernel's report that a JVM has ended, after the connections to the JVM have ended."""
 
 
 class SparkHolder:

@@ -79,7 +79,7 @@ class TaskRunner:
         self._find_cause = find_cause
 
     def execute(self, task: Task, results: Mapping[str, Any]) -> Finished:
-        """Try the task until it succeeds or has no retries left. Its error becomes the error of the result.
+        """Try the task until it succeeds or has no retries left. The last error becomes the error of the result.
 
         Raises:
             WorkerStopped: The executor wants the worker to stop. The task's `finally` blocks have run.

@@ -1,6 +1,6 @@
 """Renders the templates in the arguments of tasks with sandboxed Jinja. Unknown names are errors.
 
-The first template imports Jinja.
+Jinja is imported with the first template, because most runs have no template.
 """
 
 from __future__ import annotations

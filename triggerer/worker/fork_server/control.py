@@ -91,7 +91,7 @@ class Control:
             kind, fields = orjson.loads(body)
             return Message(str(kind), dict(fields), list(descriptors))
         except (ValueError, TypeError):
-            # A run's code may write into the connection by accident.
+            # A run's code has written into the connection, probably by accident. The receiver refuses an empty kind.
             return Message("", {}, list(descriptors))
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ _ON_CONNECT: Final = ("grpc", "pyspark.sql.connect.session")
 _NUMBERS: Final = ("numpy", "pandas", "pyarrow")
 _OFFERED: Final = frozenset({"pyspark.sql", *_NUMBERS})
 _PLUGINS: Final = ("watchers.", "producers.")
-"""The packages of this distribution that DAG files import. They bring the clients of brokers: 110 modules for Kafka."""
+"""The packages of this distribution that DAG files import. They are slow to import: 110 modules for Kafka."""
 _INSTALLED_IN: Final = tuple(
     str(Path(triggerer.__file__).parents[1] / package) + os.sep
     for package in ("watchers", "producers")
@@ -40,7 +40,7 @@ _INSTALLED_IN: Final = tuple(
 def importable_ahead(names: Iterable[str]) -> list[str]:
     """Return those of a run's modules that the fork server may import for later runs.
 
-    Users' own modules are never among them, because a user's module may change, and may begin threads.
+    Users' own modules are never among them. A user's module may change, and may start threads, which no fork copies.
     """
     return [
         name
@@ -50,7 +50,7 @@ def importable_ahead(names: Iterable[str]) -> list[str]:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a plugin's module is ours. The DAGs folder may have a package of the same name."""
+    """True if the module is from this distribution, and not from a package of the same name in the DAGs folder."""
     return str(getattr(sys.modules[name], "__file__", "")).startswith(_INSTALLED_IN)
 
 
@@ -58,7 +58,7 @@ class Preloaded:
     """The imports of a fork server.
 
     Args:
-        spark: `[spark]` as a mapping.
+        spark: The settings of `[spark]`, as JSON.
     """
 
     def __init__(self, spark: Mapping[str, Any]) -> None:
@@ -94,5 +94,5 @@ def _load(name: str) -> None:
         if importlib.util.find_spec(name.partition(".")[0]) is not None:
             importlib.import_module(name)
     except Exception:
-        # The run that needs it gets the error.
+        # The run that needs the module imports it again, and gets the error.
         logger.exception("%s cannot be imported ahead", name)

@@ -192,8 +192,8 @@ class ForkServer:
     def _fork(self, role: Role, live: Callable[[Control], None]) -> Child:
         ours, theirs = Control.pair()
         self._dags_folder.look_ahead()
-        # A garbage collection in the child skips the present objects. It would free none of them, but copy their
-        # memory.
+        # After this, a garbage collection in the child skips the present objects. It could free none of them, but would
+        # copy their memory.
         gc.freeze()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -225,7 +225,8 @@ class ForkServer:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._close_in_child()
             if role is not Role.OPENER:
-                # The JVM that an opener starts must stay in this worker's group.
+                # Not for an opener: the JVM that it starts must be in this worker's group, and be killed with the
+                # worker.
                 os.setpgid(0, 0)
                 arm_again()
                 die_with_writer(self._lifeline)

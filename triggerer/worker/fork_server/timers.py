@@ -1,4 +1,4 @@
-"""Timers of a loop with one thread."""
+"""Calls functions after a delay, for a loop that has one thread."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def message_in(text: str) -> str:
     """Return the first line of the message of an error, which Kubernetes, YARN and Spark put into JSON."""
     try:
         document = json.loads(text)
-        # YARN wraps the error.
+        # YARN wraps the error in `RemoteException`.
         message = document.get("RemoteException", document)["message"]
     except (ValueError, AttributeError, KeyError, TypeError):
         message = text

@@ -109,7 +109,7 @@ class StandaloneLauncher:
                 "spark.app.name": submission.name,
                 "spark.master": master_of(self._settings),
                 "spark.submit.deployMode": "cluster",
-                # If the master restarted the driver, the run would have a second attempt.
+                # A driver that the master restarts would execute the user's code again, without a new attempt.
                 "spark.driver.supervise": "false",
                 "spark.jars": ",".join(
                     filter(None, (submission.conf.get("spark.jars"), application))

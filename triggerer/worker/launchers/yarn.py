@@ -52,7 +52,7 @@ class YarnLauncher:
         tags = [one for one in submission.conf.get(_TAGS, "").split(",") if one]
         extra = {
             _TAGS: ",".join([*tags, intent.tag]),
-            # If YARN restarted the driver, the run would have a second attempt.
+            # A driver that YARN restarts would execute the user's code again, without a new attempt.
             "spark.yarn.maxAppAttempts": "1",
             # spark-submit ends once YARN has accepted the application. `watch` follows the application.
             "spark.yarn.submit.waitAppCompletion": "false",
@@ -67,7 +67,7 @@ class YarnLauncher:
         def look() -> Sighting:
             answer = self._ask("GET", f"{_APPS}?applicationTags={quote(tag)}")
             apps = (answer["apps"] or {}).get("app") or []
-            # Running applications come first.
+            # Several applications may have the tag, so prefer an application that still runs.
             apps.sort(key=lambda app: app["state"] in ("FINISHED", "FAILED", "KILLED"))
             return self._sighting(tag, apps[0]) if apps else Absent()
 

@@ -104,7 +104,7 @@ class DeltaTables:
         self._lock = Lock()
 
     def first_name(self, table: DeltaTable) -> str:
-        """Return the name by which this try has first called the table."""
+        """Return the first name that this try used for the table. So the table is one target, even under two names."""
         with self._lock:
             if all(table.name != known.name for known in self._tables):
                 # Ask for no identity at the first table: the answer takes a while, and most tasks write to one table.

@@ -156,7 +156,7 @@ _MARIADB: Final = Dialect(
     quotes=("`", "`"),
     options={
         "allowMultiQueries": "true",
-        # Spark quotes names by `"` for a database that it does not know.
+        # Spark does not know MariaDB, and so quotes names by `"`. This mode lets MariaDB accept these quotes.
         "sessionVariables": "sql_mode=CONCAT(@@sql_mode,',ANSI_QUOTES')",
     },
 )

@@ -60,7 +60,7 @@ class Files(Protocol):
 
 
 def draft_path(path: str, name: str, mark: str) -> str:
-    """Return the folder for the files of a try."""
+    """Return the folder of a draft, where a try writes its files before the commit."""
     return f"{path}/{HIDDEN}/drafts/{name}.{mark}"
 
 

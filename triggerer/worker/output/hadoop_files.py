@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
-"""Hadoop's name for an ability of S3A: it creates an object at the end of the upload, unless the name is in use."""
+"""Hadoop's name for an ability that S3A has: at the end of an upload, it creates the object only if the name is not in
+use."""
 _MOVES_AT_ONCE: Final = 16
 """An object store copies each file, and takes many copies at once."""
 

@@ -1,4 +1,4 @@
-"""`output.jdbc`: Spark writes a draft table. Then one statement stores the token and moves the draft's rows.
+"""`output.jdbc`: Spark writes a draft table. Then a commit stores the output's token and moves the draft's rows.
 
 Spark's own connection executes the statements, which it receives in the option `sessionInitStatement`. So the
 statements use the driver that writes the rows, and work in classic sessions and over Connect.

@@ -1,4 +1,7 @@
-"""The files of this machine, for `drafts`. Spark Connect servers receive this module, so it imports none of ours."""
+"""The file system of this machine, for `drafts`.
+
+This module is sent to Spark Connect servers, so it imports nothing of ours.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The places of the drafts of `output.parquet`: this machine, a file system of Hadoop, or a Spark Connect server."""
+"""Where `output.parquet` writes: this machine, a file system of Hadoop, or the machine of a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class _PlaceOfServer:
         from pyspark.sql.functions import udf
 
         for module in (marks, local_files, drafts):
-            # triggerer need not be installed on the server.
+            # Send the code of these modules, because triggerer need not be installed on the server.
             register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         files, root = LocalFiles(), self._root
 

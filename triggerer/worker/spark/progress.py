@@ -30,7 +30,7 @@ class ProgressWatch:
         tell: Receives the progress at each change. The watching thread calls it.
 
     Attributes:
-        session: The session that is watched.
+        session: The session that is watched; None: no task has asked for a session yet.
     """
 
     def __init__(self, tell: Callable[[RunProgress], None], *, every_s: float = _EVERY_S) -> None:

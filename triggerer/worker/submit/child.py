@@ -16,7 +16,7 @@ from triggerer.processes.signals import signal_name
 from triggerer.worker.spark.jvm.output import reason_in
 
 _GRACE_S: Final = 5.0
-"""The time for a driver to tell its cluster that it ends."""
+"""How long a stopped driver may take to tell its cluster that it ends. Then the driver is killed."""
 _LAST_LINES: Final = 60
 
 

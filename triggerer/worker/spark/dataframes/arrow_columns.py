@@ -69,7 +69,7 @@ def type_of(column: Column, *, nothing: pa.DataType | None = None) -> pa.DataTyp
 
 
 def texts_of(values: list[Any]) -> pa.Array:
-    """Return text unchanged, and everything else as JSON."""
+    """Return an array of text: text unchanged, and every other value as JSON."""
     texts = [v if v is None or type(v) is str else _json(v) for v in values]
     try:
         return pa.array(texts, pa.string())

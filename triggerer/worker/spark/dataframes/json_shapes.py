@@ -54,7 +54,7 @@ def shape_of(values: list[Any], depth: int = 0) -> Shape:
     kinds = set(map(type, values)) - {NoneType}
     found = Shape({list if kind is tuple else kind for kind in kinds})
     if depth >= MAX_DEPTH:
-        # Deeper values become text.
+        # Values at this depth become text, so their shape is not needed.
         return found
     if dict in kinds:
         objects = values if kinds == {dict} else [one for one in values if type(one) is dict]

@@ -91,7 +91,7 @@ def archive_for(
 ) -> ClassArchive:
     """Return the archive that fits this Java and these jars. Nothing is written."""
     jars = spark_home / "jars"
-    # Java compares the time of every jar. After a reinstallation of PySpark it refuses the archive.
+    # Java refuses an archive if the time of a jar has changed. So a reinstalled PySpark gets a new archive.
     installed = jars.stat().st_mtime_ns if jars.exists() else 0
     identity = f"{java.home}|{java.version}|{jars}|{installed}"
     digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:8]
@@ -108,7 +108,7 @@ def quiet_options(java: Java) -> list[str]:
 
 
 def has_room(directory: Path) -> bool:
-    """True if an archive leaves enough room on the disk."""
+    """True if the disk has enough room for a training."""
     return shutil.disk_usage(directory).free > ROOM_BYTES
 
 

@@ -55,7 +55,7 @@ Environment = Mapping[str, str | None]
 def launch(
     conf: Mapping[str, str], environment: Environment, streams: JvmStreams | None = None
 ) -> JavaGateway:
-    """Start a JVM with the settings that `on_command_line` selects, and with `environment` over our own variables.
+    """Start a JVM with the settings that `on_command_line` selects. Variables of `environment` replace our own.
 
     Args:
         streams: None: the JVM ends with this process, because it reads from a pipe that only this process can write
@@ -101,7 +101,7 @@ def _start(
         stdin=subprocess.PIPE if streams is None else streams.lifeline,
         stdout=output.write_end,
         stderr=output.write_end,
-        # Spark's `PythonGatewayServer` reads these variables, which PySpark's `java_gateway.py` sets.
+        # Spark's `PythonGatewayServer` reads these variables. PySpark's `java_gateway.py` sets them in this way, too.
         env={
             **os.environ,
             "SPARK_CONNECT_MODE": "0",
@@ -126,7 +126,7 @@ def _read_gateway(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, 
 
 def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> JavaGateway:
     gateway = connect(port, secret)
-    # PySpark's own launcher stores the process here too.
+    # PySpark's own launcher stores the process in the same attribute, so `process_of` finds it in both cases.
     gateway.proc = process
     return gateway
 

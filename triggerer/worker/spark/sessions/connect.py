@@ -64,7 +64,7 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
         address = remote if tag is None else with_session(remote, session_id_of(tag))
         session: SparkSession = SparkSession.builder.remote(address).create()
         with _without_retries(session):
-            # This call is the first that reaches the server.
+            # This call is the first that reaches the server, so it shows whether the server refuses the session.
             session.version  # noqa: B018
     except Exception as error:
         os.environ.pop(_MODE_VARIABLE, None)
@@ -99,7 +99,7 @@ def is_connect_alive(session: SparkSession) -> bool:
 
 
 def close_connect(session: SparkSession) -> bool:
-    """Release the session on its server. Return whether the server has confirmed the release. It never raises."""
+    """Release the session on its server. Return whether the server has confirmed it. The function never raises."""
     endpoint = _endpoints.pop(session, None)
     remote: Any = session
     is_released = False

@@ -35,7 +35,7 @@ logger = logging.getLogger("triggerer.run")
 _PACKAGES: Final = "spark.jars.packages"
 _CLOSING: Final = timedelta(seconds=5)
 _INTERRUPT_S: Final = 2.0
-"""The time for a JVM to accept the order to cancel its jobs, many times longer than usual."""
+"""How long a JVM may take to accept the request to cancel its jobs. Usually this takes a small part of that time."""
 
 
 class DagSettings(NamedTuple):
@@ -50,7 +50,7 @@ class DagSettings(NamedTuple):
         return {key: value for key, value in self.conf.items() if is_static(key)}
 
     def need_own_driver(self, settings: SparkSettings) -> bool:
-        """Return whether the runs need a driver of their own.
+        """Return whether each run of the DAG needs a driver of its own.
 
         Raises:
             SubmitFailed: The runs need a driver of their own, but use a Spark Connect server.

@@ -20,7 +20,7 @@ _LOOK_EVERY_S: Final = 0.5
 
 
 def await_cluster(settings: SparkSettings, tell: Callable[[str | None], None]) -> None:
-    """Wait until the master or the server accepts connections. Return at once if the settings have no address.
+    """Wait until the master or the server accepts connections. A master without an address needs no wait.
 
     Args:
         tell: Receives the reason when a wait begins, as the end of a sentence, and None when the wait ends.

@@ -24,13 +24,13 @@ def _arm() -> None:
     assert spec.loader is not None
     lifelines = module_from_spec(spec)
     spec.loader.exec_module(lifelines)
-    # PySpark calls setpgid too, a moment later.
+    # Lead a group before a lifeline is armed, because the kernel kills the group. PySpark calls setpgid too, but later.
     os.setpgid(0, 0)
     for path in os.environ["TRIGGERER_LIFELINES"].split(os.pathsep):
         try:
             lifelines.die_with_writer(lifelines.open_again(path))
         except OSError as error:
-            # Our worker and the JVM are gone. The daemon will notice that itself.
+            # Our worker and the JVM are gone. PySpark's daemon notices that, and ends.
             sys.stderr.write(f"triggerer: {path} cannot be opened: {error}\n")
 
 
