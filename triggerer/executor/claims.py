@@ -140,7 +140,13 @@ class Claims:
         return ours
 
     async def requeue(self, orders: Sequence[RunOrder], *, have_begun: bool) -> None:
-        """Queue runs again, except runs that another executor has taken. The attempts do not count."""
+        """Queue runs again, except runs that another executor has taken.
+
+        The attempts do not count, because an executor that queues a run again was not killed by the run.
+
+        Args:
+            have_begun: False if no worker has begun any of these attempts.
+        """
         if not orders:
             return
         async with self._database.transaction() as session:

@@ -356,7 +356,7 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 
 
 def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """Return a replacement for an update that the store refused: first without events, then without tasks."""
+    """Return a replacement for a refused update: without its events, or without its tasks if it had no events."""
     end = update.end
     if not any(task.events for task in update.tasks):
         error = f"the store refused it: {reason}"

@@ -74,7 +74,7 @@ class LastTimer:
         Args:
             ends_at: Seconds of `CLOCK_BOOTTIME`. A past time kills the process at once.
         """
-        # Zero would stop the timer.
+        # At least one nanosecond, because zero would stop the timer.
         seconds, nanoseconds = divmod(max(1, int(ends_at * 1e9)), 1_000_000_000)
         spec = _Itimerspec(value_s=seconds, value_ns=nanoseconds)
         done = self._library.timer_settime(self._timer, _TIMER_ABSTIME, ctypes.byref(spec), None)

@@ -107,7 +107,8 @@ class LeaseGuard:
 
     def extend(self, ends_at: float) -> None:
         """Move the guard's end to this later time."""
-        # If the guard is gone, `wait` returns. If the guard does not read, it ends at the previous time.
+        # A guard that is gone is noticed by `wait`. A guard that does not read ends at its previous time, which is
+        # safe.
         with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             self._channel.send(repr(ends_at).encode())
 

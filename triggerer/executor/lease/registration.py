@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 _KIND: Final = "executor"
 _DEREGISTER_TIMEOUT: Final = timedelta(seconds=2)
-# Fractions of the lease.
+# The following times are fractions of the lease.
 _INTERVAL: Final = 1 / 3
 _RETRY_INTERVAL: Final = 1 / 10
 """The time from a failed heartbeat to the next."""
@@ -226,5 +226,5 @@ class Registration:
                 ) as session:
                     await self._queries.deregister_instance(session, self._instance_id)
             except StoreError as error:
-                # The registration expires later.
+                # That is no harm, because the registration expires later.
                 _log.warning("the executor could not sign off", error=str(error))

@@ -98,7 +98,7 @@ class Slot:
     given_at: float = 0.0
     """The time when the slot received its job, on the monotonic clock."""
     _ending: RunEnding = field(init=False)
-    """The end of the present job. Between two jobs: the end of the last job."""
+    """Collects what is decided about the end of the present job, or of the last job if the slot is free."""
     _process: RunHandle | None = None
     """The process of the present run."""
     _has_begun: bool = False
@@ -190,7 +190,7 @@ class Slot:
         try:
             await self.idle()
         finally:
-            # From now on the run may be queued again, and begin in another executor.
+            # From now on the run may be queued again, and begin in another executor, which then writes its log.
             ending.may_end_log = False
 
     def _kill(self) -> None:
@@ -343,7 +343,7 @@ class Slot:
         while True:
             frame = await process.receive()
             if frame["run"] != order.run_pk:
-                # Our own code never sends such a frame.
+                # A frame about another run, which our own code never sends.
                 continue
             self._has_begun = True
             match frame["type"]:

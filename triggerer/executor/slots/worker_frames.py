@@ -131,7 +131,7 @@ _F = TypeVar("_F")
 
 
 def read_worker_frame(document: Any) -> WorkerFrame:
-    """Return a worker's frame.
+    """Check that a document is a worker's frame, and return it as one.
 
     Raises:
         MalformedFrame: No worker sends such a frame.
@@ -149,7 +149,7 @@ def _read(kind: TypeAdapter[_F], document: Any) -> _F:
 
 
 def read_run_frame(document: Any) -> RunFrame:
-    """Return a frame of a run's process, with domain objects as values.
+    """Check that a document is a frame of a run's process, and return it with domain objects as values.
 
     Raises:
         MalformedFrame: No such process sends such a frame.

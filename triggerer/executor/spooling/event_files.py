@@ -37,7 +37,7 @@ MAX_PASSES: Final = 20
 Piece = Sequence[Sequence[Any]]
 """Columns of some events, as in `EVENT_COLUMNS`. `extra` is JSON text. A timestamp is a `datetime`, or text in UTC."""
 ReadPieces = Callable[[], AsyncIterator[Piece]]
-"""Reads all events again from the beginning."""
+"""Yields the pieces of all events, from the beginning at each call."""
 
 
 class TooVaried(Exception):
@@ -83,7 +83,8 @@ class EventFiles:
         self._fits = True
         self._column = None if self._shape is None else column_of(self._shape)
         try:
-            # Read the next piece while this piece is converted. Blocking this process delays no other work.
+            # Read the next piece while a thread converts this piece. Waiting for the thread blocks the event loop, but
+            # this process has no other work.
             with ThreadPoolExecutor(1) as thread:
                 under_way: Future[None] | None = None
                 async for piece in read():
@@ -149,7 +150,7 @@ def _plain(piece: Piece) -> list[pa.Array]:
         elif name != "timestamp":
             made.append(_texts(values))
         elif values and isinstance(values[0], str):
-            # SQLite's text is naive UTC.
+            # SQLite stores instants as text in UTC, without a time zone.
             naive = pa.array(values, pa.string()).cast(pa.timestamp("us"))
             made.append(naive.cast(pa.timestamp("us", tz="UTC")))
         else:
@@ -182,11 +183,11 @@ def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None
     """Return the array that Arrow's JSON reader makes. None: the events do not fit the column, or Arrow cannot tell."""
     if column.kind is not Kind.STRUCT or not column.is_plain or not _is_fast(column):
         return None
-    # In a column of the type null, Arrow refuses any value.
+    # A column that had no value up to now gets the type null, in which Arrow refuses any value.
     schema = pa.schema(list(type_of(column, nothing=pa.null())))
     lines = "\n".join(one or "{}" for one in extras)
     if lines.count("\n") != len(extras) - 1:
-        # Another program wrote this JSON text, with line breaks.
+        # The JSON text has line breaks, as another program may write it. Arrow would take each line for an event.
         return None
     options = arrow_json.ParseOptions(
         explicit_schema=schema, unexpected_field_behavior="error", newlines_in_values=False
