@@ -43,7 +43,7 @@ def is_on_this_host(instance_id: str) -> bool:
 
 
 def is_known_dead(instance_id: str) -> bool:
-    """True if the instance ran on this host and its process is gone. False if only its heartbeats can tell."""
+    """True if the instance ran on this host and its process is gone. False: it lives, or only heartbeats can tell."""
     if not is_on_this_host(instance_id):
         return False
     try:

@@ -111,6 +111,6 @@ def _exit_on_the_spot(signum: int) -> NoReturn:
     try:
         # Do not use sys.stderr: the signal may have interrupted a write to it.
         if os.isatty(_STANDARD_ERROR):
-            os.write(_STANDARD_ERROR, b"\x1b[?25h\n")  # a live display has hidden the cursor
+            os.write(_STANDARD_ERROR, b"\x1b[?25h\n")  # show the cursor, which a live display hides
     finally:
         os._exit(128 + signum)
