@@ -42,7 +42,7 @@ async def gathered(
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Show these values at each scrape until cancelled."""
+    """Add the samples that `read` returns to each scrape, until cancelled."""
     remove = GATHERING.add(read)
     try:
         task_status.started()
@@ -57,7 +57,7 @@ class StreamMetrics:
     def __init__(self, read: Callable[[], Sequence[StreamLive]]) -> None:
         self._read = read
         self._acked: dict[str, tuple[int, int]] = {}
-        """By stream, the numbers of consumed and acked messages at the last scrape."""
+        """For each stream, the numbers of consumed and acked messages at the last scrape."""
 
     def read(self) -> Iterable[Sample]:
         """Yield the present values."""
@@ -167,7 +167,7 @@ class DatabaseGauges:
         return self._samples
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Read until cancelled."""
+        """Read the gauges while somebody scrapes, until cancelled."""
         from triggerer.store.listing.gauges import read_gauges
 
         remove = GATHERING.add(self.read)
@@ -177,7 +177,7 @@ class DatabaseGauges:
             while True:
                 await anyio.sleep(_LOOK_EVERY.total_seconds())
                 if seen == GATHERING.scrapes:
-                    # Nobody has scraped since the last look.
+                    # Nobody has scraped since the last look, so nobody needs new values.
                     self._samples = []
                     continue
                 seen = GATHERING.scrapes

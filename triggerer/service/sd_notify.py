@@ -80,7 +80,7 @@ class SystemdNotifier:
                 tasks.cancel_scope.cancel()
 
     async def _keep_telling(self) -> None:
-        # sd_watchdog_enabled(3) recommends half of the time.
+        # Ping after half of the watchdog's time, as sd_watchdog_enabled(3) recommends.
         interval = math.inf if self._watchdog is None else self._watchdog.total_seconds() / 2
         while True:
             if self._watchdog is not None:

@@ -55,7 +55,7 @@ def serving(routes: Routes, listeners: list[socket.socket]) -> Iterator[None]:
     finally:
         for one in listeners:
             with suppress(OSError):
-                # Ends the thread's `accept`.
+                # This ends the `accept` in which the thread waits.
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
         for thread in threads:
@@ -108,7 +108,7 @@ def _accept(
         try:
             connection, _ = listener.accept()
         except OSError:
-            return  # closed
+            return  # the end of `serving` has closed the socket
         connection.settimeout(_TIMEOUT_S)
         if not connections.acquire(blocking=False):
             connection.close()
