@@ -27,7 +27,7 @@ class Begun(TypedDict):
 
 @final
 class Answer(TypedDict):
-    """The result of one file."""
+    """The result of reading one file."""
 
     path: str
     file: object
@@ -61,7 +61,7 @@ def file_in(answer: Answer) -> ParsedFile:
         if parsed.path == path:
             return parsed
         reason = f"it is of another file, {parsed.path}"
-    # The file's code has written into its fork's pipe.
+    # The file's code has probably written into the pipe for its result.
     problem = f"importing it left a result that cannot be understood: {reason}"
     return ParsedFile(
         path=path, parse_seconds=0.0, errors=(Problem(path, None, problem),), is_broken=True

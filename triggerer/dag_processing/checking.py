@@ -30,7 +30,7 @@ class ParsedFolder:
     warnings: tuple[Problem, ...]
     scanned: Scanned = field(default_factory=lambda: Scanned({}))
     unreadable: tuple[Problem, ...] = ()
-    """The `errors` of files and folders that cannot be read."""
+    """The part of `errors` that is about files and folders that cannot be read."""
 
     def in_place_of(self, incumbents: Incumbents) -> ParsedFolder:
         """Return the result that the DAG processor would get if the store had the definitions `incumbents`."""

@@ -36,7 +36,7 @@ _CLOSE_S: Final = 1.0
 
 @dataclass(slots=True)
 class Ended:
-    """The end of a fork."""
+    """How a fork ended."""
 
     path: str
     result: Any
@@ -56,7 +56,7 @@ class _Fork:
     result_fd: int
     output_fd: int
     lifeline: int
-    """The writing end of the fork's pipe for `die_with_writer`."""
+    """The writing end of the fork's lifeline: if this process ends, the kernel kills the fork."""
     started: float
     timeout_s: float
     deadline: float
@@ -131,7 +131,7 @@ class ForkPool:
             elif isinstance(fork, Orphan):
                 self._orphans.reap(fork, self._pids())
             elif self._running.get(fork.path) is not fork:
-                continue  # finished by an earlier entry of this list
+                continue  # an earlier entry of this list has finished the fork
             elif key.fd != fork.pidfd:
                 if not _read(key.fd, fork):
                     self._selector.unregister(key.fd)
@@ -286,7 +286,7 @@ def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
             try:
                 result = orjson.loads(fork.result)
             except orjson.JSONDecodeError as error:
-                # The file's code has written into the pipe.
+                # The file's code has written into the pipe for the result.
                 failure = f"importing it left a result that cannot be understood: {error}"
     return Ended(fork.path, result, output, seconds, failure)
 

@@ -31,7 +31,7 @@ def adopt_orphans() -> None:
 
 
 class Orphan(NamedTuple):
-    """A process that was killed. It must be reaped when its descriptor can be read."""
+    """A detached process that was killed. It must be reaped when its `pidfd` can be read, because it has ended then."""
 
     pid: int
     pidfd: int

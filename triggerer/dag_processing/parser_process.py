@@ -130,7 +130,7 @@ class ParserProcess:
         process = await ChildProcess.start("triggerer.dag_processing.parser")
         self.pid = process.pid
         try:
-            # `_converse` notices a closed channel as well.
+            # Ignore a closed channel here, because `_converse` notices it as well.
             with suppress(ChannelClosed):
                 await process.channel.send(self._setup())
                 # The answer means that the parser is ready for the next frame.

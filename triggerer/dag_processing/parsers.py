@@ -53,7 +53,7 @@ class Parsers:
 
     @property
     def is_idle(self) -> bool:
-        """True if every file was answered."""
+        """True if the result of every requested file was delivered."""
         return not self._shared.unanswered and not self._alone.unanswered
 
     @property

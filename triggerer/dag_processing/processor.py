@@ -99,7 +99,7 @@ class DagProcessor:
         self._changing: dict[str, float] = {}
         """Files that have just changed or import such a file, and the time until which they may be half-written."""
         self._withheld: set[str] = set()
-        """The changing files that define less than before. The store keeps their definitions."""
+        """The changing files that define less than before. The store keeps their former definitions."""
         self._writing: frozenset[str] = frozenset()
         self._writing_reread: frozenset[str] = frozenset()
         self._written: frozenset[str] = frozenset()
@@ -132,7 +132,8 @@ class DagProcessor:
             # The watch is set up in the task's first step, before the first scan, so that no change is missed.
             tasks.start_soon(self._watch.run)
             await checkpoint()
-            self._is_dirty = True  # files may have been deleted while no service ran
+            # Write even if no file has changed, because files may have been deleted while no service ran.
+            self._is_dirty = True
             await self._scan()
             tasks.start_soon(self._scan_when_hinted)
             await self._gather(_PATIENCE_AT_START_S)
@@ -264,7 +265,7 @@ class DagProcessor:
             self._tell(changed)
 
     async def _sync(self) -> Changed:
-        # Each attempt writes the newest results.
+        # Results that arrive during this write cause another write.
         self._is_dirty = False
         async with self._database.transaction() as session:
             incumbents = await read_incumbents(session)

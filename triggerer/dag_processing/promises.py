@@ -20,7 +20,10 @@ from triggerer.streams.supervision.promised_guarantee import promise_of, too_wea
 
 @dataclass(frozen=True, slots=True)
 class CheckedPromise:
-    """A watcher and its guarantee. None: the guarantee is unknown, and `errors` or `check_sources` says why."""
+    """A watcher and its guarantee.
+
+    `promise` is None if the guarantee is unknown. Then `errors` or `check_sources` says why.
+    """
 
     watcher: ParsedWatcher
     promise: Promise | None
@@ -98,7 +101,7 @@ async def check_promises(
 def _divided(
     watchers: Iterable[ParsedWatcher], found: Mapping[str, Promise | Exception]
 ) -> Iterator[Problem]:
-    """Yield a warning for each stream whose source another stream reads too."""
+    """Yield a warning for each stream whose source another stream reads too, because they share the messages then."""
     first: dict[str, ParsedWatcher] = {}
     for watcher in sorted(watchers, key=lambda one: one.location):
         result = found[watcher.stream_digest]

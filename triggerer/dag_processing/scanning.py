@@ -146,7 +146,8 @@ def _look_at(
         elif (why := why_ignored(entry)) is not None:
             ignored[path] = why
         elif entry.is_symlink() and mimetypes.guess_type(entry.name) == (None, None):
-            entry.stat()  # a broken link may have led to a folder
+            # This raises an error for a broken link, which may have led to a folder of DAG files.
+            entry.stat()
     except OSError as error:
         if isinstance(error, PermissionError) and not entry.is_symlink():
             raise

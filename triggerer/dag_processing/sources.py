@@ -93,7 +93,7 @@ async def _look(
             with plugin_code(what):
                 await trigger.check_source()
         except Exception as error:
-            # A client may raise any error when it is cancelled.
+            # A client may raise any error when it is cancelled. The silence of the source is the cause.
             if scope.cancel_called:
                 raise _silent(seconds) from error
             if isinstance(error, TriggererError):

@@ -50,7 +50,7 @@ def log_changes(before: Mapping[str, str], now: Scanned, folder: Path) -> None:
 
 
 def _problem(path: str, reason: str, folder: Path) -> Problem:
-    # The relative path of the folder itself would be a dot.
+    # Show the whole path of the DAGs folder, because its relative path is only a dot.
     shown = str(folder) if path == HERE else path
     return Problem(shown, None, f"it cannot be read: {reason} ({_hint(path)})")
 
