@@ -153,7 +153,7 @@ def _own_dags(file: str, relative: str, found: Iterable[DAG]) -> dict[str, DAG]:
 
 
 def _values(module: ModuleType, kind: type[Any]) -> Iterator[Any]:
-    """Yield module-level values of a kind, including items of lists, tuples and mappings."""
+    """Yield the instances of a class at module level, also in lists, tuples and mappings there."""
     for name, value in list(vars(module).items()):
         if name == "__builtins__":
             continue

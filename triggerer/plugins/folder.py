@@ -207,7 +207,8 @@ class DagsFolder:
         self.look_ahead()
         for path in self.imported_files():
             _stamps.pop(str(self.root / path), None)
-        # Only the finders of this folder: listing all installed packages again took longer than running a DAG file.
+        # Invalidate only the finders of this folder: listing all installed packages took longer than running a DAG
+        # file.
         for path, finder in list(sys.path_importer_cache.items()):
             if isinstance(finder, FileFinder) and f"{path}{os.sep}".startswith(self._prefix):
                 finder.invalidate_caches()
@@ -226,7 +227,8 @@ class DagsFolder:
         return all(stamp_of(path) == stamp for path, stamp in mine)
 
     def _own_modules(self) -> list[tuple[str, ModuleType]]:
-        # Called for each run, with up to thousands of modules. So modules that were found to lie outside are skipped.
+        # Called for each run, with up to thousands of modules. So skip modules that are known to lie outside the
+        # folder.
         now = ImportedSince()
         since = _unknown.get(self._prefix)
         names = list(sys.modules) if since is None else since.names()

@@ -23,11 +23,11 @@ PRODUCERS: Final = "triggerer.producers"
 
 
 TrialImport = Callable[[DagsFolder, Path], None]
-"""Raises a `PluginError` if the service cannot import the file of the folder."""
+"""Tries to import a file of the folder in another process. Raises a `PluginError` if that process ends or hangs."""
 
 
 class Plugin(NamedTuple):
-    """An entry point. `error` says why it cannot be used here; None: it can."""
+    """A plugin that an entry point names. `error` says why the plugin cannot be used; None: it can be used."""
 
     group: str
     name: str
@@ -106,7 +106,7 @@ def _is_below(module: str, allowed: Iterable[str]) -> bool:
 def _exists(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # a parent is no package, so this is a class in it
+    except ModuleNotFoundError:  # a parent is no package, so the name is a class in it
         return False
     except Exception:  # noqa: BLE001  (a parent raises while it is imported: _import() says so)
         return True
@@ -176,7 +176,7 @@ def install_hint(error: BaseException) -> str | None:
         return None
     module = error.name.partition(".")[0].lower()
     extras = _extras()
-    # Some extras include others: name the smallest.
+    # Some extras include other extras, so name the smallest extra that has the module.
     holding = sorted(
         (len(modules), extra) for extra, modules in extras.items() if module in modules
     )
@@ -189,7 +189,7 @@ def _extras() -> dict[str, list[str]]:
     """Return the modules that each extra installs, if the modules are named like their distributions."""
     try:
         requirements = requires("triggerer") or []
-    except PackageNotFoundError:  # run from its sources
+    except PackageNotFoundError:  # triggerer is not installed, but run from its sources
         requirements = []
     extras: dict[str, list[str]] = {}
     for requirement in requirements:

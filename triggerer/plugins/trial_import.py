@@ -87,7 +87,7 @@ def main() -> NoReturn:
     folder, file = sys.argv[1:]
     child = os.fork()
     if child == 0:
-        # Exceptions and leftover threads do not matter here.
+        # Also after an exception, and with threads that still run, the import has come to its end.
         try:
             DagsFolder(folder).import_file(file)
         finally:
@@ -96,7 +96,7 @@ def main() -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         os._exit(code)
-    # Python refuses to set an action for SIGKILL (OSError). Such a signal has its default action in any case.
+    # Python refuses to set the action of SIGKILL (OSError). But SIGKILL always has its default action.
     with suppress(OSError):
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)

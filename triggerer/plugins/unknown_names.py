@@ -102,7 +102,7 @@ def _argument_names(called: Callable[..., Any]) -> list[str]:
 
 
 def _imported_at(file: str, line: int | None) -> list[str]:
-    """Return the names that the file imports from Airflow. Names of this line come first."""
+    """Return the names that the file imports from Airflow. Names that it imports in `line` come first."""
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
