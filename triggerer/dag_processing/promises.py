@@ -35,7 +35,7 @@ class CheckedPromises:
 
     promises: tuple[CheckedPromise, ...] = ()
     errors: tuple[Problem, ...] = ()
-    """For watchers that promise less than they ask for or give no answer, and for plugins with a wrong answer."""
+    """Errors of watchers that promise less than they ask for or give no answer, and of plugins that answer wrongly."""
     warnings: tuple[Problem, ...] = ()
     """Warnings about streams, each only once, even if several watchers share the stream."""
 

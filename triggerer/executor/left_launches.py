@@ -40,7 +40,7 @@ class LeftLaunches:
     """Finds and ends launches of ended runs. `run` is its only task.
 
     Args:
-        spark: `[spark]` as JSON.
+        spark: The settings of `[spark]`, as JSON.
         sweep_every_s: The time between two searches for launches, if `ask` is not called.
     """
 

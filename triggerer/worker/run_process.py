@@ -179,7 +179,8 @@ class RunProcess:
         if not self._busy:
             os._exit(128 + number)
         self._is_stopping = True
-        # A `finally` block of the task may use Spark, and must not wait for the end of the interrupted call.
+        # The task's `finally` blocks may use Spark. Give them another connection, which does not wait for the
+        # interrupted call.
         forget_connection()
         self._spark.interrupt_soon()
         raise WorkerStopped

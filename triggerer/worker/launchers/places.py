@@ -42,7 +42,7 @@ class HttpPlace:
     tls: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Return the parsed JSON of the answer; an empty answer gives an empty dictionary.
+        """Send a request, and return the parsed JSON of the answer; an empty answer gives an empty dictionary.
 
         Raises:
             NoAnswer: There is no usable answer.
@@ -54,7 +54,7 @@ class HttpPlace:
             raise NoAnswer(f"{self.address} answered something that is no JSON") from error
 
     def read(self, method: str, path: str, body: object = None) -> str:
-        """Return the text of the answer.
+        """Send a request, and return the text of the answer.
 
         Raises:
             NoAnswer: There is no usable answer.

@@ -88,7 +88,7 @@ def commit(files: Files, path: str, name: str, mark: str) -> str:
     try:
         _create_commit(files, path, name, mark)
     except FileNotFoundError:
-        # Another try has committed, and has deleted this draft.
+        # This is no error if another try has committed, because that try has deleted this draft.
         if _commit_of(files, path, name) is None:
             raise
     found = _commit_of(files, path, name)

@@ -78,7 +78,7 @@ def texts_of(values: list[Any]) -> pa.Array:
 
 
 def _offsets(values: list[Any]) -> pa.Array:
-    """Return the start of each list in the flat list of all elements. Null: the list is null."""
+    """Return where each list starts in the flat list of all elements. A null list has a null start."""
 
     def offsets() -> Iterator[int | None]:
         total = 0

@@ -96,7 +96,7 @@ def read_files(
         extra_schema: As for `to_dataframe`. With a schema, the files must have `extra` as text.
     """
     if _sees_files(spark):
-        # Hadoop would read some characters of a path as a pattern.
+        # Escape the characters of a path that Hadoop would read as a pattern.
         frame = spark.read.parquet(*(f"file://{_PATTERN.sub(_ESCAPED, path)}" for path in files))
     else:
         frame = _union(_uploaded(spark, files))
