@@ -1,4 +1,4 @@
-"""Chooses the slot for a run. A warm Spark session is left to a run that needs Spark."""
+"""Chooses the slot for a run. A run without Spark leaves the slots with a warm Spark session to other runs."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _delete(folder: Path) -> None:
 
 
 async def _ask_child(order: dict[str, Any]) -> dict[str, Any]:
-    """Start the process, give it the order, and return its answer.
+    """Start the child process, tell it which events to write, and return its answer.
 
     Raises:
         OSError: The process cannot be started.

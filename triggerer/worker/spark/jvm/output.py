@@ -127,7 +127,7 @@ def cause_in(lines: list[str]) -> str:
 
 
 def how_jvm_ended(code: int | None, lines: list[str], *, is_out_of_memory: bool) -> str | None:
-    """Return how a JVM ended, as a sentence without its period; None: it is usable.
+    """Return how a JVM ended, as a sentence without its period; None: the JVM is usable.
 
     Args:
         code: The exit code. Negative: a signal killed the JVM. None: the JVM has not ended.
