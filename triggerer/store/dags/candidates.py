@@ -43,9 +43,9 @@ _MAX_RUN_ID: Final = 250
 # If the id of a scheduled run exists, the scheduler takes the run as created. So a manual run must not have such an id.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
-# The DAGs that have queued events. The scheduler then decides about each of them. The query jumps from one DAG id in
-# the queue to the next, with one index look-up each. A join would read the whole queue. A look-up for every DAG would
-# be no faster if few DAGs have queued events.
+# Finds the DAGs that have queued events, about which the scheduler then decides. The query jumps from one DAG id in the
+# queue to the next, with one index look-up each. A join would read the whole queue. A look-up for every DAG would be
+# no faster if few DAGs have queued events.
 CANDIDATES: Final = Statement(
     """
 WITH RECURSIVE waiting AS (

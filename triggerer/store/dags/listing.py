@@ -54,7 +54,7 @@ async def list_assets(
     state: str | None = None,
     prefix: str | None = None,
 ) -> list[AssetView]:
-    """Return assets by name.
+    """Return assets, sorted by name.
 
     Args:
         after: Only assets after this name.
@@ -135,7 +135,7 @@ async def list_dags(
     state: str | None = None,
     prefix: str | None = None,
 ) -> list[DagView]:
-    """Return DAGs by id. Counting of their waiting events stops at `MOST_COUNTED`.
+    """Return DAGs, sorted by id. Counting of their waiting events stops at `MOST_COUNTED`.
 
     Args:
         after: Only DAGs after this id.
@@ -227,7 +227,7 @@ async def schedule_of_dag(session: AsyncSession, dag_id: str) -> Any:
 
 
 async def list_broken_files(session: AsyncSession) -> list[DagFileView]:
-    """Return the files with errors, by path."""
+    """Return the files with errors, sorted by path."""
     rows = await session.scalars(select(DagFile).order_by(DagFile.path))
     return [DagFileView(row.path, row.errors) for row in rows if row.errors]
 
@@ -241,7 +241,7 @@ async def count_definitions(session: AsyncSession) -> DefinitionCounts:
 
 
 async def list_ignored_files(session: AsyncSession) -> list[DagFileView]:
-    """Return the files that look like DAG files but are not loaded, by path, each with the reason."""
+    """Return the files that look like DAG files but are not loaded, sorted by path, each with the reason."""
     query = select(DagFile).where(DagFile.path.not_like("%.py")).order_by(DagFile.path)
     return [
         DagFileView(row.path, row.warnings) for row in await session.scalars(query) if row.warnings

@@ -48,7 +48,7 @@ async def list_queued_events(
     asset: str | None = None,
     state: str | None = None,
 ) -> list[QueuedEventView]:
-    """Return the waiting events by DAG, in the order of recording.
+    """Return the waiting events, sorted by DAG, then in the order of recording.
 
     For a partitioned DAG, the scheduler divides an event among partition keys. A divided event is listed once for each
     key, and shows that key.

@@ -88,7 +88,7 @@ class Page:
 
 
 async def triggering_assets(session: AsyncSession, run_pk: int) -> list[TriggeringAsset]:
-    """Return the assets of a run's triggering events by name, with the number of events of each."""
+    """Return the assets of a run's triggering events, sorted by name, each with the number of its events."""
     entry = await _entries_of(session, run_pk)
     rows = await session.execute(
         select(Asset.name, Asset.uri, func.count(), func.max(entry.asset_event_id))

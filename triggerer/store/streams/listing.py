@@ -28,7 +28,7 @@ from triggerer.store.streams.reports import Report, load_reports
 async def list_streams(
     session: AsyncSession, *, limit: int = 100, after: str | None = None, digest: str | None = None
 ) -> list[StreamView]:
-    """Return the streams that have watchers, by digest.
+    """Return the streams that have watchers, sorted by digest.
 
     Args:
         after: Only streams with a greater digest.

@@ -41,7 +41,7 @@ class UnsettledWatcher:
 async def unsettled_watchers(
     session: AsyncSession, *, now: datetime, quiet_since: datetime
 ) -> Mapping[int, UnsettledWatcher]:
-    """Return the watchers whose messages may be delivered again, by id.
+    """Return the watchers whose messages may be delivered again, by watcher id.
 
     Args:
         quiet_since: A stream is in good order only if all its watchers have been running since this instant.

@@ -45,7 +45,7 @@ async def list_watchers(
     state: str | None = None,
     stream: str | None = None,
 ) -> list[WatcherView]:
-    """Return watchers by asset and name.
+    """Return watchers, sorted by asset and name.
 
     Args:
         after: Only watchers after this asset and name.

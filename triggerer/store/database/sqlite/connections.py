@@ -16,9 +16,9 @@ from triggerer.errors import StoreUnavailable
 class SqliteConnections:
     """Opens connections, each with a thread of its own, and waits for the threads when the database is closed.
 
-    A thread cannot be cancelled. If the task that uses a connection is cancelled, the connection is only asked to end.
-    This is so while the connection is opened, is set up or executes a statement. Its thread finishes the current work,
-    rolls back and closes. Closing the database waits for the thread.
+    A thread cannot be cancelled. If a task is cancelled while it opens a connection, sets it up or executes a
+    statement, the connection is only asked to end. Its thread finishes the current work, rolls back and closes. Closing
+    the database waits for the thread.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,10 @@ class _Connection(aiosqlite.Connection):
         self._ended: asyncio.Future[Any] | None = None
 
     def stop(self) -> asyncio.Future[Any] | None:
-        """Ask the thread to end after its current work; return a future for the end, None if there is no thread."""
+        """Ask the thread to end after its current work; return a future for the end.
+
+        None: the thread was never started, or there is no event loop in which to wait.
+        """
         # A second request would never be read, because the thread reads nothing after the first one.
         if not self._is_stopped:
             self._is_stopped = True
