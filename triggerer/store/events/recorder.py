@@ -210,8 +210,8 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # The refused row may be a state. Or it is an event, and then the state that moves past it must not be
-            # stored. So give up all states, and write the events alone.
+            # The refused row may be a stream state. Or it is an event, and then the state that moves past this event
+            # must not be stored. So give up all states of the group, and write its events alone.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()

@@ -149,7 +149,7 @@ async def list_task_runs(
     limit: int = 0,
     after: tuple[datetime | None, str] | None = None,
 ) -> list[TaskRunView]:
-    """Return the tasks of a run: first those that have started, sorted by start time, then the others.
+    """Return the tasks of a run: first the started tasks, sorted by start time, then the other tasks.
 
     Args:
         limit: 0 means all.

@@ -102,8 +102,7 @@ async def requeue_runs(
 ) -> int:
     """Queue runs of this executor again, for instance because it stops. Return the number of runs that it still had.
 
-    The attempts do not count. Attempts are counted to find a run that kills its executors, and an executor that queues
-    a run again is alive.
+    The attempts do not count: they are counted only to find a run that kills its executors, and this executor is alive.
 
     Args:
         epochs: The epoch of each run, by primary key.

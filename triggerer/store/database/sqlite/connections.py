@@ -79,7 +79,7 @@ class _Connection(aiosqlite.Connection):
     def stop(self) -> asyncio.Future[Any] | None:
         """Ask the thread to end after its current work; return a future for the end.
 
-        None: the thread was never started, or there is no event loop in which to wait.
+        None: the thread was never started, or there is no event loop that could wait.
         """
         # A second request would never be read, because the thread reads nothing after the first one.
         if not self._is_stopped:

@@ -26,7 +26,7 @@ _ANNOUNCED: Final = "triggerer.announced"
 
 
 class Signal(StrEnum):
-    """What has happened. In parentheses: the subjects that a wake-up names, which say what it happened to."""
+    """The kind of change that a commit made. In parentheses: the subjects of its wake-up, such as ids of DAGs."""
 
     EVENTS_QUEUED = "events_queued"
     """Asset events were queued for DAGs (DAG ids)."""
