@@ -36,7 +36,10 @@ async def insert_backfill(
     """Store a backfill with its intervals, all pending; return its id.
 
     Args:
-        infos: The runs in order, each with its partition key, if it has one.
+        infos: The runs to create, in order, each with its partition key or None.
+        reprocess: For which intervals with an ended run the run is repeated.
+        max_active: The most runs of the backfill that may be queued or running at a time.
+        params: These replace the DAG's parameters of the same names. None: no parameters.
     """
     row = Backfill(
         dag_id=dag_id,
@@ -77,7 +80,10 @@ async def insert_key_backfill(
     max_active: int,
     params: Mapping[str, Any] | None = None,
 ) -> int:
-    """Store a backfill with its partition keys, all pending; return its id."""
+    """Store a backfill with its partition keys, all pending; return its id.
+
+    The other arguments are explained at `insert_backfill`.
+    """
     now = await database_now(session)
     row = Backfill(
         dag_id=dag_id,

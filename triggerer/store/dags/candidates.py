@@ -181,11 +181,12 @@ def create_run(
     """Insert a queued run with the events that it takes, and announce it.
 
     Args:
-        run_after: None: the present instant. A run is never earlier than an event that it takes, so a given instant may
-            be raised. If another run has the id built from the instant, the next free microsecond is used.
-        run_id: None: `<type>__<run_after>`.
+        run_after: The instant of the run. None: the present instant. If the run takes an event that is later, the
+            instant is raised. If `run_id` is None and the instant's id exists, the next free microsecond is used.
+        run_id: The id of the run. None: `<type>__<run_after>`.
         selection: The events queued for the DAG that the run takes. None: no events.
-        interval: The data interval of the run.
+        logical_date: None: the run has no logical date, because no timetable asked for it.
+        interval: The data interval of the run. None: the run has none.
     Raises:
         RowRefused: The DAG has a run with this id.
     """

@@ -36,7 +36,7 @@ _CALLBACK_RUNNING: Final = "running"
 
 @dataclass(frozen=True, slots=True)
 class DagUse:
-    """The file of a DAG, and the runs that may keep it from deletion."""
+    """The file of a DAG, and its runs. A DAG with a busy run may not be deleted yet."""
 
     path: str
     is_stale: bool

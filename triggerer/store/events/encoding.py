@@ -30,6 +30,7 @@ def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> st
     are refused, and the plugin's filter has to choose another form for them.
 
     Args:
+        max_bytes: The most bytes that the JSON text may have.
         what: The payload's name in an error. None: "a payload", with its type.
     Raises:
         RowRefused: The payload has no JSON form, is too large, or has a NUL character, which PostgreSQL cannot store.

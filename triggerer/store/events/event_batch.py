@@ -115,6 +115,10 @@ class EventBatch:
         """Add the rows of an event, one for each of the source's watchers.
 
         Args:
+            extra: The payload as JSON text.
+            now: The timestamp of the event.
+            key: The idempotency key.
+            ordinal: The number of the event among the events of its message.
             size_bytes: The size of the payload, times the number of watchers.
         """
         if source is not self._source or now is not self._now or ordinal != self._ordinal:

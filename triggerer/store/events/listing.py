@@ -51,8 +51,9 @@ async def list_asset_events(
         after: Only events with lower ids than this.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
-        state: `queued`: a DAG still waits to take it into a run. `consumed`: all DAGs that waited have taken it.
-            `unused`: no DAG waited. `queued` and `consumed` take longer if there are many entries of other events.
+        state: `queued`: the event waits for a DAG. `consumed`: the event waited for DAGs, and runs of all these DAGs
+            have taken it. `unused`: the event never waited for a DAG. `queued` and `consumed` take longer if many
+            other events are in the queues.
     """
     wanted = await _wanted(session, asset=asset, dag=dag, event_id=event_id, state=state)
     if after is not None:

@@ -48,6 +48,7 @@ def record_wait(
 
     Args:
         waiting_for: The reason. None: the attempt no longer waits.
+        waiting_since: When the wait began. None: the attempt no longer waits.
     """
     return _WAIT(
         executor=executor,

@@ -25,6 +25,7 @@ async def sync_dags(
 
     Args:
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
+        changed: The ids of the changed DAGs are added to it.
     Returns:
         The ids of partitioned DAGs whose events may now belong to other keys, or whose keys may be due at other times.
     """
@@ -94,6 +95,7 @@ async def sync_schedules(
     Args:
         assets: The id of each asset.
         aliases: The id of each alias, by name.
+        changed: The ids of the changed DAGs are added to it.
     """
     asset_rows = {
         (r.dag_id, r.asset_id): r for r in await session.scalars(select(DagScheduleAsset))

@@ -33,7 +33,7 @@ class Changed:
 def assign(row: object, **values: Any) -> bool:
     """Set the columns of a row whose values differ; return True if any did.
 
-    SQLAlchemy by itself would not notice that a number in a JSON value has become a truth value, see `_differs`.
+    SQLAlchemy would not notice that a number in a JSON value has become a truth value, see `_differs`.
     """
     different = {
         name: value for name, value in values.items() if _differs(getattr(row, name), value)

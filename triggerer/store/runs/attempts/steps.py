@@ -77,6 +77,7 @@ def leave_attempts(
 
     Args:
         epochs: The epoch of each attempt, by the run's primary key.
+        state: The final state of attempts without an open launch.
         reasons: Why the process is gone, by the run's primary key.
     """
     if not epochs:
