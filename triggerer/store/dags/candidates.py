@@ -185,7 +185,7 @@ def create_run(
             instant is raised. If `run_id` is None and the instant's id exists, the next free microsecond is used.
         run_id: The id of the run. None: `<type>__<run_after>`.
         selection: The events queued for the DAG that the run takes. None: no events.
-        logical_date: None: the run has no logical date, because no timetable asked for it.
+        logical_date: The logical date of the run. None: the run has none.
         interval: The data interval of the run. None: the run has none.
     Raises:
         RowRefused: The DAG has a run with this id.
