@@ -98,7 +98,7 @@ class Instance(Base):
     id: Mapped[str] = mapped_column(String(80), primary_key=True)
     """`<host>:<pid>:<random>`, new at every start."""
     kind: Mapped[str] = mapped_column(String(20))
-    """triggerer, executor, scheduler, dag-processor or api. Only a triggerer owns streams, and an executor runs."""
+    """triggerer (owns streams), executor (owns runs), scheduler, dag-processor or api, which own nothing."""
     started_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     heartbeat_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
