@@ -40,7 +40,7 @@ class CallbackRunner:
     does no harm to runs, because they have other workers.
 
     Args:
-        worker: See `open_worker`.
+        worker: The settings that each worker needs, see `open_worker`.
         may_call: Returns whether the executor still has its lease.
         get_guard: Returns the present guard of the lease.
         sweep_every: How often to look for calls of dead executors.

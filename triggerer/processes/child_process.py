@@ -54,7 +54,11 @@ class ChildProcess:
     def __init__(
         self, leader: GroupLeader, channel: Channel, output: int | None, resources: AsyncExitStack
     ) -> None:
-        """See `start`. `output` is the non-blocking reading end of the pipe that the child writes to."""
+        """Wrap a process that has started. Callers use `start`.
+
+        Args:
+            output: The non-blocking reading end of the pipe that the child writes to. None: no output is captured.
+        """
         self.channel: Final = channel
         self.gone: Final = anyio.Event()
         self._leader = leader
@@ -100,7 +104,7 @@ class ChildProcess:
                     theirs.callback(os.close, writes_to)
                     os.set_blocking(output, False)
                 leader = GroupLeader(
-                    # -P: do not import from the folder in which the service was started.
+                    # With -P, Python imports nothing from the folder in which the service was started.
                     [sys.executable, "-P", "-m", module],
                     pass_fds=[socket.fileno(), lifeline, *lifelines, *inherits],
                     env={

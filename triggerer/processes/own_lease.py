@@ -29,8 +29,8 @@ class OwnLease:
 
     Args:
         duration: The time from an extension until other instances may take over the lease, by the database's clock.
-        margin: The last fraction of `duration`, in which the owner no longer acts. It allows for unfinished work, and
-            for clocks that differ in speed.
+        margin: The last fraction of `duration`. The owner no longer acts during this time, which allows for unfinished
+            work, and for clocks that differ in speed.
         clock: Returns seconds. The clock must continue while this process does not run.
     """
 

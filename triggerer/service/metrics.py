@@ -89,7 +89,7 @@ class StreamMetrics:
 
 
 def _bounded(streams: Sequence[StreamLive]) -> list[StreamLive]:
-    """Return the streams with series of their own, and one more that adds up the others."""
+    """Return the streams with series of their own, and one sum of all other streams."""
     # The streams are sorted by name. So no stream changes between its own series and the sum from scrape to scrape.
     named: dict[str, StreamLive] = {}
     for live in streams:

@@ -55,7 +55,7 @@ def serving(routes: Routes, listeners: list[socket.socket]) -> Iterator[None]:
     finally:
         for one in listeners:
             with suppress(OSError):
-                # This ends the `accept` in which the thread waits.
+                # This ends the thread's wait in `accept`.
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
         for thread in threads:

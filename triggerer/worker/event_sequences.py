@@ -140,7 +140,7 @@ class AssetEvents(Sequence[AssetEvent]):
     known. The length is counted when it is first needed. A loop fetches page after page, and keeps only a few pages.
 
     Args:
-        fetch: See `_PagedReader`.
+        fetch: Returns the rows of one page, see `_PagedReader`.
         last_id: The id of the newest event; 0: no events.
         total: The length, or a function that counts it.
         spool: Asks the executor to write all events into Parquet files, with `extra` as JSON text if `as_text` is true.

@@ -29,7 +29,7 @@ class LeaseGuard:
     def __init__(
         self, leader: GroupLeader, channel: socket.socket, lifeline: int, resources: ExitStack
     ) -> None:
-        """See `start`."""
+        """Wrap a guard process that has started. Callers use `start`."""
         self.lifeline: Final = lifeline
         self._leader = leader
         self._channel = channel

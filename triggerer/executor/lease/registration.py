@@ -68,7 +68,7 @@ class Registration:
     Args:
         expiry: How long a heartbeat is valid.
         holder: Learns when the lease begins and ends. None: no other executor could take the runs (SQLite).
-        clock: See `OwnLease`. The guard's timer uses this clock too.
+        clock: Returns seconds, see `OwnLease`. The guard's timer uses this clock, too.
         start_guard: Receives the end of the guarded lease, by the clock.
     """
 

@@ -57,7 +57,7 @@ class SlotSettings:
     """The settings that all slots of an executor share."""
 
     worker: Mapping[str, Any]
-    """See `open_worker`."""
+    """The settings that each worker needs, see `open_worker`."""
     cancel_grace: timedelta
     """The time that the user's code has to unwind after SIGTERM."""
     timeout_grace: timedelta

@@ -253,7 +253,7 @@ async def open_worker(
     Args:
         setup: The settings that `triggerer.worker.main` needs.
         guard: The worker also dies when this guard dies.
-        on_frame: See `WorkerProcess`.
+        on_frame: Receives the frames that are about Spark.
     Raises:
         OSError: No process can be started.
     """

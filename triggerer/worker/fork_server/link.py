@@ -19,7 +19,7 @@ class ForkServerLink:
 
     Attributes:
         may_begin: True once nothing of a former run is left, so that this process may accept an order.
-        sightings: See `triggerer.worker.attempt.Sightings`.
+        sightings: The states of DAG files that former processes saw, see `triggerer.worker.attempt.Sightings`.
         left_folders: The folders of former processes, which this process must remove.
         driver: The driver to attach to. None until the fork server has sent it.
     """

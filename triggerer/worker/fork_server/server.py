@@ -74,7 +74,7 @@ class ForkServer:
         self._wakeup, self._wake = os.pipe()
 
     def serve(self) -> NoReturn:
-        """Fork processes until the executor ends this one, or is gone."""
+        """Fork processes until the executor ends this process, or is gone."""
         adopt_orphans()
         self._listen_for_signals()
         self._watch(self._channel, self._read_channel)
@@ -320,7 +320,7 @@ class ForkServer:
         self.after(_FORK_AFTER_S, self._fork_next)
 
     def _reap(self) -> None:
-        """Reap all processes that have ended, also adopted ones, and remember their exit codes."""
+        """Reap all processes that have ended, also adopted processes, and remember their exit codes."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

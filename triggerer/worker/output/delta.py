@@ -117,7 +117,7 @@ class DeltaTables:
 
 
 def check_mode(mode: str) -> None:
-    """Refuse a mode in which Delta does not check its transaction identifiers.
+    """Refuse a mode for which Delta does not check its transaction identifiers.
 
     Raises:
         OutputRefused: The mode is neither `append` nor `overwrite`.

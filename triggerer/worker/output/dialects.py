@@ -27,7 +27,7 @@ class Move:
     key: Sequence[str]
     """The columns of a unique constraint; empty: every row is added."""
     condition: str
-    """See `Dialect`."""
+    """The WHERE clause of the insertion, see `Dialect`."""
 
     @property
     def others(self) -> list[str]:

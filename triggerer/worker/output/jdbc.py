@@ -172,7 +172,7 @@ def _sweep(
 
 
 def _matching(wanted: Sequence[str], known: Sequence[str], where: str) -> list[str]:
-    """Return the wanted names in the spelling of the known ones, which may differ in upper and lower case.
+    """Return the wanted names in the spelling of the known names, which may differ in upper and lower case.
 
     Raises:
         OutputRefused: A wanted name is not known.

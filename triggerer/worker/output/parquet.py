@@ -48,5 +48,5 @@ def _discard(place: Place, writing: Writing) -> None:
     try:
         place.discard(writing.name, writing.mark)
     except Exception:
-        # The user needs the error of the write, not this one. The next try deletes the draft.
+        # The user needs the error of the write, not the error of the deletion. The next try deletes the draft.
         logger.exception("a draft could not be deleted")

@@ -33,8 +33,8 @@ def execute_side_by_side(
     """Execute the tasks, at most `limit` at once. A task begins when all its upstream tasks have ended.
 
     Args:
-        tasks: The tasks in an order in which each comes after its upstream tasks.
-        kept: See `kept_tasks`.
+        tasks: The tasks, each after its upstream tasks.
+        kept: The tasks that are not executed again, with their final states, see `kept_tasks`.
         execute: Called in a thread for each task.
         report: Called when there are unreported outcomes and further tasks.
     Raises:

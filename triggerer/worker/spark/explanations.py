@@ -1,6 +1,6 @@
 """Explains errors of Spark in a sentence: what happened, and what to do. Spark's own text follows that sentence.
 
-This module imports no PySpark.
+This module imports no PySpark, because the executor imports this module, too.
 """
 
 from __future__ import annotations

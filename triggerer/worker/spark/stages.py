@@ -12,7 +12,7 @@ MOST_STAGES: Final = 20
 
 
 class Stages:
-    """Stages by a key. Of the stages that are over, the newest stay, and a sum replaces the older ones."""
+    """Stages by a key. The newest stages that are over stay, and a sum replaces older stages."""
 
     def __init__(self) -> None:
         self._shown: dict[object, StageProgress] = {}

@@ -41,5 +41,5 @@ def cancel_task(session: SparkSession, task_id: str) -> None:
 
 
 def tag_of(task_id: str) -> str:
-    """Return the tag of the jobs of a task that runs beside others."""
+    """Return the tag of a task's jobs, for a task that runs beside other tasks."""
     return f"task-{sha256(task_id.encode()).hexdigest()[:16]}"

@@ -52,7 +52,7 @@ class ApplicationSubmitter:
     spark_packages: tuple[str, ...]
     on_launch: Callable[[Launch], None]
     tell_absence: Callable[[str | None], None]
-    """See `await_cluster`."""
+    """Receives why the run waits for its cluster, and None when the wait is over, see `await_cluster`."""
     _tries: dict[str, int] = field(default_factory=dict)
 
     def submit(

@@ -93,7 +93,7 @@ def read_files(
     process uploads the rows in pieces.
 
     Args:
-        extra_schema: As for `to_dataframe`. With a schema, the files must have `extra` as text.
+        extra_schema: The type of `extra`, as for `to_dataframe`. If it is given, the files must have `extra` as text.
     """
     if _sees_files(spark):
         # Escape the characters of a path that Hadoop would read as a pattern.

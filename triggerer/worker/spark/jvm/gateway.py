@@ -58,8 +58,9 @@ def launch(
     """Start a JVM with the settings that `on_command_line` selects. Variables of `environment` replace our own.
 
     Args:
-        streams: None: the JVM ends with this process, because it reads from a pipe that only this process can write
-            to. (A process forked from this one without `exec` would inherit that end of the pipe.)
+        streams: The streams of a JVM that another process owns. None: the JVM ends with this process, because the JVM
+            reads from a pipe into which only this process can write. (A process forked from this one without `exec`
+            would inherit that end of the pipe.)
     Raises:
         SubmitFailed: The JVM did not start. The message has its output.
     """

@@ -29,7 +29,7 @@ _CAUSE = re.compile(r'(?:Caused by: |Exception in thread (?:"[^"]*"|\S+) )(.+)')
 
 
 class OutputLines:
-    """Splits the JVM's output into lines, and stores the last ones."""
+    """Splits the JVM's output into lines, and stores the last lines."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=40)

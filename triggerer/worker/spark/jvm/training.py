@@ -1,6 +1,6 @@
 """Makes the archive of Spark's classes, in a process of its own with the lowest priority.
 
-A training run is a session in which Java records the loaded classes. Later sessions read these classes from the
+A training run is a session during which Java records the loaded classes. Later sessions read these classes from the
 archive. A training run takes half a minute of one core, once for each version of Java and Spark. If it fails, sessions
 start more slowly, and the next start of the service tries again.
 """

@@ -122,7 +122,7 @@ def open_classic(
     """Start a JVM, connect to the master, and return the session.
 
     Args:
-        streams: See `gateway.launch`.
+        streams: Connect the JVM with a process that owns it. None: the JVM ends with this process.
     Raises:
         SubmitFailed: No session could be opened. Nothing is left running.
     """
@@ -207,7 +207,8 @@ def _require_no_session() -> None:
             "This process has a Spark session already",
             hint="close_session() first; a DAG takes the session that it is given as `spark`",
         )
-    # The JVM died, or a task stopped the session. PySpark must forget both, or it would use them again.
+    # The JVM died, or a task stopped the session. PySpark must forget the JVM and the session, or it would use them
+    # again.
     _end(gateway, grace=timedelta(seconds=2))
 
 

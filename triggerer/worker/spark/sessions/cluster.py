@@ -27,7 +27,7 @@ def needs_cluster(settings: SparkSettings) -> bool:
     """Return whether sessions get their executors from a cluster. False for Connect, whose server has the executors.
 
     Raises:
-        ConfigurationError: See `mode_of`.
+        ConfigurationError: The settings contradict one another, see `mode_of`.
     """
     return mode_of(settings) != CONNECT and not is_local(master_of(settings))
 
