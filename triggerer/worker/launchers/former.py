@@ -44,7 +44,7 @@ class FormerAttempts:
     Args:
         find_launcher: Returns the launcher with a name, and raises a `TriggererError` if there is none.
         on_launch: Receives the state of each launch afterwards.
-        on_wait: Receives the reason of a wait when the wait begins, and again when it ends.
+        on_wait: Receives a wait when it begins, when its reason changes, and when it ends (then without a reason).
         patience: How long to wait for a server or a cluster that does not answer.
     """
 

@@ -335,7 +335,7 @@ def _end(gateway: Any, *, grace: timedelta) -> None:
             with contextlib.suppress(Exception):
                 context.stop()
         jvm.end(gateway, grace_s=grace.total_seconds())
-    # SparkSession.stop() resets these attributes. PySpark's own tests reset them to get another JVM.
+    # Reset the attributes that SparkSession.stop() resets. PySpark's own tests do so, too, to get another JVM.
     sessions: Any = SparkSession
     sessions._instantiatedSession = sessions._activeSession = None  # noqa: SLF001
     SQLContext._instantiatedContext = None  # noqa: SLF001
