@@ -20,7 +20,9 @@ from triggerer.cli.terminal.gc_pause import gc_paused
 from triggerer.errors import TriggererError
 from triggerer.processes.signals import STOPPING, Interrupted, leave_when_told
 
-SERVICES: Final = frozenset({"standalone", "triggerer", "scheduler", "dag-processor", "executor"})
+SERVICES: Final = frozenset(
+    {"standalone", "triggerer", "scheduler", "dag-processor", "executor", "api"}
+)
 """The commands that run until a signal stops them. A stop by a signal is success: exit code 0."""
 INTERRUPTED: Final = 130
 _UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from triggerer.domain.assets import Asset, AssetAlias, Combinable
@@ -18,23 +18,31 @@ class _Group(Combinable):
     """Distinct operands in their order. A nested group of the same kind is flattened."""
 
     objects: tuple[Condition, ...]
+    repeated: tuple[Leaf, ...] = field(compare=False, repr=False)
+    """Assets and aliases that equal one in `objects`. Such an asset may have watchers of its own."""
 
     def __init__(self, *objects: Combinable) -> None:
         flat: dict[Condition, None] = {}
+        repeated: list[Leaf] = []
         for operand in objects:
             if not isinstance(operand, Asset | AssetAlias | AssetAll | AssetAny):
                 raise DagError(
                     f"{type(self).__name__} takes assets, aliases and expressions, not {operand!r}"
                 )
-            for one in operand.objects if type(operand) is type(self) else (operand,):
-                # Keep the first of equal assets. A dropped asset may have watchers of its own. The parser finds them if
-                # a variable of the module names the asset.
+            parts: tuple[Condition, ...] = (operand,)
+            if isinstance(operand, _Group) and type(operand) is type(self):
+                parts = operand.objects
+                repeated += operand.repeated
+            for one in parts:
+                if one in flat:
+                    repeated += written_leaves_of(one)
                 flat.setdefault(one)
         if not flat:
             raise DagError(
                 f"{type(self).__name__}() has no assets: it would always or never be true"
             )
         object.__setattr__(self, "objects", tuple(flat))
+        object.__setattr__(self, "repeated", tuple(repeated))
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -66,6 +74,16 @@ def leaves_of(condition: Condition) -> Iterator[Leaf]:
     if isinstance(condition, AssetAll | AssetAny):
         for operand in condition.objects:
             yield from leaves_of(operand)
+    else:
+        yield condition
+
+
+def written_leaves_of(condition: Condition) -> Iterator[Leaf]:
+    """Yield what `leaves_of` yields, and also the assets and aliases that were dropped because they equal another."""
+    if isinstance(condition, AssetAll | AssetAny):
+        for operand in condition.objects:
+            yield from written_leaves_of(operand)
+        yield from condition.repeated
     else:
         yield condition
 

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef
-from triggerer.domain.conditions import AssetAll, AssetAny, leaves_of
+from triggerer.domain.conditions import AssetAll, AssetAny, written_leaves_of
 from triggerer.domain.dag_files.parsed import Problem
 from triggerer.domain.dags import DAG, collect_dags
 from triggerer.domain.schedules import condition_of
@@ -169,10 +169,10 @@ def _values(module: ModuleType, kind: type[Any]) -> Iterator[Any]:
 def _leaves(module: ModuleType, dags: Iterable[DAG]) -> Iterator[Asset | AssetAlias]:
     for expression in _values(module, object):
         if isinstance(expression, Asset | AssetAlias | AssetAll | AssetAny):
-            yield from leaves_of(expression)
+            yield from written_leaves_of(expression)
     for dag in dags:
         if (condition := condition_of(dag.schedule)) is not None:
-            yield from leaves_of(condition)
+            yield from written_leaves_of(condition)
         for task in dag.tasks.values():
             yield from task.outlets
             yield from (one for one in task.inlets if not isinstance(one, AssetRef))

@@ -58,6 +58,22 @@ def test_a_dag_belongs_to_the_file_at_whose_level_it_was_made(folder: Path) -> N
     assert set(load_dag_file(folder / "factory.py", folder).dags) == {"own"}
 
 
+def test_an_asset_that_an_expression_names_twice_keeps_its_watchers(folder: Path) -> None:
+    file = write(
+        folder,
+        "a.py",
+        """
+from triggerer import AssetWatcher
+from watchers.kafka import KafkaEventTrigger
+
+watched = AssetWatcher("w", KafkaEventTrigger("orders", group_id="g"))
+dag = DAG("d", schedule=Asset("x") & Asset("x", watchers=[watched]))
+""",
+    )
+    assets = load_dag_file(file, folder).assets
+    assert [watcher.name for asset in assets for watcher in asset.watchers] == ["w"]
+
+
 def test_assets_are_found_at_module_level_and_in_dags(folder: Path) -> None:
     file = write(
         folder,

@@ -19,6 +19,7 @@ from triggerer.domain.conditions import (
     condition_to_json,
     is_satisfied,
     leaves_of,
+    written_leaves_of,
 )
 from triggerer.errors import DagError
 
@@ -41,6 +42,20 @@ def test_operators_of_one_kind_make_one_flat_group() -> None:
     assert (A & B & C).objects == (A, B, C)
     assert AssetAny(A, B, C) == A | (B | C)
     assert AssetAll(A, B) == A & (B & A)
+
+
+def test_an_asset_that_is_written_twice_is_one_operand_and_both_are_written_leaves() -> None:
+    first, second = Asset("a"), Asset("a", extra={"n": 2})
+    both = (first & Asset("b")) & second
+    assert both.objects == (first, Asset("b"))
+    assert [id(leaf) for leaf in written_leaves_of(both) if leaf == first] == [
+        id(first),
+        id(second),
+    ]
+    nested = (first | Asset("b")) & (second | Asset("b"))
+    assert len(nested.objects) == 1
+    assert id(second) in map(id, written_leaves_of(nested))
+    assert both == first & Asset("b")
 
 
 def test_operators_of_two_kinds_nest() -> None:
