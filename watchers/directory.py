@@ -311,8 +311,8 @@ class FileDeleteTrigger(_FileDeleteTrigger):
         )
 
     def shared_stream_key(self) -> Hashable:
-        # The trigger shares its stream with no other trigger. It needs one because the producer's `advance` deletes the
-        # file after the event is durable.
+        # A trigger for a single file needs a stream too, because the producer's `advance` deletes the file after the
+        # event is durable.
         return ("file", self.filepath, self.poke_interval)
 
     def describe_stream(self) -> str:

@@ -129,7 +129,7 @@ class KafkaEventTrigger(MessageTrigger):
         return await measure_lag(self._settings(), self.topics, self.group, self.start)
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        # Imported here: the service does not need it.
+        # Imported here: only `triggerer check` and watchers with a guarantee need this module.
         from producers.kafka.guarantees import describe_delivery
 
         return await describe_delivery(self._settings(), self.topics, self.group, ask=ask)
@@ -220,7 +220,7 @@ class KafkaRangeTrigger(BaseEventTrigger):
         await check_topics(_settings(self.connection), self.topics)
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        # Imported here: the service does not need it.
+        # Imported here: only `triggerer check` and watchers with a guarantee need this module.
         from producers.kafka.ranges.guarantees import describe_delivery
 
         return await describe_delivery(_settings(self.connection), self.topics, ask=ask)

@@ -136,7 +136,7 @@ class KafkaMessage(BrokerMessage):
 
     @classmethod
     def load(cls, data: bytes) -> KafkaMessage:
-        """Return the message that was dumped. It belongs to no assignment.
+        """Return the message that was dumped. It belongs to no assignment, so it cannot be advanced.
 
         Raises:
             ValueError: `dump` did not write these bytes, or a later version of it did.

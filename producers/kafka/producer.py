@@ -325,7 +325,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return event.dump()
 
     def load_event(self, data: bytes) -> KafkaMessage:
-        """Return the message; it belongs to no assignment.
+        """Return the message. It belongs to no assignment, so it can be filtered and dead-lettered, but not advanced.
 
         Raises:
             ValueError: `dump_event` did not write these bytes.

@@ -20,7 +20,7 @@ from producers.pubsub.message import GONE, OPEN, READY, Delivery, State
 COMES_AGAIN_WITHIN_S: Final = 5.0
 """How long a lane waits for its failed message. A message that the service has dead-lettered never comes."""
 SHORTEST_DELAY_S: Final = 1.0
-"""The shortest delay, even if more messages fail than may be delayed."""
+"""While more messages are delayed than `max_delayed`, delays are cut to this number of seconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +59,7 @@ class InFlight:
     Args:
         max_messages: The most messages in flight that are not delayed.
         max_bytes: The most bytes of messages in flight that are not delayed.
-        max_delayed: The most failed messages that may be delayed.
+        max_delayed: With more delayed messages than this, delays are cut to `SHORTEST_DELAY_S`.
     """
 
     def __init__(self, *, max_messages: int, max_bytes: int, max_delayed: int) -> None:

@@ -38,10 +38,10 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
 
     - A lane is an ordering key; a message without one has its own lane.
     - `run` receives, extends leases (in a thread), acknowledges, and gives failed messages back.
-    - `advance` acknowledges finished messages and returns when the service has recorded it. A failed message is given
-    back after a growing delay; the later messages of its ordering key wait until it has come again. After
-    `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are counted in memory; the
-    subscription's own dead-letter policy counts deliveries, also beyond a restart.
+    - `advance` acknowledges finished messages, and returns when the service has recorded the acknowledgements. A failed
+    message is given back after a growing delay; the later messages of its ordering key wait until it has come again.
+    After `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are counted in memory;
+    the subscription's own dead-letter policy counts deliveries, also beyond a restart.
     - Rejected messages go to the dead-letter topic; without one they are logged and acknowledged.
     - An acknowledgement that an exactly-once subscription refuses for good is no error: the message comes again, and
     its idempotency key absorbs the repeat.
@@ -118,7 +118,9 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     async def advance_lanes(
         self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = lambda _: None
     ) -> None:
-        """Acknowledge finished messages and redeliver the rest. Returns when the service has recorded it.
+        """Acknowledge finished messages and redeliver the rest.
+
+        Returns when the service has recorded the acknowledgements.
 
         Raises:
             BrokerUnavailable: The service accepted no acknowledgement for `ack_timeout_s`.

@@ -95,7 +95,10 @@ class Visibility:
             delivery.renewing = None
 
     async def give_back(self, delivery: Delivery, delay_s: int) -> None:
-        """Make a message visible to all receivers after a delay. It is no longer in flight once the call has begun."""
+        """Make a message visible to all receivers after a delay.
+
+        The message leaves `in_flight` at the beginning of the call.
+        """
         self._in_flight.remove(delivery)
         if delivery.renewing is not None:
             # Otherwise the renewal might reach the service after this request.

@@ -1,4 +1,4 @@
-"""Patterns of file names: as for object keys, but names that begin with a dot are hidden as in a shell."""
+"""Patterns of file names, in the syntax of object keys. Names with a leading dot are hidden as in a shell."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Service Bus: blobs that land in a container, which Event Grid reports to the topic `storage`.
 
-The topic has the subscription `triggerer`:
+The topic needs a subscription `triggerer`. This command lets Event Grid report new blobs to the topic:
 
     az eventgrid event-subscription create --name landing --source-resource-id "$STORAGE_ACCOUNT_ID" \
         --included-event-types Microsoft.Storage.BlobCreated --endpoint-type servicebustopic --endpoint "$TOPIC_ID"

@@ -1,4 +1,4 @@
-"""The committed position of a partition, with the data in the metadata of Kafka's offset commit.
+"""The committed position of a partition, and the data that is stored in the metadata of Kafka's offset commit.
 
 The metadata takes about 80 bytes, more after a cut, and brokers allow 4096. It has the failures of one message only,
 because a commit never passes a failed message.
@@ -100,7 +100,7 @@ class CommittedPosition:
         except ValueError:
             fields = None
         if not isinstance(fields, dict) or fields.get("v") != _VERSION:
-            # `kafka-consumer-groups --reset-offsets` or another consumer wrote it.
+            # `kafka-consumer-groups --reset-offsets` or another consumer wrote this commit.
             logger.info(
                 "the commit at offset %d has foreign metadata; failures are counted from zero",
                 offset,

@@ -109,7 +109,7 @@ class StartingPositions:
         new = [
             partition
             for partition in missing
-            # The commit belongs to a deleted topic of that name, or the partition was added later.
+            # Its commit is of a deleted topic of that name, or the partition was added later: begin at its beginning.
             if partition in committed or self._is_new(partition, committed)
         ]
         old = [partition for partition in missing if partition not in new]

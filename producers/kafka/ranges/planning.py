@@ -58,7 +58,7 @@ class OffsetRange:
 
     @property
     def key(self) -> str:
-        """The idempotency key: the topic's id, the partition, the first offset, and the number of the cut if needed."""
+        """The idempotency key: topic id, partition and first offset; for offsets used again, also the cut's number."""
         key = f"{self.topic_id or self.topic}/{self.partition}/{self.start}"
         return f"{key}#{self.cut}" if self.cut else key
 
