@@ -115,7 +115,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         await self._save()
 
     async def _skip_all(self) -> None:
-        """Skip all present pages, whatever their number: items of a page that is not skipped would fire as new."""
+        """Skip all present pages, even if there are many: items of a page that is not skipped would fire as new."""
         asked = 0
         while True:
             try:

@@ -115,7 +115,7 @@ class Receiving:
             self._scope.deadline = anyio.current_time() + _DRAIN_S
         if self._call is not None:
             with suppress(BrokerError, asyncio.InvalidStateError):
-                # Errors are ignored, because the stream may end by itself at the same moment.
+                # Errors are ignored, because the service may end the stream at the same moment.
                 await guarded(self._call.done_writing(), self._what)
 
     async def _receive(self) -> None:

@@ -175,7 +175,7 @@ class Link:
         return max(0.001, min(ends) - now)
 
     def _take(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Track received messages, and pass on those that the watchers do not have yet."""
+        """Track received messages, and pass on the messages that the watchers do not have yet."""
         if not messages:
             return
         now = anyio.current_time()

@@ -75,7 +75,7 @@ class Batches(Generic[T]):
     single entry is sent at once, and the more entries there are, the fuller are the requests. No clock is needed.
 
     Args:
-        send: Makes one request, in which the entries have their indices as ids. Returns the service's answer.
+        send: Makes one request. The ids of its entries are their indices. Returns the service's answer.
         concurrency: The most requests at the same time. A further request is sent only if it has ten entries.
     """
 

@@ -40,7 +40,7 @@ class InFlight:
     def take(
         self, raws: Iterable[Mapping[str, Any]], now: float
     ) -> tuple[list[Delivery], list[Delivery]]:
-        """Record received messages. Return the new messages, in order, and those that must only be deleted."""
+        """Record received messages. Return the new messages, in order, and the messages that must only be deleted."""
         new, done = [], []
         for raw in raws:
             delivery = self._by_id.get(raw["MessageId"])

@@ -50,7 +50,7 @@ class PartitionAnswer(AbstractType[tuple[Any, ...]]):  # type: ignore[misc]
     _HEAD: Final = struct.Struct(">ihqqq")
     _REPLICA: Final = struct.Struct(">i")
     _WITHOUT_MESSAGES: Final = struct.Struct(">ihqqqBiBB")
-    """The layout of a whole answer without messages, in which each length is one byte."""
+    """The layout of a whole answer without messages. Each length is then one byte."""
     _ABORTED: Final = CompactArray(
         ("producer_id", Int64), ("first_offset", Int64), ("tags", TaggedFields)
     )

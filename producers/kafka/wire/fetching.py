@@ -141,8 +141,8 @@ def _wanted(
 ) -> WantedTopics:
     """Return the partitions of a request by topic id, without partitions that have no lane yet.
 
-    For a partition without a lane, the client fetches from a position that it has found by itself. Only a lane knows
-    which messages were read before its position.
+    For a partition without a lane, the client fetches from a position of its own. Only a lane knows which messages were
+    read before its position.
     """
     # A follower's log may end before the last message that the leader sent.
     may_compare = not fields_of(request).rack_id

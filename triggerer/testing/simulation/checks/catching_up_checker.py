@@ -381,6 +381,7 @@ class CatchingUpChecker:
     # Evidence
 
     def _next_number(self) -> int:
+        """Return the next number, which is higher than the numbers of all earlier records."""
         self._numbers += 1
         return self._numbers
 

@@ -41,17 +41,16 @@ class ReplayChecker:
         self._reemitted = reemitted
         self._counted = 0
         self._given: dict[tuple[int, str], int] = {}
-        """The number of the last time that a filter got a message, by watcher and message."""
+        """When a filter last got a message, as a number from `_count`, by watcher and message."""
         self._made: dict[tuple[int, str], int] = {}
-        """The number of the last re-emission, by watcher and message."""
+        """When a message's events were last re-emitted, as a number from `_count`, by watcher and message."""
         self._rewound: dict[tuple[int, str, int], tuple[int, int, int]] = {}
-        """By watcher, topic and lane: the offset of the earliest rewind, the end of the lane then, and the rewind's
-        number.
-        """
+        """By watcher, topic and lane: the earliest rewind's offset, the lane's end then, and a number from `_count`."""
         self._reemissions: dict[tuple[int, str, int, int, int, int], int] = {}
-        """The number of each request to re-emit, by watcher, topic, lane, request, and first and last offset."""
+        """A number from `_count` for each re-emission, by watcher, topic, lane, request, first and last offset."""
 
     def _count(self) -> int:
+        """Return the next number, which is higher than the numbers of all earlier records."""
         self._counted += 1
         return self._counted
 

@@ -105,7 +105,8 @@ class RestChecker:
     ) -> Iterator[str]:
         """Rows of positions that this owner's advances have passed since the rows were written.
 
-        The owner does not know of earlier advances. Such a row stays until the lane's next message.
+        Rows that earlier advances have passed are left out: the owner does not know of them, and they stay until the
+        lane's next message.
         """
         for (watcher, lane), row in rows.items():
             since = self._begun.get((watcher, lane), 0)

@@ -25,7 +25,8 @@ class Workload:
     Args:
         longest_run_s: The longest run, in seconds.
         next_number: Gives unique numbers for the keys of events.
-        draw_events: Draws the events of one call, as asset ids and partition keys; None for one event without a key.
+        draw_events: Draws the events of one call, as asset ids and partition keys. None: each call emits one event
+            without a key.
     """
 
     def __init__(

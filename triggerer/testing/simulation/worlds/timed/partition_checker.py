@@ -1,6 +1,6 @@
 """Checks the runs of partition keys, independently of the scheduler.
 
-It observes each commit: the events that entered or left a DAG's queue, and the created runs.
+The checker observes each commit: the events that entered or left a DAG's queue, and the created runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks the runs of timetables, independently of `triggerer.scheduler`.
 
-It knows only the committed rows and the timetables' answers.
+The checker knows only the committed rows and the timetables' answers.
 """
 
 from __future__ import annotations
@@ -178,14 +178,14 @@ class TimeChecker:
         return None
 
     def _not_made(self, dag: Dag, info: DagRunInfo | None, runs: list[Run]) -> DagRunInfo | None:
-        """The first run of the chain, beginning with `info`, whose interval has no run."""
+        """The first of the timetable's runs, in order from `info` on, whose interval has no run yet."""
         made = {run.interval for run in runs}
         while info is not None and info.data_interval in made:
             info = next_info(dag.on, info.data_interval, dag.restriction)
         return info
 
     def _following(self, dag: Dag, last: Run | None) -> DagRunInfo | None:
-        """The first run of the chain that is later than `last`."""
+        """The first of the timetable's runs, in order, that is later than `last`."""
         interval = None if last is None else last.interval
         for _ in range(_LONGEST_CHAIN):
             info = next_info(dag.on, interval, dag.restriction)
