@@ -189,6 +189,5 @@ async def abort_consumer(consumer: Any) -> None:
     try:
         await guarded(client_of(consumer).close(), "closing of the connections")
     except BrokerError as error:
-        # The closing of a connection was cancelled together with the consumer's `stop`, and the client reports it
-        # again.
+        # Only log the error: the closing of a connection was cancelled together with the consumer's `stop`.
         logger.info("%s", error)

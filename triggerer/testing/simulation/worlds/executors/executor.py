@@ -253,7 +253,7 @@ class SimulatedExecutor:
                             await self._sweep()
                     await self._claim()
                 except TransientStoreError:
-                    # The store may have assigned runs to this executor although it saw an error.
+                    # Ask for a sweep: in spite of the error, the store may have assigned runs to this executor.
                     self._sweeps.ask()
                     await anyio.sleep(self.timeline.random.uniform(0.1, 2.0))
             with anyio.move_on_after(self.timeline.lease / 4):
