@@ -347,10 +347,11 @@ class SharedStreamProducer(ABC):
         """Send an event to the source's dead letters. Returns when it is durable there."""
         raise NotImplementedError(f"{type(self).__qualname__} has no dead letters")
 
-    def get_waiting(self) -> int | None:
-        """Return the number of messages that wait at the source, from its last answers. None (the default): unknown.
+    def get_waiting(self) -> Mapping[Hashable, int] | None:
+        """Return the number of messages that wait at the source, by lane. None (the default): unknown.
 
-        This number is for displays and metrics, so do not ask the source for it. Another thread may call this method.
+        These numbers are for displays and metrics. So take them from the source's last answers, and do not ask the
+        source for them. Another thread may call this method.
         """
         return None
 

@@ -272,20 +272,20 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """`[topic id, offset]`; with brokers before Kafka 2.8, which have no topic ids, `[null, offset]`."""
         return [broker_payload.lane.incarnation, broker_payload.offset]
 
-    def get_waiting(self) -> int | None:
-        """Return how many messages come after the delivered ones; None: unknown.
+    def get_waiting(self) -> Mapping[Hashable, int] | None:
+        """Return how many messages come after the delivered ones in each partition; None: unknown.
 
         The ends of the logs are those in the last fetch answers.
         """
         consumer = self._consumer
         if consumer is None:
             return None
-        waiting = 0
+        waiting: dict[Hashable, int] = {}
         for partition, lane in list(self.lanes.items()):
             end = consumer.highwater(partition)
             if end is None:
                 return None
-            waiting += max(end - lane.delivered, 0)
+            waiting[partition] = max(end - lane.delivered, 0)
         return waiting
 
     def read_lane(

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LaneLive:
-    """A lane with outstanding messages, or a standing lane.
+    """A lane with messages that are outstanding or wait at the broker, or a standing lane.
 
     A lane stands if its producer can neither deliver the next message again nor dead-letter it.
     """
@@ -25,6 +25,8 @@ class LaneLive:
     """Why the lane stands; None: it does not."""
     is_full: bool
     """True if the lane has reached a bound and waits for room."""
+    lag_messages: int | None = None
+    """Messages that wait at the broker, plus the outstanding messages. None: the producer cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,9 @@ class StreamLive:
     triggers: int
     paused: Sequence[Pause]
     lane_count: int
-    """Lanes with outstanding messages, and standing lanes."""
+    """Lanes with messages that are outstanding or wait at the broker, and standing lanes."""
     lanes: Sequence[LaneLive]
-    """The worst lanes first: standing, then full, then the oldest."""
+    """The worst lanes first: standing, then full, then by the age of the oldest message, then by lag."""
     history: StreamHistory | None = None
     """The last minutes of the stream; None: no history was recorded."""
 

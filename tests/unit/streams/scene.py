@@ -76,6 +76,8 @@ class Scene:
         """The messages that the broker was told about, in order, with the counts acked, failed and rejected."""
         self.set_aside: list[Any] = []
         """The messages that the broker learned were parked."""
+        self.waiting: dict[Hashable, int] | None = None
+        """How many messages wait at the broker, by lane."""
         Scene.by_name[self.name] = self
 
     def publish(self, *values: Any, lane: Hashable = 0) -> None:
@@ -126,6 +128,9 @@ class BreakingQueue(InMemoryQueueProducer):
 
     def dead_letters_rejected(self, broker_payload: Any) -> bool:
         return self.scene.has_dead_letters
+
+    def get_waiting(self) -> dict[Hashable, int] | None:
+        return self.scene.waiting
 
     def dump_event(self, event: Any) -> bytes:
         if self.scene.cannot_dump(event):

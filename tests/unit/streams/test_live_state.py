@@ -115,6 +115,25 @@ async def test_a_watcher_that_fell_behind_and_a_standing_lane_are_shown(scene: S
         ]
 
 
+async def test_each_lane_has_a_lag_also_if_none_of_its_messages_was_read(scene: Scene) -> None:
+    sink = Sink()
+    scene.gates["one", "a"] = anyio.Event()
+    async with hosted(scene, sink, "one") as (manager, _):
+        scene.publish("a", lane="busy")
+        await sink.until(lambda: live(manager).outstanding == 1)
+        assert live(manager).lag_messages is None
+        assert live(manager).lanes[0].lag_messages is None
+        scene.waiting = {"busy": 2, "unread": 40, "empty": 0}
+        seen = live(manager)
+        assert seen.lag_messages == 43
+        assert [(lane.lane, lane.lag_messages) for lane in seen.lanes] == [
+            ('"busy"', 3),
+            ('"unread"', 40),
+        ]
+        assert seen.lane_count == 2
+        scene.gates["one", "a"].set()
+
+
 @dataclass(frozen=True)
 class Message:
     """A message that has a time, or a property that fails."""

@@ -101,7 +101,7 @@ def _with_report(view: StreamView, live: StreamLive) -> StreamView:
         lanes=[
             LaneView(
                 lane=lane.lane,
-                lag=None,
+                lag=lane.lag_messages,
                 lag_seconds=lane.seconds,
                 outstanding=lane.outstanding,
                 paused=lane.standing or ("full" if lane.is_full else None),

@@ -6,7 +6,7 @@ that was read a moment before. Nothing is locked, and a message costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from typing import Final
 
@@ -60,11 +60,12 @@ def _read(stream_id: str, stream: SharedStream, most_lanes: int) -> StreamLive:
         advanced += max(state.ledger.head - outstanding, 0)
         rejected += state.rejected
         failed += state.failed
-        busy = [lane for lane in _lanes(group) if lane.outstanding or lane.key in state.standing]
-        lane_count = len({lane.key for lane in busy} | set(state.standing))
-        lanes = _worst(group, busy, most_lanes)
-        lag_seconds = _lag_seconds(group, busy) if outstanding else 0.0
-        lag_messages = _lag_messages(group, outstanding)
+        waiting = _waiting(group)
+        found = _lane_views(group, {} if waiting is None else waiting, is_known=waiting is not None)
+        lane_count = len(found)
+        lanes = nsmallest(most_lanes, found, key=_badness)
+        lag_seconds = _lag_seconds(group) if outstanding else 0.0
+        lag_messages = None if waiting is None else sum(waiting.values()) + outstanding
     fences = [fence for one in members if (fence := one.source.fence) is not None]
     return StreamLive(
         stream_id=stream_id,
@@ -98,26 +99,43 @@ def _lanes(group: Group) -> list[Lane]:
             continue
 
 
-def _worst(group: Group, busy: list[Lane], most: int) -> list[LaneLive]:
+def _lane_views(group: Group, waiting: Mapping[Hashable, int], *, is_known: bool) -> list[LaneLive]:
+    """Return the lanes that have messages or stand. `is_known`: the producer tells how many messages wait."""
     state = group.state
     standing = dict(state.standing)
     now = state.clock.monotonic()
-    views = [
-        LaneLive(
-            lane=_lane_name(lane.key),
-            outstanding=lane.outstanding,
-            outstanding_bytes=lane.outstanding_bytes,
-            seconds=None if (head := lane.head) is None else round(now - head.broadcast_at, 3),
-            standing=standing.pop(lane.key, None),
-            is_full=lane.key in state.lanes.full,
+    unread = {lane: count for lane, count in waiting.items() if count}
+    views = []
+    for lane in _lanes(group):
+        key = lane.key
+        at_broker, why = unread.pop(key, 0), standing.pop(key, None)
+        if not (lane.outstanding or at_broker or why):
+            continue
+        views.append(
+            LaneLive(
+                lane=_lane_name(key),
+                outstanding=lane.outstanding,
+                outstanding_bytes=lane.outstanding_bytes,
+                seconds=None if (head := lane.head) is None else round(now - head.broadcast_at, 3),
+                standing=why,
+                is_full=key in state.lanes.full,
+                lag_messages=at_broker + lane.outstanding if is_known else None,
+            )
         )
-        for lane in busy
-    ]
-    views += [
-        LaneLive(_lane_name(lane), 0, 0, None, why, is_full=False) for lane, why in standing.items()
-    ]
-    return nsmallest(
-        most, views, key=lambda one: (one.standing is None, not one.is_full, -(one.seconds or 0.0))
+    # The group has read nothing of these lanes.
+    for key in {*unread, *standing}:
+        lag = unread.get(key, 0) if is_known else None
+        views.append(LaneLive(_lane_name(key), 0, 0, None, standing.get(key), False, lag))
+    return views
+
+
+def _badness(lane: LaneLive) -> tuple[bool, bool, float, int]:
+    """Return a key that sorts the worst lane first."""
+    return (
+        lane.standing is None,
+        not lane.is_full,
+        -(lane.seconds or 0.0),
+        -(lane.lag_messages or 0),
     )
 
 
@@ -125,21 +143,21 @@ def _lane_name(lane: Hashable) -> str:
     return encode_lane(lane) or str(lane)
 
 
-def _lag_messages(group: Group, outstanding: int) -> int | None:
+def _waiting(group: Group) -> Mapping[Hashable, int] | None:
+    """Return how many messages wait at the broker, by lane; None: the producer cannot tell."""
     producer = group.state.producer
     if producer is None:
         return None
     try:
-        waiting = producer.get_waiting()
+        return producer.get_waiting()
     except Exception:
         return None
-    return None if waiting is None else waiting + outstanding
 
 
-def _lag_seconds(group: Group, busy: list[Lane]) -> float | None:
+def _lag_seconds(group: Group) -> float | None:
     """Return the age of the oldest outstanding message: since it was published, or else since it was broadcast."""
     state = group.state
-    heads = [head for lane in busy if (head := lane.head) is not None]
+    heads = [head for lane in _lanes(group) if (head := lane.head) is not None]
     if not heads:
         return 0.0
     oldest = min(heads, key=lambda one: one.seq)
