@@ -57,7 +57,7 @@ class AfterWorkdayTimetable(HasTicks):
 
     @property
     def description(self) -> str:  # type: ignore[override]
-        return f"after each day of work, for that day ({zone_name(checked_zone(self.timezone))})"
+        return f"after each working day, for that day ({zone_name(checked_zone(self.timezone))})"
 
     @property
     def summary(self) -> str:

@@ -81,7 +81,7 @@ class Spools:
     async def write(self, order: RunOrder, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """Write events into files. Return the paths of the files and the number of events.
 
-        None: pyarrow is missing, or the files cannot be written, which is logged. Then the run reads events by pages.
+        None: the files cannot be written, and the log says why. Then the run reads the events by pages.
 
         Args:
             fields: `about` (`uri` or `alias`, as in queries for pages), `triggering`, `last_id` and `as_text`.
@@ -94,19 +94,8 @@ class Spools:
         events = {"last_id": int(fields["last_id"]), **about}
         if fields["triggering"]:
             events["run_pk"] = order.run_pk
-        if not self._is_usable:
-            return None
         try:
-            async with self._limit:
-                folder = await anyio.to_thread.run_sync(self._new_folder, order.run_pk)
-                reply = await _ask_child(
-                    {
-                        "url": self._database.url.render_as_string(hide_password=False),
-                        "folder": str(folder),
-                        "as_text": bool(fields["as_text"]),
-                        "events": events,
-                    }
-                )
+            reply = await self._write_in_child(order, bool(fields["as_text"]), events)
         except OSError as error:
             reply = {"error": str(error)}
         if "error" in reply:
@@ -115,6 +104,22 @@ class Spools:
             )
             return None
         return reply
+
+    async def _write_in_child(
+        self, order: RunOrder, as_text: bool, events: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        if not self._is_usable:
+            return {"error": "pyarrow is not installed"}
+        async with self._limit:
+            folder = await anyio.to_thread.run_sync(self._new_folder, order.run_pk)
+            return await _ask_child(
+                {
+                    "url": self._database.url.render_as_string(hide_password=False),
+                    "folder": str(folder),
+                    "as_text": as_text,
+                    "events": events,
+                }
+            )
 
     def _new_folder(self, run_pk: int) -> Path:
         if self._lock is None:

@@ -226,7 +226,7 @@ RUN_DELAY: Final = _histogram(
 RUN_QUEUE: Final = _histogram(
     "triggerer_run_queue_seconds",
     _EXECUTOR,
-    "From the queueing of a run until its first task began: the wait for a place, and for a session of Spark.",
+    "From the queueing of a run until its first task began: the wait for a slot, and for a Spark session.",
     bounds=LONG_SECONDS,
 )
 RUNS_CREATED: Final = _counter(

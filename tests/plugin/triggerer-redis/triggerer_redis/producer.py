@@ -5,7 +5,7 @@ not XREADGROUP), so a reader that died leaves nothing behind, and none has to cl
 pending entries stand those that have failed, with how often: `XPENDING` shows what holds a stream up.
 
 A stream has no identity that would outlive `DEL`. The group goes with its stream, so a consumer of it, whose name we
-draw when we make the group, tells a stream that was made anew from its predecessor.
+draw when we make the group, tells a stream that was created again from its predecessor.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class RedisSharedStreamProducer(SharedStreamProducer):
             raise BrokerUnavailable(self._what(f"stream {stream} is not there to be read again"))
         read = before(id_of(number))
         if now != incarnation:
-            _log.warning("stream %s was made anew; it is read from its beginning", stream)
+            _log.warning("stream %s was created again; it is read from its beginning", stream)
             read = "0-0"
         if await self._find_trimmed(stream, read) is not None:
             _log.warning(
