@@ -14,7 +14,7 @@ from sqlalchemy import insert, select, update
 
 from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState
-from triggerer.executor import Executor
+from triggerer.executor import Executor, ExecutorSettings
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, announce
@@ -193,9 +193,7 @@ async def _running(house: House, name: str, options: dict[str, Any]) -> AsyncIte
         house.database,
         house.database.wakeups,
         instance_id=name,
-        home=house.home,
-        dags_folder=house.dags_folder,
-        **options,
+        settings=ExecutorSettings(home=house.home, dags_folder=house.dags_folder, **options),
     )
     async with anyio.create_task_group() as tasks:
         await tasks.start(executor.run)

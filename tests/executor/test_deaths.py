@@ -22,7 +22,7 @@ from tests.isolation.conftest import until
 from tests.services.process import is_alive
 from triggerer.domain.attempts import RunOrder
 from triggerer.domain.run_logs import log_path
-from triggerer.executor import Executor
+from triggerer.executor import Executor, ExecutorSettings
 from triggerer.executor.claimed_queue import PrefetchLimit
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.slots import slot
@@ -670,9 +670,9 @@ async def test_an_executor_that_is_cancelled_while_it_starts_ends(house: House, 
         house.database,
         house.database.wakeups,
         instance_id="one",
-        home=house.home,
-        dags_folder=house.dags_folder,
-        shutdown_grace=timedelta(0),
+        settings=ExecutorSettings(
+            home=house.home, dags_folder=house.dags_folder, shutdown_grace=timedelta(0)
+        ),
     )
 
     async def start_and_cancel() -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from triggerer.executor.executor import Executor
+    from triggerer.executor.settings import ExecutorSettings
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "ExecutorSettings"]
+
+_MODULES = {"Executor": "executor", "ExecutorSettings": "settings"}
 
 
 def __getattr__(name: str) -> Any:
-    # Imported late: worker processes import this package too, and have no use for the store.
-    if name == "Executor":
-        from triggerer.executor.executor import Executor
-
-        return Executor
+    # Imported late: other processes import this package too, and have no use for the store.
+    if name in _MODULES:
+        return getattr(import_module(f"triggerer.executor.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

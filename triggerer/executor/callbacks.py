@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import structlog
@@ -18,6 +17,7 @@ from triggerer.executor.event_queries import answer
 from triggerer.executor.lease.lease_guard_process import LeaseGuard
 from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.settings import ExecutorSettings
 from triggerer.executor.slots.worker_frames import QueryFrame
 from triggerer.executor.slots.worker_process import RunHandle, WorkerProcess, open_worker
 from triggerer.processes.ipc import ChannelClosed
@@ -28,8 +28,6 @@ from triggerer.worker.protocol import message
 
 _log = structlog.get_logger(__name__)
 
-LONGEST_CALL: Final = timedelta(seconds=60)
-"""The time for all callbacks of one run together. Afterwards their worker is killed."""
 _HAND_BACK_S: Final = 2.0
 
 
@@ -40,10 +38,9 @@ class CallbackRunner:
     does no harm to runs, because they have other workers.
 
     Args:
-        worker: The settings that each worker needs, see `open_worker`.
+        executor: The id of the executor in the table `instance`.
         may_call: Returns whether the executor still has its lease.
         get_guard: Returns the present guard of the lease.
-        sweep_every: How often to look for calls of dead executors.
     """
 
     def __init__(
@@ -53,23 +50,20 @@ class CallbackRunner:
         result_writer: ResultWriter,
         *,
         executor: str,
-        home: str,
-        worker: Mapping[str, Any],
+        settings: ExecutorSettings,
         may_call: Callable[[], bool],
         get_guard: Callable[[], LeaseGuard | None],
-        sweep_every: timedelta,
-        longest_call: timedelta,
     ) -> None:
         self._database = database
         self._wakeups = wakeups
         self._result_writer = result_writer
         self._executor = executor
-        self._home = home
-        self._worker = worker
+        self._home = str(settings.home.resolve())
+        self._worker = settings.for_worker()
         self._may_call = may_call
         self._get_guard = get_guard
-        self._sweep_every = sweep_every
-        self._longest_call = longest_call
+        self._sweep_every = settings.sweep_every
+        self._longest_call = settings.callback_timeout
         self._log_files = LogFiles()
 
     async def run(self) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
 
 import anyio
 import structlog
@@ -15,7 +14,7 @@ from triggerer.backoff import Backoff, warn_seldom
 from triggerer.domain.attempts import RunEnd, RunOrder, Wait
 from triggerer.domain.runs import RunState
 from triggerer.errors import OutcomeUnknown, TransientStoreError
-from triggerer.executor.callbacks import LONGEST_CALL, CallbackRunner
+from triggerer.executor.callbacks import CallbackRunner
 from triggerer.executor.claimed_queue import STALE_SECONDS, ClaimedQueue, PrefetchLimit
 from triggerer.executor.claims import Claims
 from triggerer.executor.lease.lease_guard_process import LeaseGuard
@@ -23,11 +22,11 @@ from triggerer.executor.left_launches import LeftLaunches
 from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.run_tokens import RunTokens
+from triggerer.executor.settings import ExecutorSettings
 from triggerer.executor.slots.slot import Slot, SlotSettings
 from triggerer.executor.slots.slot_choice import Spark, WarmUp, choose_slot, is_session_near
 from triggerer.executor.spooling.spools import Spools
 from triggerer.executor.sweep import SweepSchedule
-from triggerer.plugins import DagsFolder
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, Subscription, Wakeups
 from triggerer.store.runs.results import AttemptUpdate
@@ -49,16 +48,6 @@ class Executor:
 
     Args:
         instance_id: The id of this executor's row in the table `instance`, which the caller keeps alive.
-        workers: The number of concurrent runs. A process starts when it is first needed.
-        spark: The settings of `[spark]` as JSON: mode, master, remote, conf.
-        prewarm: True to open a Spark session in advance if a DAG needs one.
-        holds_broken: True: a run stays queued until its DAG file loads. False: a run whose file does not load fails.
-        cancel_grace: The time from SIGTERM to SIGKILL for a cancelled run.
-        timeout_grace: How long a task may outlive its own timeout before its worker is killed.
-        callback_timeout: The time for all callbacks of one run together.
-        shutdown_grace: The time that running runs have to end when the executor is cancelled.
-        sweep_every: How often to search the store for changes that no announcement has reported.
-        counts_dags: True to count the runs of each DAG for the metrics, too.
     """
 
     def __init__(
@@ -67,81 +56,39 @@ class Executor:
         wakeups: Wakeups,
         *,
         instance_id: str,
-        home: Path,
-        dags_folder: Path,
-        workers: int = 2,
-        pools: Mapping[str, int] | None = None,
-        spark: Mapping[str, Any] | None = None,
-        prewarm: bool = True,
-        file_patience: timedelta = timedelta(seconds=10),
-        holds_broken: bool = False,
-        cancel_grace: timedelta = timedelta(seconds=5),
-        timeout_grace: timedelta = timedelta(seconds=10),
-        callback_timeout: timedelta = LONGEST_CALL,
-        shutdown_grace: timedelta = timedelta(seconds=5),
-        sweep_every: timedelta = timedelta(seconds=10),
-        counts_dags: bool = False,
+        settings: ExecutorSettings,
     ) -> None:
         self._wakeups = wakeups
-        self._prewarm = prewarm
-        self._shutdown_grace = shutdown_grace
-        self._sweeps = SweepSchedule(sweep_every)
+        self._settings = settings
+        self._sweeps = SweepSchedule(settings.sweep_every)
         self._claims = Claims(
             database,
             instance_id,
-            home,
-            pools or {},
-            holds_broken=holds_broken,
-            connect=connect_server(spark or {}),
+            settings.home,
+            settings.pools,
+            holds_broken=settings.holds_broken,
+            connect=connect_server(settings.spark),
         )
-        self._result_writer = ResultWriter(database, instance_id, counts_dags=counts_dags)
+        self._result_writer = ResultWriter(database, instance_id, counts_dags=settings.counts_dags)
         self._claimed_queue = ClaimedQueue()
-        self._spools = Spools(database, home)
-        self._prefetch = PrefetchLimit(workers)
-        settings = SlotSettings(
-            worker={
-                "home": str(home.resolve()),
-                # Keep symbolic links in the path, because each deployment changes their targets.
-                "dags_folder": str(DagsFolder(dags_folder).root),
-                "spark": dict(spark or {}),
-                "file_patience_s": file_patience.total_seconds(),
-                "holds_broken": holds_broken,
-            },
-            cancel_grace=cancel_grace,
-            timeout_grace=timeout_grace,
-        )
-        tokens = RunTokens(database)
-        self._slots = [
-            Slot(
-                database,
-                self._result_writer,
-                settings,
-                lambda: self.guard,
-                self._on_free,
-                self._on_wait,
-                self._spools,
-                tokens,
-            )
-            for _ in range(workers)
-        ]
+        self._prefetch = PrefetchLimit(settings.workers)
+        self._spools = Spools(database, settings.home)
+        self._slots = self._make_slots(database)
         self._callbacks = CallbackRunner(
             database,
             wakeups,
             self._result_writer,
             executor=instance_id,
-            home=str(home.resolve()),
-            worker=settings.worker,
+            settings=settings,
             may_call=lambda: self._has_lease,
             get_guard=lambda: self.guard,
-            sweep_every=sweep_every,
-            longest_call=callback_timeout,
         )
         self._left_launches = LeftLaunches(
             database,
             self._result_writer,
             executor=instance_id,
-            spark=dict(spark or {}),
-            sweep_every_s=sweep_every.total_seconds(),
+            spark=settings.spark,
+            sweep_every_s=settings.sweep_every.total_seconds(),
         )
         self._ending: set[int] = set()
         """Runs that were cancelled before they began, while the end of their logs is written."""
@@ -161,6 +108,27 @@ class Executor:
         """Ends the workers if the lease ends while this process cannot; None before the first guarded lease."""
         self._leases_lost = 0
         self._stopping = anyio.Event()
+
+    def _make_slots(self, database: Database) -> list[Slot]:
+        settings = SlotSettings(
+            worker=self._settings.for_worker(),
+            cancel_grace=self._settings.cancel_grace,
+            timeout_grace=self._settings.timeout_grace,
+        )
+        tokens = RunTokens(database)
+        return [
+            Slot(
+                database,
+                self._result_writer,
+                settings,
+                lambda: self.guard,
+                self._on_free,
+                self._on_wait,
+                self._spools,
+                tokens,
+            )
+            for _ in range(self._settings.workers)
+        ]
 
     @property
     def worker_pids(self) -> list[int]:
@@ -284,7 +252,7 @@ class Executor:
             self._cancel(await self._claims.to_cancel(), tasks)
         if self._dags:
             self._dags = False
-            self._wants_warm = self._prewarm and await self._claims.needs_spark()
+            self._wants_warm = self._settings.prewarm and await self._claims.needs_spark()
             self._warm_up()
             self._uses_pools = await self._claims.uses_pools()
             self._has_broken_files = await self._claims.has_broken_files()
@@ -340,7 +308,9 @@ class Executor:
         if order is not None:
             self._prefetch.record(seconds)
             # The run has lost its session. Open another session before the next run needs Spark.
-            self._wants_warm |= self._prewarm and order.needs_spark and slot.spark is Spark.COLD
+            self._wants_warm |= (
+                self._settings.prewarm and order.needs_spark and slot.spark is Spark.COLD
+            )
         # Read this now, because the slot's next job resets it.
         was_cut_short = slot.was_cut_short
         if slot.has_left_launches:
@@ -439,7 +409,7 @@ class Executor:
     async def _wind_down(self) -> None:
         with anyio.move_on_after(_WRITE_SECONDS):
             await self._requeue(self._claimed_queue.take_all(), have_begun=False)
-        with anyio.move_on_after(self._shutdown_grace.total_seconds()):
+        with anyio.move_on_after(self._settings.shutdown_grace.total_seconds()):
             for slot in self._slots:
                 await slot.idle()
         killed = [slot.run for slot in self._slots if slot.run is not None and not slot.is_stopping]

@@ -17,7 +17,7 @@ from triggerer.domain.actors import CLI, Actor, Role
 from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState
 from triggerer.errors import ConfigurationError, DagFileError, UnknownDag
-from triggerer.executor import Executor
+from triggerer.executor import Executor, ExecutorSettings
 from triggerer.operations.emitting import emit_event
 from triggerer.operations.triggering import trigger_dag
 from triggerer.processes.instance_ids import new_instance_id
@@ -166,11 +166,13 @@ async def _execute(
         database,
         database.wakeups,
         instance_id=new_instance_id(),
-        home=home,
-        dags_folder=trial.dags_folder,
-        workers=1,
-        spark=trial.spark,
-        prewarm=False,
+        settings=ExecutorSettings(
+            home=home,
+            dags_folder=trial.dags_folder,
+            workers=1,
+            spark=trial.spark or {},
+            prewarm=False,
+        ),
     )
     log = _Follower(Path(log_path(str(home), trial.dag_id, run_id)), on_log)
     with database.wakeups.subscribe(Signal.RUNS_ENDED) as ends:

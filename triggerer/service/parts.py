@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from triggerer.domain.events import Fence
     from triggerer.domain.watchers.parked import ParkedBounds
     from triggerer.executor.lease.registration import Registration
+    from triggerer.executor.settings import ExecutorSettings
     from triggerer.hosting.factory import TriggerFactory
     from triggerer.hosting.host import HostSettings
     from triggerer.streams import RuntimeSettings
@@ -273,16 +274,18 @@ async def _start_executor(
         database,
         database.wakeups,
         instance_id=instance_id,
-        home=settings.core.home,
-        dags_folder=settings.core.dags_folder,
-        workers=settings.executor.workers,
-        pools=settings.pools,
-        spark=settings.spark.to_json(),
-        file_patience=settings.dag_processor.removal_grace,
-        holds_broken=settings.executor.broken_file == "hold",
-        prewarm=settings.executor.prewarm and mode_of(settings.spark) != SUBMIT,
-        shutdown_grace=settings.core.shutdown_grace,
-        counts_dags=settings.metrics.dag_labels,
+        settings=ExecutorSettings(
+            home=settings.core.home,
+            dags_folder=settings.core.dags_folder,
+            workers=settings.executor.workers,
+            pools=settings.pools,
+            spark=settings.spark.to_json(),
+            file_patience=settings.dag_processor.removal_grace,
+            holds_broken=settings.executor.broken_file == "hold",
+            prewarm=settings.executor.prewarm and mode_of(settings.spark) != SUBMIT,
+            shutdown_grace=settings.core.shutdown_grace,
+            counts_dags=settings.metrics.dag_labels,
+        ),
     )
     registration = Registration(
         database,
