@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from triggerer.domain.events import Fence
     from triggerer.domain.watchers.parked import ParkedBounds
     from triggerer.executor.lease.registration import Registration
-    from triggerer.executor.settings import ExecutorSettings
     from triggerer.hosting.factory import TriggerFactory
     from triggerer.hosting.host import HostSettings
     from triggerer.streams import RuntimeSettings
@@ -266,7 +265,7 @@ async def _start_executor(
     workers: TaskGroup,
     readiness: Readiness,
 ) -> None:
-    from triggerer.executor.executor import Executor
+    from triggerer.executor import Executor, ExecutorSettings
     from triggerer.executor.lease.registration import Registration
 
     instance_id = new_instance_id()
