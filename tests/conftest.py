@@ -27,6 +27,7 @@ from tests.services.spark_cluster import SparkCluster, open_spark_cluster
 from tests.services.spark_jars import SparkJars, find_spark_jars
 from tests.services.stores import create_migrated_file
 from tests.tiers import is_quick
+from triggerer.config import CONFIG_VARIABLE
 from triggerer.observability.redaction import forget_secrets
 
 if TYPE_CHECKING:
@@ -67,6 +68,18 @@ def _no_known_secrets() -> Iterator[None]:
     """A password of one test is a plain word in the next: "triggerer" would be hidden in every line."""
     yield
     forget_secrets()
+
+
+@pytest.fixture(autouse=True)
+def _no_known_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`get_connection` remembers the configuration of its first caller, which may be another test.
+
+    A service that ran in this process has also named its configuration file in the environment.
+    """
+    monkeypatch.setattr("triggerer.abc._resolve_connection", None)
+    # Set and deleted, so that what the test sets is gone afterwards.
+    monkeypatch.setenv(CONFIG_VARIABLE, "")
+    monkeypatch.delenv(CONFIG_VARIABLE)
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-
-from tests.page.double.data import Data
 
 CHROMIUM: Final = "/usr/bin/chromium"
 _READY: Final = """() => document.title.endsWith('triggerer') && document.querySelector('main h1')
@@ -94,7 +92,16 @@ def load(page: Page, url: str) -> float:
     return time.monotonic() - began
 
 
-def screens(data: Data) -> dict[str, str]:
+class Names(Protocol):
+    """Names of what a store has, by number."""
+
+    def dag_id(self, number: int, /) -> str: ...
+    def run_id(self, number: int, /) -> str: ...
+    def asset_name(self, number: int, /) -> str: ...
+    def stream_id(self, number: int, /) -> str: ...
+
+
+def screens(data: Names) -> dict[str, str]:
     """Return the path of every screen by its name."""
     dag = "/dags/" + quote(data.dag_id(0), safe="")
     run = f"{dag}/runs/" + quote(data.run_id(0), safe="")

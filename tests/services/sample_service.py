@@ -184,7 +184,12 @@ class SampleService:
 
 @contextmanager
 def open_sample_service(
-    folder: Path, *, dags: dict[str, str] | None = None, settings: str = "", port: int = 0
+    folder: Path,
+    *,
+    dags: dict[str, str] | None = None,
+    settings: str = "",
+    port: int = 0,
+    capacity: int = 1_000,
 ) -> Iterator[SampleService]:
     """Start `triggerer standalone` in a folder, and stop it at the end. Its output goes to `service.log`."""
     dags_folder = folder / "dags"
@@ -194,7 +199,7 @@ def open_sample_service(
     home, config = folder / "home", folder / "triggerer.toml"
     config.write_text(
         f'[core]\nhome = "{home}"\ndags_folder = "{dags_folder}"\n'
-        "[triggerer]\nmax_deliveries = 1\n[dag_processor]\nmin_file_process_interval = 2\n"
+        f"[triggerer]\nmax_deliveries = 1\ncapacity = {capacity}\n[dag_processor]\nmin_file_process_interval = 2\n"
         f"[api]\nport = {port}\n{settings}"
     )
     environ = {name: value for name, value in os.environ.items() if "API__PORT" not in name}
