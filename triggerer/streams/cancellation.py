@@ -16,8 +16,8 @@ from triggerer.processes import signals
 def is_cancelled_by_us() -> bool:
     """Return whether one of our scopes, or the task itself, has been cancelled.
 
-    Only scopes cancel the tasks of a task group. If `Task.cancel()` was called on one, plugin code did it, perhaps long
-    ago: some libraries do so for their timeouts and never uncancel the task (`Task.cancelling()` stays above zero).
+    Our code cancels a task of a task group through a scope only. So if `Task.cancelling()` is above zero there, plugin
+    code called `Task.cancel()`, perhaps long ago: some libraries do so for their timeouts and never call `uncancel()`.
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
@@ -32,13 +32,14 @@ def _is_in_a_task_group() -> bool:
 async def take_back_stray_cancellations() -> None:
     """Undo the calls of `Task.cancel()` that plugin code, which has ended, made on the current task.
 
-    A pending cancellation would hit our own code. One that was never uncancelled would keep our scopes from recognising
-    their own cancellations, and the task from ending in order.
+    A cancellation that is still pending would be raised at our next `await`. A `Task.cancelling()` that stays above
+    zero would keep anyio's scopes from recognising their own cancellations, so the task could not end in order.
     """
     task = asyncio.current_task()
     if task is None or not task.cancelling() or not _is_in_a_task_group():
         return
-    # Do not raise it again, because it is not ours. One of our scopes delivers its cancellation again at the next wait.
+    # The stray cancellation is raised here and dropped. If one of our scopes is cancelled too, anyio raises that
+    # cancellation again at the next `await`.
     with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
     while task.cancelling():
@@ -46,17 +47,21 @@ async def take_back_stray_cancellations() -> None:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether the error is Ctrl-C, which ends all. A service handles signals, so there plugin code raised it."""
+    """Return whether the error is Ctrl-C, which must end the program.
+
+    In a service a signal handler takes Ctrl-C. So a `KeyboardInterrupt` there comes from plugin code, and the result is
+    False.
+    """
     return isinstance(error, KeyboardInterrupt) and not signals.are_told()
 
 
-class plugin_code:  # noqa: N801  (a context manager; a generator would cost more than many an advance)
-    """Turn errors of the plugin that nobody would see as such into a `PluginError` that names `what`.
+class plugin_code:  # noqa: N801  (a class: a generator as context manager would cost more time than many advances)
+    """Turn three kinds of errors that would not look like the plugin's fault into a `PluginError` that names `what`.
 
-    - A `CancelledError` that is not ours: the task group would take its task for a cancelled one, and continue
+    - A `CancelledError` that no scope of ours caused: the task group would regard the task as cancelled, and continue
       silently.
     - A `BaseException`, such as `sys.exit()` or a panic in a native library: it would end the service.
-    - An error whose text cannot be made: it would raise again in the log.
+    - An error whose `__str__` or `__repr__` raises: writing it to the log would raise again.
     """
 
     __slots__ = ("_what",)
@@ -83,7 +88,7 @@ class plugin_code:  # noqa: N801  (a context manager; a generator would cost mor
                 hint="a library inside it cancels its own tasks; catch that in the plugin and raise what it means",
             ) from error
         if isinstance(error, GeneratorExit) and not _is_running():
-            # Nobody raised it: the coroutine is collected with its event loop.
+            # No code raised this error. Python closes the coroutine, because its event loop is gone.
             return
         if not _can_be_shown(error):
             how = f"raised {type(error).__qualname__}, which cannot be shown"

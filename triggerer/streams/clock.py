@@ -17,7 +17,7 @@ class Clock(Protocol):
     def monotonic(self) -> float: ...
 
     async def sleep_until(self, deadline: float) -> None:
-        """Return at once, after a checkpoint, when `deadline` has passed."""
+        """Wait until `monotonic()` has reached `deadline`. If it has already, only run a checkpoint."""
 
 
 class SystemClock:
@@ -30,7 +30,7 @@ class SystemClock:
 
 
 def published_at(event: Any) -> datetime | None:
-    """Return when a message was published, if it says so by an aware time that is not far in the future."""
+    """Return the message's `published_at`; None if it has none, or one that is naive or over a day in the future."""
     try:
         at = getattr(event, "published_at", None)
     except Exception:

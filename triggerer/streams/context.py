@@ -1,4 +1,4 @@
-"""The context that the manager gives to all that it hosts."""
+"""The stores, the clock and the limits that the manager passes to every stream and trigger."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContext:
-    """The sink, the clock, the bounds, and whether failed parts are restarted."""
+    """What all streams and triggers of the runtime share: stores, clock, limits, and the delays of restarts."""
 
     sink: EventSink
     positions: PositionSink | None = None
@@ -36,12 +36,12 @@ class RuntimeContext:
     parked: ParkedStore | None = None
     """Stores parked messages and a queue's backlogs.
 
-    None: a lane stands at a message that its watcher cannot process.
+    None: a message that a watcher cannot process blocks its lane.
     """
     states: StateStore | None = None
     """Stores the states of producers without a broker. None: such producers cannot be opened."""
     with_state: EventsWithState | None = None
-    """Stores events together with the state that covers them: another side of `sink`. None: the state follows."""
+    """Stores events and the producer's state after them in one transaction. None: the state is stored afterwards."""
     bookmarks: BookmarkStore | None = None
     """Stores the bookmarks of triggers without a stream. None: such triggers cannot be run."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
@@ -53,7 +53,8 @@ class RuntimeContext:
     )
     """The limit of unanswered events of all watchers that catch up.
 
-    They take no room from live delivery, which waits for at most this many rows in the group commit before its own.
+    Live delivery does not share this limit. So a live event waits for at most this many rows of catching-up watchers,
+    in the group commit before its own.
     """
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now
@@ -70,7 +71,7 @@ class RuntimeContext:
     lease: OwnLease = field(default_factory=OwnLease.unlimited)
     """The lease on all streams.
 
-    Once it is over, nothing is opened, broadcast or advanced; its owner closes the streams.
+    Once it is over, nothing is opened, broadcast or advanced. The code that holds the lease then closes the streams.
     """
 
     def retry_backoff(self) -> Backoff:

@@ -10,7 +10,7 @@ class RuntimeSettings:
     """Durations in seconds, sizes in events unless the name says bytes."""
 
     ack_timeout: float = 300.0
-    """How long after its broadcast a subscriber may leave an event unresolved."""
+    """How long a subscriber may leave an event unresolved, counted from the event's broadcast."""
     subscriber_queue_size: int = 1024
     """The unread events of a subscriber at which the poll pauses.
 
@@ -21,18 +21,18 @@ class RuntimeSettings:
     max_outstanding: int = 20_000
     """Outstanding events of a group at which the poll pauses; some 200 bytes each besides the message.
 
-    That is four group commits of the largest size, and twice the bound of a lane.
+    20,000 events are four group commits of the largest size, and twice the bound of a lane.
     """
     max_outstanding_per_lane: int = 10_000
     """Outstanding events of a lane at which the poll pauses.
 
-    That is two group commits of the largest size (5,000 rows): even with one lane the next commit is full while one is
-    being written. It is half of a group's bound, so that one stuck lane leaves room.
+    10,000 events are two group commits of the largest size (5,000 rows). So even a single lane fills the next commit
+    while one is being written. The bound is half of the group's, so that one stuck lane leaves room for the others.
     """
     max_outstanding_bytes: int = 64 * 1024 * 1024
     """Outstanding bytes of a group, if the producer tells the sizes.
 
-    Messages larger than 3 KiB on average reach this bound before the one in events. 64 messages of 1 MiB are enough to
+    Messages larger than 3 KiB on average reach this bound before `max_outstanding`. 64 messages of 1 MiB are enough to
     keep a broker's connection busy. The message that reaches the bound may exceed it.
     """
     max_outstanding_bytes_per_lane: int = 32 * 1024 * 1024
@@ -40,19 +40,23 @@ class RuntimeSettings:
     max_pending: int = 20_000
     """Unanswered events of a stream at which its filters pause; bounds memory while the store is away."""
     most_recent: int = 2_048
-    """The newest messages in memory of a lane that has backlogs, and at most 4 MiB of them.
+    """How many of a lane's newest messages stay in memory while the lane has backlogs; at most 4 MiB of them.
 
-    Watchers that have nearly caught up read them from memory, so that they can reach the head. The others read the log.
+    A watcher that has nearly caught up reads these messages from memory, so that it can reach the end of a busy lane. A
+    watcher that is further behind reads the log.
     """
     max_deliveries: int = 10
-    """Failures of a message during catch-up before probes are tried; if one passes, the message is parked."""
+    """Failures of a message during catch-up after which later messages are tried as probes.
+
+    If a probe passes and the message then fails once more, the message is parked.
+    """
     burst: int = 256
     """Events that the poll broadcasts before other tasks run, if the broker has more."""
     burst_readings: int = 1024
-    """Like `burst`, counted in events times the subscribers that read each.
+    """The limit of a burst in readings: events, times the subscribers that read each event.
 
-    Twenty filters with 256 events to read keep the event loop busy for 40 ms, and no other stream, heartbeat or answer
-    of the store is handled meanwhile.
+    Twenty filters with 256 events to read keep the event loop busy for 40 ms. Meanwhile no other stream, heartbeat or
+    answer of the store is handled.
     """
     close_timeout: float = 10.0
     """How long a plugin's `aclose()` and `cleanup()` may take."""

@@ -24,8 +24,8 @@ _since = attrgetter("since")
 class Absences:
     """By watcher, the ranges of events that count as failed for it.
 
-    The ledger's steps count the failures, and this class names the watchers. The number of ranges is the number of
-    failed triggers since the oldest outstanding event. Without a failure, the ranges are not read.
+    The ledger only counts how many subscribers failed an event; this class tells which watchers they serve. Each
+    failure of a trigger adds a range, and `trim` removes the ranges before the oldest outstanding event.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Absences:
         for watcher in watchers:
             absences = self._by_watcher.setdefault(watcher, [])
             since = seq
-            # Merge adjacent ranges: a subscriber may have passed thousands of events one by one.
+            # Merge adjacent ranges: a subscriber may miss thousands of events, each with a call (`Subscriber._miss`).
             while absences and (absences[-1].until is None or absences[-1].until >= seq):
                 since = min(since, absences.pop().since)
             absences.append(_Absence(since))

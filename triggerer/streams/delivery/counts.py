@@ -1,4 +1,7 @@
-"""Counts the outcomes of a stream's messages, across its groups. A message that is acked costs no time here."""
+"""Counts the outcomes of a stream's messages over all of its groups.
+
+Only failed and rejected messages are counted one by one, so an acked message costs no time here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from triggerer.streams.delivery.lanes import Decide, Entry
 
 @dataclass(slots=True)
 class StreamCounts:
-    """The messages of the groups that have ended, and the restarts."""
+    """The message counts of all groups that have ended, and the number of restarts."""
 
     consumed: int = 0
     advanced: int = 0
@@ -28,7 +31,7 @@ class StreamCounts:
 
 
 def counting(state: GroupState, decide: Decide) -> Decide:
-    """Return `decide` that counts its decisions. It is called for failed and rejected messages."""
+    """Wrap `decide`, so that each message decided as failed or rejected adds to the group's counts."""
 
     def decide_and_count(entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         decided = decide(entry, outcome)

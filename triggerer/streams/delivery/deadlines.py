@@ -14,7 +14,7 @@ from triggerer.streams.delivery.subscribers import Subscribers
 
 
 class Deadlines:
-    """Fails every subscriber that owes an answer for longer than the ack timeout. The fast path needs no answers.
+    """Fails each subscriber that owes an answer for longer than the ack timeout. On the fast path nobody owes answers.
 
     The task sleeps until the oldest unresolved event is due. Broadcasts need not wake the task, because later events
     are due later. Waking up costs O(subscribers), for any number of outstanding events.

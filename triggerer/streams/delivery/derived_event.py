@@ -50,7 +50,7 @@ class DerivedEvent:
     subscriber: Deriver
     entry: Entry | _Completed | None
     next: DerivedEvent | None
-    """The subscriber's next event. None: this event and all before it are complete, or there is no next event."""
+    """The subscriber's next event. None: this event is the last of the list, or has left the list."""
 
     def __init__(self, subscriber: Deriver, entry: Entry | None) -> None:
         self.subscriber = subscriber
@@ -96,7 +96,7 @@ class DerivedEvent:
         entry.unresolved -= 1
         if not entry.unresolved:
             lane = entry.lane
-            # Entries after their lane's head are found when the head is advanced.
+            # Only a lane's head is queued. When the head is advanced, `Lanes.finish` looks at the next entry.
             if lane is not None and lane.head is entry:
                 state = subscriber.state
                 state.lanes.queue(lane)

@@ -57,11 +57,13 @@ class Flow:
         """Let other tasks run, and wait until an event may be broadcast.
 
         No event is pulled meanwhile: the messages stay with the broker. A subscriber with a full queue that reads no
-        event within the grace is failed, and the others continue. While the group stops, a pulled event is broadcast
-        only on the fast path. In ack mode the broker redelivers it.
+        event within the grace is failed, and the others continue. While the group stops, an event that is already
+        pulled is broadcast on the fast path only, where nothing would deliver it again. In ack mode the broker
+        redelivers it.
 
         Args:
-            payload: The payload of the event, which gives its lane.
+            payload: The broker payload of the pulled event, from which the producer tells the lane. None on the fast
+                path.
         """
         self._state.is_poll_waiting = True
         try:
@@ -89,7 +91,7 @@ class Flow:
                 await self._pause_until_free(lane)
                 # Other tasks ran while `resume()` was awaited, and may have reached a limit.
                 self._free_until = self._first_not_free()
-        # The event may be broadcast, so a member has joined.
+        # The event may be broadcast. So if the poll waited for a member, a member has joined.
         self._awaits_members = False
         must_check = self._lanes.full or self._state.is_stopping or self._state.blocked_by
         self.check_at = 0 if must_check else min(self._free_until, self._yield_at)
@@ -112,13 +114,17 @@ class Flow:
         if self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes:
             return head
         free = head + self._settings.max_outstanding - self._lanes.outstanding
-        # A subscriber that joins or becomes active before the next check starts at the head or later.
+        # A subscriber that joins or becomes active before the next check starts at the head or later, so it cannot
+        # lower this number.
         lowest = min((one.pulled for one in self._subscribers), default=head)
         return min(free, min(lowest, head) + self._settings.subscriber_queue_size)
 
     @property
     def _is_deserted(self) -> bool:
-        """Return whether no subscriber is present, so that each event would fail until its deliveries are used up."""
+        """Return whether all members are absent and wait for their restart.
+
+        A broadcast would then fail for every member, and repeated broadcasts would use up the message's deliveries.
+        """
         return self._awaits_members and self._state.is_acknowledged and not len(self._subscribers)
 
     def _is_free(self, lane: Hashable) -> bool:
@@ -129,13 +135,15 @@ class Flow:
         lane = self._lanes.full.get(key)
         if lane is None:
             return False
-        # A producer that has paused a lane may still yield fetched messages, or may forget the pause in a rebalance.
+        # The producer has paused the lane, but may still yield messages that it had fetched, or may have forgotten the
+        # pause in a rebalance. Such a message waits only if the lane is at its bound.
         return lane not in self._paused or self._lanes.is_full(lane)
 
     async def _pause_until_free(self, key: Hashable) -> None:
         producer = self._state.producer
         if self._state.is_closed:
-            # The poll was woken before it was cancelled.
+            # The poll is being cancelled, but had been woken before and executes one more step. Wait for the
+            # cancellation.
             await anyio.sleep_forever()
         # Record the pause before calling the hooks, which may take long.
         self._slow_subscribers.mark_poll_paused(
@@ -179,8 +187,8 @@ class Flow:
         before = [subscriber.pulled for subscriber in full]
         deadline = self._state.clock.monotonic() + self._settings.overflow_grace
         if not full:
-            # The poll waits for outstanding events, not for a reader. Deadlines limit that, and slow subscribers are
-            # found.
+            # No subscriber's queue is full: the poll waits until outstanding events are advanced. If a subscriber holds
+            # them up, `Deadlines` or `SlowSubscribers` fails it.
             await self._progress.wait_for_room()
             return
         with anyio.CancelScope() as scope:
@@ -201,13 +209,13 @@ class Flow:
                 await checkpoint()
         clock = self._state.clock
         await clock.sleep_until(deadline)
-        # If this is late, the event loop was blocked, and no reader could read. Add that time to the grace.
+        # If the sleep ended late, the event loop was blocked, and no reader could read. Add that time to the grace.
         woken = clock.monotonic()
         await clock.sleep_until(woken + (woken - deadline))
         scope.cancel()
 
     async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until every full subscriber has read an event or is gone, because each of them pauses the poll."""
+        """Wait until every full subscriber has read an event or is gone. A single full queue pauses the poll."""
         while any(
             subscriber.is_present and subscriber.pulled == pulled
             for subscriber, pulled in zip(full, before, strict=True)
@@ -238,7 +246,10 @@ class Flow:
             self._resume_needed.set()
 
     async def run(self) -> None:
-        """Resume lanes. This is a separate task: the poll, which pauses lanes, may be waiting for the broker."""
+        """Resume paused lanes.
+
+        This is a separate task, because the poll may be waiting for the broker's next message.
+        """
         try:
             with plugin_code(f"resume_lane() of the shared stream {self._state.name}"):
                 await self._resume_lanes()

@@ -1,4 +1,4 @@
-"""A group's life: open the stream, fan out, supervise, end. One group serves one shared-stream key once."""
+"""A group's life: open the stream, fan out, supervise, end. After its end, a new group serves the stream key."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tells_sizes(producer: type[SharedStreamProducer]) -> bool:
 
 
 def works_beside_poll(producer: type[SharedStreamProducer]) -> bool:
-    """Whether the class overrides `run`."""
+    """Return whether the class overrides `run`, which then needs a task beside the poll."""
     return producer.run is not SharedStreamProducer.run
 
 
@@ -156,9 +156,8 @@ class Group:
         """Poll until the stream fails or the caller cancels; never returns normally.
 
         Raises:
-            GroupEnded: Its cause is what ended the stream. The broker learned of nothing after the last successful
-                advance;
-                every subscriber has been ended with this error.
+            GroupEnded: The stream has ended; the error's `__cause__` tells why. Every subscriber has been ended with
+                this error. Since the last successful `advance` the broker has learned nothing.
         """
         key, state = self.key, self.state
         try:
@@ -180,7 +179,7 @@ class Group:
                 if self._queue_decisions is not None:
                     tasks.start_soon(self._queue_decisions.run, name=f"shared-stream-store[{key}]")
                 tasks.start_soon(self._watch_deadlines, name=f"shared-stream-deadlines[{key}]")
-            # None of the tasks returns. Plugin code may have cancelled its own task, which ends it without an error.
+            # None of the tasks returns. But if plugin code cancels its own task, the task group ends without an error.
             raise PluginError(f"A task of the shared stream {state.name} was cancelled by itself")
         except Exception as error:
             cause = _first_cause(error)
@@ -223,7 +222,7 @@ class Group:
         return events
 
     def _decide_for_queue(self) -> None:
-        """If the upstream is a queue, decide as for a queue: the messages that a watcher misses are stored."""
+        """If the upstream is a queue, use the decisions for queues, which store missed messages."""
         state = self.state
         if state.stores_messages and state.backlogs.is_enabled:
             self._queue_decisions = decisions = FallingBehindInQueues(
@@ -281,7 +280,10 @@ class Group:
         self._flow.stop_pulling()
 
     def clear(self) -> None:
-        """Drop all events. The group has ended, but is a reference cycle and waits for the garbage collector."""
+        """Drop all events of a group that has ended, so that their memory is free at once.
+
+        The group itself is a reference cycle, and stays until the garbage collector runs.
+        """
         self.state.ledger.clear()
         self.state.lanes.clear()
         self.state.newest.clear()
@@ -334,7 +336,7 @@ class Group:
             if has_checked:
                 await flow.check()
             if turns.has_turned:
-                # Once for all events of one loop tick.
+                # Check the lease once for all events of one loop tick.
                 turns.watch()
                 if not state.may_act:
                     await self._wait_to_be_closed()
@@ -365,7 +367,7 @@ class Group:
             if ledger.head >= flow.check_at or lanes.outstanding_bytes >= max_bytes:
                 await flow.check(payload)
             if turns.has_turned:
-                # All events of one loop tick get the same time.
+                # All events of one loop tick get the same time, and one check of the lease.
                 turns.watch()
                 now = state.clock.monotonic()
                 if not state.may_act:
@@ -393,7 +395,7 @@ class Group:
                 await flow.handle_full_lane()
 
     async def _wait_to_be_closed(self) -> None:
-        """Wait for ever, because the owner of the lease closes the group."""
+        """Wait to be cancelled, because the lease has ended or the group was closed."""
         await anyio.sleep_forever()
 
     def _wake_readers(self) -> None:
@@ -406,7 +408,7 @@ class Group:
         state = self.state
         state.selection.offer(event, state.ledger.head - 1)
         if not state.progress.is_signalled:
-            # If no selector names the event, no subscriber signals progress.
+            # If no selector names the event, no subscriber moves and signals progress, but the event can be advanced.
             state.progress.signal()
 
     # Stopping

@@ -61,7 +61,7 @@ class Newest(NamedTuple):
 class GroupState:
     """One group's ledger, lanes, producer and state of life. Each part of the group receives this object.
 
-    `Group` makes the parts, and passes the other parts that it needs to each.
+    `Group` makes the parts, and passes to each part the other parts that it needs.
     """
 
     key: Hashable
@@ -81,11 +81,14 @@ class GroupState:
     parked: ParkedStore | None = None
     """The store for parked messages and for a queue's backlogs. It outlives the group."""
     hands_over_at_bound: bool = False
-    """What happens when the store has reached a limit. True: the producer dead-letters. False: the stream waits."""
+    """What happens to a message that the store cannot take because of a limit.
+
+    True: the producer dead-letters the message. False: the stream waits.
+    """
     blocked_by: dict[WatcherRef, Exception] = field(default_factory=dict)
     """The watchers whose messages the store refuses because of a limit. The stream waits meanwhile."""
     standing: dict[Hashable, str] = field(default_factory=dict)
-    """The standing lanes, each with the producer's reason."""
+    """By standing lane, the producer's reason (see `SharedStreamProducer.use_standing`)."""
     failing: dict[Hashable, Position] = field(default_factory=dict)
     """By lane, the first position that has failed, while the broker is learning of the failure.
 
@@ -103,9 +106,12 @@ class GroupState:
     """By watcher id, the selector of the trigger that was made last."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """By lane, its backlogs, and the tail since its first backlog exists."""
+    """By lane with backlogs: the lane's dictionary of backlogs, and the lane tail that began with it.
+
+    If the lane has another dictionary now, the earlier backlogs have ended, and so has their tail.
+    """
     newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
-    """The last broadcasts of a queue that has backlogs, as probes (`probes.py`)."""
+    """The last broadcasts of a queue that has backlogs, for use as probes (`probes.py`)."""
     lane_ends: LaneEnds = field(default_factory=LaneEnds)
     progress: Progress = field(default_factory=Progress)
     selection: Selection = field(default_factory=Selection)
@@ -114,7 +120,7 @@ class GroupState:
     producer: SharedStreamProducer | None = None
     """The producer, in ack mode, once the stream is open."""
     staging: Stages | None = None
-    """The staging, if the producer's state is stored with the events."""
+    """Stores the events together with the producer's state. None: the events are submitted at once, without a state."""
     rejected: int = 0
     """Messages that a watcher rejected and none failed."""
     failed: int = 0
@@ -160,11 +166,11 @@ class GroupState:
         return lane in self.failing or entry.seq < self.redelivered_before.get(lane, 0)
 
     def is_redelivered_in_log(self, lane: Hashable, seq: int, position: Position) -> bool:
-        """Return whether a log's message was pulled before the redelivery of an earlier message that failed."""
+        """Return whether a log's message was pulled before an earlier message failed, so that both are redelivered."""
         return lane in self.failing or self._was_pulled_before_redelivery(lane, seq, position)
 
     def _was_pulled_before_redelivery(self, lane: Hashable, seq: int, position: Position) -> bool:
-        """Return `is_redelivered_in_log` for a failure that the broker has heard of."""
+        """Return `is_redelivered_in_log` for a failure of which the broker has learned already."""
         before = self.redelivered_before.get(lane)
         if before is None:
             return False
@@ -217,7 +223,7 @@ class GroupState:
             self.newest.append(Newest(entry.lane.key, entry.event, entry.payload, entry.seq))
 
     def mark_advanced(self, batch: Sequence[AdvanceItem]) -> None:
-        """Forget backlogs that have caught up and to which the broker has advanced now."""
+        """Drop the lane's backlogs that have caught up, if the broker has reached their ends with this advance."""
         assert self.producer is not None
         key = self.producer.get_advance_lane(batch[-1].broker_payload)
         if self.stores_messages:
@@ -288,7 +294,7 @@ class GroupState:
         return lowest, furthest
 
     def lane_tail_of(self, lane: Hashable) -> LaneTail:
-        """Return the lane's tail since its first backlog exists; an empty one if the lane has no backlog."""
+        """Return the tail of a lane, which begins with the lane's first backlog. Without a backlog it is empty."""
         backlogs = self.backlogs.by_lane.get(lane)
         if backlogs is None:
             self.lane_tail.pop(lane, None)
@@ -302,7 +308,10 @@ class GroupState:
         return lane_tail
 
     def position_since_cut(self, lane: Hashable, position: Position) -> Position:
-        """Return the position for a watcher that missed a message: the cut, if the log has lost the message."""
+        """Return the position at which a watcher continues that missed the message at `position`.
+
+        This is the cut of the log, if the log has lost the message.
+        """
         return cut_before(position, self.lane_tail_of(lane).incarnation) or position
 
     def trim_lane_tail(self) -> None:
@@ -321,10 +330,10 @@ class GroupState:
         self.backlogs.move(backlog)
 
     def end_if_advanced(self, backlog: Backlog) -> None:
-        """Forget a backlog that has caught up, if the broker has advanced to it already.
+        """Drop a backlog that has caught up, if the broker has advanced to its end already.
 
-        A rewound backlog ends too if nothing was broadcast since: earlier messages are resolved, and keys absorb a
-        repeat.
+        A rewound backlog also ends if the lane had no broadcast since. Its messages were resolved before the rewind,
+        and if the broker redelivers one, the idempotency key makes the repeat harmless.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)
@@ -339,7 +348,7 @@ class GroupState:
             self._end(backlog)
 
     def _is_advanced_to(self, backlog: Backlog) -> bool:
-        """Return whether the broker has advanced to the position, or need not; False if that is unknown."""
+        """Return whether the broker has advanced to the backlog's end, or need not; False also if that is unknown."""
         end = backlog.last_end
         advanced_to = self.backlogs.advanced_to.get(backlog.lane)
         if advanced_to is not None and (advanced_to == end or is_before(end, advanced_to)):
@@ -352,12 +361,13 @@ class GroupState:
             return backlog.rewound_to is not None and backlog.reemit is None
         failed = self.failed_in.get(backlog.lane)
         if failed is not None and is_before(failed, end):
-            # The failed message is redelivered. If it had passed since, `advanced_to` would lie after it.
+            # A message before the end has failed, and its redelivery is still to come. If the broker had advanced past
+            # it since, `advanced_to` would be after it.
             return False
         return not is_before(following(newest), end)
 
     def _end_in_queue(self, backlog: Backlog) -> None:
-        """Drop a backlog that has caught up, once its events are durable and no message it read is outstanding."""
+        """Drop a backlog that has caught up, if its events are durable and no message that it read is outstanding."""
         head = self.head_of(backlog.lane)
         assert backlog.stored_lane is not None
         if (

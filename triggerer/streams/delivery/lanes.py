@@ -1,4 +1,4 @@
-"""Order within a lane: which contiguous prefix of it may be advanced next. Synchronous, no I/O."""
+"""Order within a lane: which of the events at its head may be advanced next. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EMPTY_LANES: Final = 128
 
 
 class OutcomeCounts:
-    """How many subscribers ack an event, how many fail it, and how many of the latter had not pulled it."""
+    """How many subscribers ack an event, how many fail it, and how many of those that fail had not pulled it."""
 
     __slots__ = ("acking", "failing", "outcome", "unread")
 
@@ -37,7 +37,7 @@ class Rejection(NamedTuple):
 
 
 class Nacks:
-    """The subscribers that rejected or failed an event for which they answer."""
+    """The rejections and failures of one event, in addition to the counts that many events share (`OutcomeCounts`)."""
 
     __slots__ = ("failed", "is_set_aside", "refused_by", "rejected", "rejected_by", "unread")
 
@@ -45,15 +45,15 @@ class Nacks:
         self.rejected = 0
         self.failed = 0
         self.unread = 0
-        """The correction of `OutcomeCounts.unread`: minus one for an open event, plus one for an event that was not
-        given.
+        """A number to add to `OutcomeCounts.unread`: minus one for a subscriber that failed with the event open, plus
+        one for a subscriber that did not receive the event.
         """
         self.refused_by: set[object] | None = None
         """The subscribers counted in `failed` because the store refused an event that they derived."""
         self.rejected_by: dict[object, Rejection | None] | None = None
-        """The subscribers that rejected it. They count in `rejected` unless they fail it later."""
+        """The subscribers that rejected the event. They count in `rejected` unless they fail the event later."""
         self.is_set_aside = False
-        """Whether the message is parked, or being parked, for those subscribers."""
+        """Whether the message is parked, or being parked, for the subscribers that rejected it."""
 
     def has_refused(self, member: object) -> bool:
         """Return whether `member` counts in `failed` because the store refused an event that it derived."""
@@ -72,9 +72,9 @@ class Nacks:
             self.rejected -= 1
 
     def remember_rejection(self, member: object, rejection: Rejection | None) -> None:
-        """Record that `member` rejected it.
+        """Record that `member` rejected the event.
 
-        If the store refuses one of its events later, the rejection becomes a failure.
+        If the store later refuses an event that the member derived from it, the rejection becomes a failure.
         """
         if self.rejected_by is None:
             self.rejected_by = {}
@@ -104,7 +104,7 @@ class Entry:
 
     seq: int
     event: Any
-    """The event of a queue: a watcher that misses it needs a stored copy."""
+    """The event, set for queues only: a watcher that misses the event needs a stored copy."""
     payload: Any
     lane: Lane | None
     """None once the event is being advanced."""
@@ -113,7 +113,7 @@ class Entry:
     """The size that the producer tells; 0: unknown."""
     unresolved: int
     counts: OutcomeCounts
-    """Set when every subscriber has moved past it."""
+    """Set when every subscriber has moved past the event."""
     nacks: Nacks | None
     next: Entry | None
 
@@ -181,7 +181,7 @@ class Lane:
     has_failed: bool
     """Whether an event of the current `advance` has failed."""
     clean_to: int
-    """The number after the last event before that failure; 0: there is none."""
+    """The number after the last event before the current `advance`'s first failure. 0: no event is before it."""
     is_scheduled: bool
     """Whether the lane is queued for the next advance, or being advanced."""
 
@@ -198,7 +198,7 @@ class Lane:
         return self.head is not None and not self.head.unresolved
 
     def take(self, limit: int, decide: Decide, *, decides_all: bool = False) -> list[AdvanceItem]:
-        """Take the ready prefix, up to `limit` events. Empty if `decide` lets the first one wait.
+        """Take the ready events at the head of the lane, up to `limit`. Empty if `decide` lets the first event wait.
 
         Args:
             decides_all: Whether `decide` is asked about each event, not only about failed or rejected ones.
@@ -235,7 +235,10 @@ class Lane:
 
 
 Decide = Callable[[Entry, AdvanceOutcome], AdvanceOutcome | None]
-"""Returns the outcome for `advance` of an event that somebody failed or rejected. None: it waits, unresolved again."""
+"""Decides about an event at its lane's head that a subscriber failed or rejected. Returns the outcome for `advance`.
+
+None: the event waits. It is unresolved again, and its lane is queued once it is resolved.
+"""
 
 
 def _ignore(_: Lane) -> None:
@@ -260,21 +263,24 @@ class Lanes:
         self.bound = bound
         """The bound of one lane's outstanding events."""
         self.bound_bytes = bound_bytes
-        """The bound of their sizes."""
+        """The bound of the sum of their sizes."""
         self.full: dict[Hashable, Lane] = {}
-        """The lanes that have been full, until they are down to half of both bounds; then `on_low_water` is called."""
+        """The lanes that have been full and are still above half of a bound.
+
+        `on_low_water` is called when a lane leaves.
+        """
         self.newly_full: Lane | None = None
         """The lane that has just reached a bound. The caller of `append` handles it, and sets this to None."""
         self.outstanding = 0
         self.outstanding_bytes = 0
         self.oldest_at = 0.0
-        """When the first event of the batch that was taken last had been broadcast, by the monotonic clock."""
+        """The broadcast time of the first event in the batch that was taken last, by the monotonic clock."""
         self.on_low_water: Callable[[Lane], None] = _ignore
         self.on_failed: Callable[[Lane], None] = _ignore
         """Called when an advance with a failed event has returned."""
         self.decide: Decide = _as_it_is
         self.decided_lanes: Container[Hashable] = ()
-        """The lanes whose events are all decided by `decide`."""
+        """The lanes in which `decide` is asked about every event, not only about failed or rejected events."""
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[Lane] = deque()
 
@@ -320,7 +326,7 @@ class Lanes:
         return entry
 
     def clear(self) -> None:
-        """Drop all events. A late answer queues nothing."""
+        """Drop all events. If the store answers for one of them later, no lane is queued."""
         for lane in self._lanes.values():
             entry = lane.head
             lane.head = lane.tail = None
@@ -346,8 +352,8 @@ class Lanes:
     def has_ready(self) -> bool:
         ready = self._ready
         while ready and not ready[0].is_ready:
-            # A filter derived an event from a message after it had rejected it, and the lane was queued in between.
-            # The lane is queued again when the store has answered.
+            # The head was resolved when the lane was queued, but waits again: its filter rejected the message and then
+            # derived one more event from it. The lane is queued again when the store has answered.
             ready.popleft().is_scheduled = False
         return bool(ready)
 
@@ -368,9 +374,9 @@ class Lanes:
                 finish(lane)
 
     def take(self, limit: int = sys.maxsize) -> tuple[Lane, list[AdvanceItem]]:
-        """Take the ready prefix, up to `limit` events, of the lane that has waited longest.
+        """Take the ready events, up to `limit`, of the lane that has waited longest.
 
-        The prefix may be empty, see `decide`. Call `finish` before the lane is queued again.
+        The list may be empty, see `decide`. Call `finish` before the lane is queued again.
 
         Raises:
             IndexError: No lane is ready; see `has_ready`.
@@ -384,9 +390,9 @@ class Lanes:
     def take_together(
         self, limit: int, limit_of_lane: int
     ) -> tuple[list[Lane], list[list[AdvanceItem]]]:
-        """Take the ready prefixes of the lanes that have waited longest, until they hold `limit` events or more.
+        """Take the ready events of the lanes that have waited longest, until they are `limit` events or more.
 
-        Call `finish` for each before it is queued again.
+        Call `finish` for each lane before it is queued again.
         """
         lanes: list[Lane] = []
         batches: list[list[AdvanceItem]] = []

@@ -1,13 +1,14 @@
 """Tracks which subscriber has resolved which event. Synchronous, no I/O.
 
-Events are numbered consecutively in broadcast order. A subscriber resolves events in order, so one cursor, `done`, is
-enough: every earlier event is resolved, except for unconfirmed `TriggerEvent`s, which are counted with their event. An
-event before the lowest cursor was passed by all subscribers. A heap finds the lowest cursor. Its items are corrected
-only when they reach the top. The cursor of an idle member is after all numbers.
+Events are numbered consecutively in broadcast order. A subscriber passes events in order, so one cursor, `done`, tells
+which events it has passed. Events before the lowest cursor were passed by all subscribers. The ledger releases them to
+the lanes, where an event may still wait for the store (`Entry.unresolved`). A heap finds the lowest cursor; its items
+are corrected only when they reach the top. An idle member passes each event as it is broadcast, so its cursor is after
+all numbers.
 
-Three counts are step functions of the event's number: the members that ack the event (fixed at the broadcast), the
-members that fail it, and those of the failing members that had not pulled it. When a member joins, fails or leaves,
-one or two steps are added, for any number of outstanding events.
+For each event the ledger counts the members that ack it, the members that fail it, and those of the failing members
+that had not pulled it. These counts are stored as step functions of the event's number. When a member joins, fails or
+leaves, one or two steps are added, however many events are outstanding.
 """
 
 from __future__ import annotations
@@ -130,10 +131,11 @@ class Ledger:
         member.done = min(member.done, self.head)
         if opened is not None and not opened.is_in_flight:
             if opened.seq < member.done:
-                # It has rejected the event that it has open, and now fails: failed wins, unless the event was advanced.
+                # The member has rejected its open event, and now fails. The event counts as failed.
                 self.refuse(member, opened)
             elif opened.nacks is not None and opened.nacks.has_refused(member):
-                # Counted before, when the store refused an event derived from it; the step below counts it again.
+                # The member was counted when the store refused an event derived from the open event. The step below
+                # counts the member again, so take back the first count.
                 opened.nacks.failed -= 1
         if opened is not None and opened.seq >= member.done and not opened.is_in_flight:
             opened.make_nacks().unread -= 1
@@ -143,7 +145,10 @@ class Ledger:
         self._remove(member)
 
     def leave(self, member: LedgerMember, opened: Entry | None) -> None:
-        """Accept the events that `member` received, once their own events are durable, and fail the others."""
+        """Remove `member`.
+
+        It acks the events that it received, once the derived events are durable, and fails the others.
+        """
         member.done = min(member.done, self.head)
         if opened is not None and opened.seq >= member.done:
             member.done = opened.seq + 1
@@ -169,7 +174,8 @@ class Ledger:
 
     def _compact(self) -> None:
         if len(self._heap) > 2 * self._present + 16:
-            # Outdated items are removed when they reach the top. Below a stuck member they never would.
+            # Usually outdated items are removed when they reach the top. Below a stuck member they never reach it, so
+            # remove them here.
             self._heap = [item for item in self._heap if self._is_current(item)]
             heapq.heapify(self._heap)
 
@@ -197,7 +203,8 @@ class Ledger:
                 # Both rejected and failed: failed (contract, rule 5).
                 return
             nacks.rejected += 1
-            # Remember this even if no event is being stored, because the filter may still derive an event.
+            # Remember this even if no event is being stored: the filter may still derive an event, which the store may
+            # refuse.
             nacks.remember_rejection(member, rejection)
 
     def refuse(self, member: LedgerMember, entry: Entry) -> None:
@@ -207,7 +214,7 @@ class Ledger:
         entry.make_nacks().mark_refused(member)
 
     def miss(self, member: LedgerMember, entry: Entry) -> None:
-        """Like `refuse`, for an event that `member` does not receive."""
+        """Count `entry` as failed and as unread by `member`, which does not receive the event."""
         self.refuse(member, entry)
         if entry.nacks is not None and entry.nacks.has_refused(member):
             entry.nacks.unread += 1
@@ -275,7 +282,7 @@ class Ledger:
                 unresolved = entry.unresolved = entry.unresolved - 1
                 if not unresolved:
                     lane = entry.lane
-                    # Entries after their lane's head are found when the head is advanced.
+                    # Only a lane's head is queued. When the head is advanced, `Lanes.finish` looks at the next entry.
                     if lane is not None and lane.head is entry:
                         queue(lane)
             at = end

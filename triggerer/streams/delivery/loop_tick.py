@@ -18,7 +18,7 @@ class LoopTick:
         """Start watching again."""
         if self.has_turned:
             self.has_turned = False
-            self._loop.call_soon(self._note)
+            self._loop.call_soon(self._record_turn)
 
-    def _note(self) -> None:
+    def _record_turn(self) -> None:
         self.has_turned = True

@@ -8,18 +8,18 @@ from triggerer.synchronization import Notifier
 class PendingLimit:
     """Counts the submitted events that the store has not answered, and makes filters wait at a limit.
 
-    There is a count for each stream, for each trigger without a stream, and for all watchers that catch up.
+    Each stream has a limit, and so has each trigger without a stream. All watchers that catch up share one limit.
 
     The code that submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's
-    answer subtracts one. A restart of the stream does not reset the count, so that a store that is away does not get
-    the same events again and again.
+    answer subtracts one. A restart of the stream does not reset the count. Otherwise each restart would submit the
+    redelivered events once more to a store that is away.
     """
 
     __slots__ = ("_changed", "count", "is_awaited", "limit")
 
     def __init__(self, limit: int) -> None:
         self.count = 0
-        """Submitted and not answered."""
+        """The submitted events that the store has not answered."""
         self.limit = limit
         """Filters pause when `count` reaches it. Zero once the service is stopping."""
         self.is_awaited = False
@@ -27,7 +27,7 @@ class PendingLimit:
         self._changed = Notifier()
 
     def signal_room(self) -> None:
-        """`count` has fallen; see `is_awaited`."""
+        """Wake the waiting tasks if `count` has fallen below the limit or to zero. Needed only if `is_awaited`."""
         if not self.count or self.count < self.limit:
             self.is_awaited = False
             self._changed.notify_all()

@@ -15,11 +15,11 @@ _log = structlog.get_logger(__name__)
 
 
 def dump_event(producer: SharedStreamProducer, event: Any) -> bytes | None:
-    """See `SharedStreamProducer.dump_event`; None: the message needs no copy.
+    """Return the bytes to store for a message (`SharedStreamProducer.dump_event`); None: the message needs no copy.
 
     Raises:
         Exception: The producer's error.
-        PluginError: It returned another type.
+        PluginError: The producer returned another type.
     """
     what = f"dump_event() of {type(producer).__qualname__}"
     with plugin_code(what):
@@ -30,11 +30,11 @@ def dump_event(producer: SharedStreamProducer, event: Any) -> bytes | None:
 
 
 def idempotency_key(producer: SharedStreamProducer, payload: Any) -> str | None:
-    """See `SharedStreamProducer.get_idempotency_key`.
+    """Return the message's idempotency key (`SharedStreamProducer.get_idempotency_key`); None: it has no key.
 
     Raises:
         Exception: The producer's error.
-        PluginError: It returned another type.
+        PluginError: The producer returned another type.
     """
     what = f"get_idempotency_key() of {type(producer).__qualname__}"
     with plugin_code(what):
@@ -45,7 +45,10 @@ def idempotency_key(producer: SharedStreamProducer, payload: Any) -> str | None:
 
 
 def dead_letters_rejected(producer: SharedStreamProducer, payload: Any) -> bool:
-    """See `SharedStreamProducer.dead_letters_rejected`; False if the producer raises, so that the message is parked."""
+    """Return whether the producer dead-letters the message if it is rejected.
+
+    If `SharedStreamProducer.dead_letters_rejected` raises, the answer is False, so that the message is parked.
+    """
     what = f"dead_letters_rejected() of {type(producer).__qualname__}"
     try:
         with plugin_code(what):

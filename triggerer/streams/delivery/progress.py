@@ -12,7 +12,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.is_signalled = False
-        """Whether `signal` has been called since the pump last ran. Checked before a call, which would cost more."""
+        """Whether `signal` was called since the pump last ran. Check it first, because a needless call costs more."""
         self._moved = AutoResetEvent()
         self._room = Notifier()
 
@@ -37,6 +37,7 @@ class Progress:
 
     async def wait_for_room(self) -> None:
         """Wait until something is read or advanced. For any number of tasks."""
-        # Ask for a new signal: while the pump awaits an advance it does not reset this.
+        # Clear the flag, so that the next movement calls `signal`. The pump does not clear it while it awaits an
+        # advance.
         self.is_signalled = False
         await self._room.wait()

@@ -24,10 +24,10 @@ _REQUEST: Final = 2_048
 
 
 class Pump:
-    """Releases the events that all have passed to the lanes, and advances each lane whose head is ready.
+    """Releases the events that all subscribers have passed to the lanes, and advances each lane whose head is ready.
 
-    Within a lane an advance starts only after the last one returned. At most one is awaited at a time in the group,
-    unless the producer declares that its lanes advance side by side. An advance that raises ends the group.
+    Within a lane an advance starts only after the last one returned. If the producer declares that its lanes advance
+    side by side, several lanes are advanced at a time, otherwise one. An advance that raises ends the group.
     """
 
     def __init__(self, state: GroupState) -> None:
@@ -163,7 +163,7 @@ class Pump:
     ) -> None:
         state = self._state
         if not state.may_act:
-            # A task that has not started yet is cancelled only at its first wait.
+            # The group was closed before this task began. A cancellation would take effect only at the first `await`.
             return
         self._awaited_beside[lane] = batch
         began = 0.0 if oldest_at is None else state.clock.monotonic()
@@ -251,7 +251,10 @@ class Pump:
         advance: Callable[[Sequence[AdvanceItem]], Awaitable[None]],
         batch: Sequence[AdvanceItem],
     ) -> None:
-        """Advance, and measure it: the first of each pass, because a measurement costs a tenth of a message."""
+        """Advance, and record how long it took.
+
+        Only the first advance of each pass is measured, because a measurement costs a tenth of a message's time.
+        """
         began, oldest_at = self._state.clock.monotonic(), self._state.lanes.oldest_at
         try:
             await advance(batch)
@@ -271,7 +274,7 @@ class Pump:
         OPERATION_DURATION.observe(seconds, self._name, "advance", type(error).__name__)
 
     def _finish_reported(self) -> None:
-        """Finish the lanes that a call has reported as advanced while its other lanes were not."""
+        """Finish the lanes that `advance_lanes` has reported as advanced before it returned."""
         state = self._state
         try:
             with plugin_code(self._what):

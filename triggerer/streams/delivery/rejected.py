@@ -1,4 +1,4 @@
-"""Parks a message for each watcher that rejected it, if the broker has no place for it (contract, rule 18)."""
+"""Parks a message for each watcher that rejected it, if the producer does not dead-letter it (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _NO_REASON: Final = "the watcher's filter rejected it"
 class Rejected:
     """Decides like `decide`, and then parks rejected messages before the broker advances past them.
 
-    The producer keeps a message that it dead-letters. Any other rejected message would be lost, so it is stored for
-    each watcher that rejected it, by its idempotency key; a redelivery stores nothing new. The lane waits until that is
-    durable. A message that cannot be stored counts as failed for the watcher.
+    A rejected message that the producer does not dead-letter would be lost. So it is stored for each watcher that
+    rejected it, by its idempotency key: a redelivery stores nothing new. The lane waits until the message is stored. If
+    it cannot be stored, it counts as failed for the watcher.
     """
 
     def __init__(self, state: GroupState, decide: Decide) -> None:
@@ -47,8 +47,8 @@ class Rejected:
         self._known: dict[tuple[int, str], None] = {}
         """The watcher ids and keys that this group has parked, the oldest first.
 
-        After a message that fails, the broker may redeliver a rejected one many times, and an operator may have
-        replayed or discarded it meanwhile.
+        If an earlier message fails, the broker redelivers these messages, perhaps many times. They must not be parked
+        again, because an operator may have replayed or discarded them meanwhile.
         """
 
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
@@ -182,7 +182,8 @@ class Rejected:
     def _lane_of(self, entry: Entry) -> str:
         assert entry.lane is not None
         key = entry.lane.key
-        # A lane without a stored form is still shown. A replay of the message does not need the lane.
+        # If the lane has no stored form, store its text, for people to read. A replay of the message does not need the
+        # lane.
         return encode_lane(key) or f'"{storable_text(str(key))}"'
 
     def _key_of(self, entry: Entry, lane: str) -> str:

@@ -1,7 +1,7 @@
 """Finds the subscribers that want an event, by the values that their selectors name.
 
-An event costs one lookup for each distinct `by`, for any number of subscribers. A subscriber is idle, and is not woken,
-until an event concerns it (`Ledger.mark_idle`).
+Selectors with an equal `by` read the same value of an event. So an event costs one lookup for each distinct `by`, for
+any number of subscribers. A subscriber sleeps until an event has one of its values (`Ledger.mark_idle`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Selection:
 
     def __init__(self) -> None:
         self.tables: dict[Hashable, _Table] = {}
-        """By `by`; empty if nobody has a selector. Always the same object: the poll keeps a reference to it."""
+        """By `SharedStreamSelector.by`; empty if no subscriber has a selector.
+
+        The attribute is never assigned again, because the poll keeps a reference to this dictionary.
+        """
         self._by: dict[Selecting, Hashable] = {}
 
     def __len__(self) -> int:
@@ -84,19 +87,22 @@ class _Table:
     def find(self, event: Any) -> Iterable[Selecting]:
         """Return the subscribers that look for the event's value.
 
-        All of them if it cannot be read: only a filter can judge that.
+        If the value cannot be read, these are all subscribers: only their filters can judge such an event.
         """
         try:
             return self._seekers.get(self._read(event), _NOBODY)
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            # The code of one trigger runs in the poll of all, and must not end it.
+            # The selector of one trigger runs in the poll that serves all triggers, and must not end the poll.
             return self.members
 
 
 def is_wanted(selector: SharedStreamSelector | None, event: Any) -> bool:
-    """Return whether a filter with this selector wants an event; None: it wants any."""
+    """Return whether a filter with this selector wants an event.
+
+    A filter without a selector (None) wants every event.
+    """
     if selector is None:
         return True
     try:
@@ -104,7 +110,7 @@ def is_wanted(selector: SharedStreamSelector | None, event: Any) -> bool:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        # Only the filter can judge that.
+        # The value cannot be read, so the filter must judge the event.
         return True
 
 
@@ -112,7 +118,7 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
     """The trigger's selector. None if it has none, or its class overrides the filter that the selector belongs to.
 
     Raises:
-        PluginError: It is something else, or its values cannot be looked up.
+        PluginError: The method returned something else, or the selector's `values` are no frozenset.
     """
     if not is_selecting(type(trigger)):
         return None
@@ -137,7 +143,8 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
 def is_selecting(cls: type[BaseEventTrigger]) -> bool:
     """Return whether the class's selector belongs to its filter.
 
-    They belong together if one class defines both, or a subclass defines the selector.
+    They belong together if one class defines both, or a subclass defines the selector. If a subclass overrides the
+    filter alone, its filter may want events that the inherited selector does not name.
     """
     for one in cls.__mro__:
         if "shared_stream_selector" in vars(one):

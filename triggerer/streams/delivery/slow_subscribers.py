@@ -21,7 +21,7 @@ from triggerer.streams.delivery.subscribers import Subscribers
 from triggerer.synchronization import AutoResetEvent
 
 TURNS_BEFORE_OVERFLOW: Final = 8
-"""Ticks of the event loop: a reader that only waits for its turn is not slow."""
+"""Loop ticks that a slow subscriber gets before it is failed. A reader that only waits for its turn is not slow."""
 
 
 class _Filled(NamedTuple):
@@ -40,10 +40,10 @@ class _Filled(NamedTuple):
 class SlowSubscribers:
     """Fails subscribers that hold up the poll or a paused lane while a sibling waits for more: they fall behind alone.
 
-    A lane, or a poll at a bound of the stream, continues at half of the bound. A subscriber with more than half of it
-    unresolved is therefore the one that holds it up, not the store or the broker. A sibling waits for more of a lane
-    once it has resolved the lane, or read it while it catches up; for more of the stream once it has resolved
-    everything.
+    A paused lane, or a poll at a bound of the stream, continues at half of the bound. So if a subscriber has not
+    resolved more than half of the bound, that subscriber holds them up, not the store or the broker. A sibling waits
+    for more of a lane once it has resolved all messages of the lane, or has read them while it catches up. A sibling
+    waits for more of the stream once it has resolved all messages.
 
     While the store is slow, no subscriber counts as slow, because all wait for the store. If a single message fills
     half of a bound in bytes, its last subscriber has the overflow grace from the broadcast on.
@@ -118,7 +118,7 @@ class SlowSubscribers:
                     await checkpoint()
                 for subscriber in self._find():
                     self.fail(subscriber, "its siblings wait for more")
-                # Movements during these ticks wake nobody again.
+                # Do not wait for a change here: a change during these ticks would wake nobody.
             elif self._is_store_slow:
                 await self._wait_for_store()
             else:
@@ -142,7 +142,10 @@ class SlowSubscribers:
         return self._sink.is_full or self._pending.count >= self._pending.limit
 
     async def _wait_for_store(self) -> None:
-        """Do not wait for progress: the events that make the store slow may belong to other streams."""
+        """Wait until the store has room.
+
+        The events that make the store slow may belong to streams other than this one.
+        """
         if self._sink.is_full:
             await self._sink.wait_for_room()
         else:
@@ -205,7 +208,7 @@ class SlowSubscribers:
         return [one for one in slow if not others.issubset(one.source.watchers)]
 
     def _is_past(self, lane: Lane, entry: Entry, subscriber: Subscriber) -> bool:
-        """Return whether it has resolved the lane up to this entry and is live for the next message."""
+        """Return whether the subscriber has resolved the lane up to this entry, and is live for the next message."""
         state = self._state
         if subscriber.done <= entry.seq or subscriber.waits_for(lane.key):
             return False
@@ -217,7 +220,8 @@ class SlowSubscribers:
     def _has_sibling_past(self, slow: Subscriber) -> bool:
         """Return whether a sibling has resolved the first message that the slow subscriber has not.
 
-        If all siblings are behind before that message, it would fail for all and lose a delivery.
+        If there is no such sibling, nobody can fall behind alone: the message would fail for all, and use up a
+        delivery.
         """
         entry = self._state.ledger.entry(slow.done)
         lane = entry.lane
@@ -251,9 +255,9 @@ class SlowSubscribers:
                 self._again_at = min(self._again_at, due)
 
     def _find_filled(self, lane: Lane | None, tail: Entry, half: int, half_bytes: int) -> _Filled:
-        """Return the newest events of the lane that fill more than half of a bound; None: of the stream.
+        """Return the newest events of the lane, or of the stream (None), that fill more than half of a bound.
 
-        The result is remembered for each newest event. Events that all have resolved since count as well.
+        The result is stored until a newer event comes. It may include events that all subscribers have resolved since.
         """
         filled = self._filled.get(lane)
         if filled is None or filled.newest != tail.seq:

@@ -1,4 +1,4 @@
-"""Stores a producer's state in the transaction of the events before it, so events wait for the pump's next turn."""
+"""Stores events and the producer's state after them in one transaction. The events wait for the pump's next turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.streams.delivery.lanes import Entry
 from triggerer.streams.supervision.stream_state import StoredState, tells_state_ahead
 
 _MOST: Final = 512
-"""The most items before one state, which is also the pump's limit."""
+"""The most messages that one state covers. The pump's burst has the same size."""
 
 
 def stage(
@@ -77,10 +77,10 @@ class Staging:
             self._sink.submit_nowait(event, yielded, source, key, ordinal)
             return
         try:
-            # The event may change before it is read.
+            # The filter may change the payload before the store reads it.
             kept = deepcopy(yielded)
         except Exception:
-            # A store will refuse it with its own error.
+            # The payload cannot be copied. Submit the original, because the store refuses it with an error of its own.
             self._hand_on()
             self._sink.submit_nowait(event, yielded, source, key, ordinal)
             return

@@ -82,19 +82,19 @@ class Subscriber(Deriver):
         self.on_refused = on_refused
         self.on_departed = on_departed
         self.error: BaseException | None = None
-        """The error that ended it; set before its filter learns of it."""
+        """The error that ended the subscriber; set before the filter learns of the error."""
         self.may_read = True
         """False once it has been ended, or has left."""
         self.pulled = 0
         """The number of the first event that the filter has not been given; `IDLE` while it is idle."""
         self.sent_ahead = 0
-        """The number of the first event that `known_ahead` has not shown."""
+        """The number of the first event that `known_ahead` has not returned."""
         self.joined_at = 0
         """The number of the first event that it answers for."""
         self.was_absent = False
         """Whether its watchers may have failed earlier events that are not decided yet."""
         self._missed_to = 0
-        """The number after the last message that it missed because an earlier one was not decided."""
+        """The number after the last message that the filter missed because an earlier message was not decided."""
         self.wanted: deque[int] | None = None
         """The numbers of the wanted events that its filter has not received; None: it wants all events."""
         self.is_open = False
@@ -123,10 +123,12 @@ class Subscriber(Deriver):
             waiter.set_result(None)
 
     def interrupt(self, error: BaseException) -> bool:
-        """End it with `error`, raised from the stream if the filter awaits the stream; otherwise cancel the filter.
+        """End the subscriber with `error`.
+
+        If the filter awaits the stream, the stream raises the error there. Otherwise the filter is cancelled.
 
         Returns:
-            Whether the error is raised from the stream. The filter may continue nevertheless; see `cancel`.
+            Whether the stream raises the error. The filter may catch it and continue; see `cancel`.
         """
         if self.error is not None:
             return False
@@ -143,7 +145,7 @@ class Subscriber(Deriver):
         self._scope.cancel()
 
     def waits_for(self, key: Hashable) -> bool:
-        """Return whether it skips this lane until the messages from before it came back are decided."""
+        """Return whether the subscriber skips this lane, until the messages from before its return are decided."""
         lane = self.state.lanes.get(key)
         return self.was_absent and lane is not None and self._reads_nothing_of(lane)
 
@@ -157,9 +159,9 @@ class Subscriber(Deriver):
             self.wake()
 
     def known_ahead(self, limit: int) -> list[Any]:
-        """Return the next raw events that its filter has not received, in order; resolves nothing.
+        """Return up to `limit` raw events that the filter receives next, in order. Resolves none of them.
 
-        Empty once it has ended.
+        The list is empty once the subscriber has ended. An isolated filter gets these events sent ahead.
         """
         if self.error is not None or not self.is_present:
             return []
@@ -167,7 +169,8 @@ class Subscriber(Deriver):
         at = self.pulled - ledger.base
         events = ledger.events[at : at + limit]
         if self._has_lanes_to_pass:
-            # The filter does not receive the events that it passes, and nobody knows yet what follows them.
+            # Stop at an event that the filter will skip: it is not known yet whether the filter receives the events
+            # after it.
             for place, entry in enumerate(ledger.entries[at : at + limit]):
                 if self._is_passed(entry):
                     events = events[:place]
@@ -196,7 +199,7 @@ class Subscriber(Deriver):
             self.state.progress.signal()
 
     async def stream(self) -> AsyncGenerator[Any, None]:
-        """Yield the raw events from the first one after joining. Asking for the next one resolves the one before."""
+        """Yield the raw events since joining. When the filter asks for the next event, the event before is resolved."""
         state = self.state
         ledger, progress, backlogs = state.ledger, state.progress, state.backlogs.by_lane
         events, entries, wanted = ledger.events, ledger.entries, self.wanted
@@ -230,7 +233,8 @@ class Subscriber(Deriver):
                 self.is_open = True
                 self.pulled = seq + 1
                 yield events[at]
-                # Nothing is awaited between here and the next open event, so nobody sees this in between.
+                # No other task runs until `open_entry` is set again, so none sees the new `done` with the old open
+                # event.
                 self.done = seq + 1
                 if not progress.is_signalled:
                     progress.signal()
@@ -254,14 +258,15 @@ class Subscriber(Deriver):
         # The subscriber has left, so the ledger does not wait for it. Its filter swallowed the cancellation.
 
     def _open_to_all(self) -> None:
-        """Derive events of the open message for all of its watchers."""
+        """Let events of the open message count for all watchers of the subscriber."""
         self.open_source = None
 
     def _may_open(self, entry: Entry) -> bool:
         """Return whether the filter receives this message; False if its watchers are, or may be, behind in the lane.
 
-        It skips a lane with messages from before it came back: whether its watchers are behind there is decided only at
-        the head of the lane. It also skips a lane with a failed message that is redelivered.
+        A filter that was absent skips a lane which still has messages from before its return. Whether its watchers fall
+        behind at such a message is decided when the message is at the lane's head. The filter also skips a lane with a
+        failed message that is redelivered.
         """
         state, lane = self.state, entry.lane
         assert lane is not None
@@ -285,7 +290,8 @@ class Subscriber(Deriver):
                 and state.reads_log
                 and not state.backlogs.are_stored(self.source, lane.key)
             ):
-                # The earlier group ended while the position was being stored. This group waits for it too.
+                # The earlier group ended while a watcher's position was being stored. This group also waits until it is
+                # stored.
                 self._miss(entry)
                 return False
             self.open_source = source if source is not self.source else None
@@ -295,7 +301,7 @@ class Subscriber(Deriver):
     def _miss(self, entry: Entry) -> None:
         """Fail a message that the filter does not receive.
 
-        The head of the lane decides whether its watchers are behind.
+        When the message is at the head of its lane, it is decided whether the filter's watchers fall behind.
         """
         state, seq = self.state, entry.seq
         state.absences.begin(self.source.watchers, seq)
@@ -349,7 +355,7 @@ class Subscriber(Deriver):
         """
         current_subscriber.set(self)
         try:
-            # In this order: a cancellation that passes the scope is not ours.
+            # The order matters: a cancellation that leaves our scope and reaches `plugin_code` is not ours.
             with plugin_code(f"The filter of {self.name}"), self._scope:
                 self._select(selector_of(self.trigger))
                 stream = self.stream()
@@ -369,12 +375,13 @@ class Subscriber(Deriver):
             self.state.selectors[watcher.watcher_id] = selector
         # A subscriber that was ended before it started must not be added: nobody would remove it.
         if selector is not None and self.may_read:
-            # Broadcasts since it joined were offered to nobody.
+            # Events that were broadcast since the subscriber joined were not offered to it, so its filter gets all of
+            # them.
             self.wanted = deque(range(self.pulled, self.state.ledger.head))
             self.state.selection.add(self, selector)
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
-        # One function, since it runs for every derived event.
+        # This is one function, because calls would cost time for every derived event.
         state, pending = self.state, self.pending
         sink: EventSink = self._sink
         submit = sink.submit_nowait

@@ -16,9 +16,8 @@ class Subscribers:
     """The subscribers of one group.
 
     Args:
-        on_interrupted: Called with a subscriber that was failed while its filter awaited the stream. The error is
-            raised
-            there, and the filter may continue nevertheless.
+        on_interrupted: Called with a subscriber that was failed while its filter awaited the stream. The stream raises
+            the error there, but the filter may catch it and continue.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Subscribers:
         return len(self.present)
 
     def answered_for(self, seq: int) -> Iterator[Subscriber]:
-        """Yield the subscribers that answer, or answered, for an event and had not failed before they passed it."""
+        """Yield the present subscribers that answer for an event, and the former subscribers that had passed it."""
         for subscriber in self.present:
             if subscriber.joined_at <= seq:
                 yield subscriber
@@ -111,10 +110,12 @@ class Subscribers:
                 self._on_interrupted(subscriber)
 
     def leave(self, subscriber: Subscriber, *, comes_back: bool = False) -> None:
-        """Unsubscribe on purpose: pulled events are accepted once durable, the others fail.
+        """Remove a subscriber that has not failed.
+
+        It acks the events that it pulled, once the derived events are durable, and fails the others.
 
         Args:
-            comes_back: Its filter returned, and is started again. Otherwise its watchers were deleted.
+            comes_back: True: the filter returned, and is started again. False: the watchers were deleted.
         """
         if subscriber.is_present:
             self._state.ledger.leave(subscriber, subscriber.open_entry)
