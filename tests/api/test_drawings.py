@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.api.conftest import Api
 from tests.store.seeding import NOW
+from triggerer.store.dags import graph
 from triggerer.store.events.emit import NewAssetEvent, record_events
-from triggerer.store.schema.models import DagRun, TaskRun
+from triggerer.store.schema.models import Asset, DagRun, TaskRun
 
 
 async def get(api: Api, path: str, **query: Any) -> Any:
@@ -78,3 +81,13 @@ async def test_assets_and_dags_are_found_by_their_beginnings(api: Api) -> None:
     ]
     assert [one["dag_id"] for one in (await get(api, "/dags", q="da"))["items"]] == ["daily"]
     assert (await get(api, "/dags", q="%"))["items"] == []
+
+
+async def test_a_cut_graph_keeps_what_has_arrows(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with api.database.transaction() as session:
+        session.add(Asset(name="alone", uri="x-test://alone", declared_in="a.py", created_at=NOW))
+    monkeypatch.setattr(graph, "MOST_NODES", 3)
+    whole = await get(api, "/assets/graph")
+    assert {node["id"] for node in whole["nodes"]} == {"asset:orders", "dag:daily", "asset:report"}
+    assert len(whole["edges"]) == 2
+    assert whole["is_cut_short"]

@@ -77,7 +77,7 @@ async def read_graph(
     """
     whole = await _read(session, with_watchers=around is not None, group=group)
     if around is None:
-        return _cut(whole, whole.nodes, MOST_NODES)
+        return _cut(whole, _connected_first(whole), MOST_NODES)
     name = await session.scalar(select(Asset.name).where(is_asset(around)))
     if name is None:
         raise UnknownAsset(around)
@@ -153,6 +153,12 @@ def _outlets(outlets: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 def _worst(states: set[str]) -> str | None:
     return next((state for state in _WORST_FIRST if state in states), None)
+
+
+def _connected_first(whole: _WholeGraph) -> dict[str, None]:
+    """Return each DAG with its assets, then the assets that no DAG has. A cut then keeps what has arrows."""
+    by_dag = sorted(whole.edges, key=lambda edge: max(edge, key=lambda node: node.startswith("dag:")))
+    return dict.fromkeys(node for edge in by_dag for node in edge) | dict.fromkeys(whole.nodes)
 
 
 def _near(centre: str, edges: Iterable[tuple[str, str]], hops: int) -> list[str]:

@@ -10,7 +10,42 @@ export const HIGH = 34
 const GAP_X = 70
 const GAP_Y = 14
 
-export function layOut(nodes: Node[], edges: Edge[]): { placed: Map<string, Placed>; width: number; height: number } {
+export type Layout = { placed: Map<string, Placed>; width: number; height: number }
+
+/** Lay out a graph: what hangs together stays together, one part below the other, so that no arrow crosses other parts. */
+export function layOut(nodes: Node[], edges: Edge[]): Layout {
+  const placed = new Map<string, Placed>()
+  let width = 0
+  let height = 0
+  for (const part of partsOf(nodes, edges)) {
+    const found = layOutPart(part.nodes, part.edges)
+    for (const [id, one] of found.placed) placed.set(id, { ...one, y: one.y + height })
+    width = Math.max(width, found.width)
+    height += found.height
+  }
+  return { placed, width, height }
+}
+
+/** Return the parts of a graph that no edge connects, in the order of their first nodes. */
+function partsOf(nodes: Node[], edges: Edge[]): { nodes: Node[]; edges: Edge[] }[] {
+  const beside = new Map<string, string[]>(nodes.map((node) => [node.id, []]))
+  const between = edges.filter(([from, to]) => beside.has(from) && beside.has(to))
+  for (const [from, to] of between) (beside.get(from)!.push(to), beside.get(to)!.push(from))
+  const part = new Map<string, number>()
+  const parts: { nodes: Node[]; edges: Edge[] }[] = []
+  for (const node of nodes) {
+    if (!part.has(node.id)) {
+      const open = [node.id]
+      for (let id = open.pop(); id !== undefined; id = open.pop()) if (!part.has(id)) (part.set(id, parts.length), open.push(...beside.get(id)!))
+      parts.push({ nodes: [], edges: [] })
+    }
+    parts[part.get(node.id)!]!.nodes.push(node)
+  }
+  for (const edge of between) parts[part.get(edge[0])!]!.edges.push(edge)
+  return parts
+}
+
+function layOutPart(nodes: Node[], edges: Edge[]): Layout {
   const byId = new Map(nodes.map((node) => [node.id, node]))
   const after = new Map<string, string[]>(nodes.map((node) => [node.id, []]))
   const before = new Map<string, string[]>(nodes.map((node) => [node.id, []]))

@@ -108,8 +108,8 @@ function urgentOf(problems: Problem[], overview: Overview): { number: number; is
 }
 
 /** Answer "is anything wrong?" in one sentence. */
-export function verdict(problems: Problem[], overview: Overview): string {
-  const late = problems.filter((one) => one.kind === 'Stream behind').length
+export function verdict(problems: Problem[], overview: Overview, known: Stream[]): string {
+  const late = known.filter((one) => ['failing', 'waiting', 'paused', 'behind'].includes(streamState(one).kind)).length
   const rest = Math.max(0, overview.streams - late)
   const streams = rest ? `${count(rest, 'stream')} ${rest === 1 ? 'keeps' : 'keep'} up` : ''
   const { number, isMore } = urgentOf(problems, overview)
