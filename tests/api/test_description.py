@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.services.sample_service import open_sample_service
+from tests.services.sample_service import SampleService, open_sample_service
 
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,"
     "response_headers_conformance,response_schema_conformance"
 )
+EVENTS = 200_000
+WAITING = 20_000
 
 
 @pytest.mark.parametrize(
     "examples",
     [pytest.param(1, marks=pytest.mark.soak), pytest.param(100, marks=pytest.mark.soak)],
 )
+@pytest.mark.timeout(1_800)
 def test_every_answer_of_a_live_service_is_described(tmp_path: Path, examples: int) -> None:
     # Streams of answers do not end by themselves.
     left_out = ("/api/v1/changes", r"/api/v1/dags/{dag_id}/dagRuns/{run_id}/logs")
     with open_sample_service(tmp_path, settings="rate_limit = 100000\n") as service:
+        add_events(service)
         done = subprocess.run(
             [
                 str(Path(sys.executable).with_name("schemathesis")),
@@ -42,8 +49,32 @@ def test_every_answer_of_a_live_service_is_described(tmp_path: Path, examples: i
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            timeout=1_000,
+            timeout=1_700,
             check=False,
         )
     assert done.returncode == 0, done.stdout[-5_000:] + done.stderr[-2_000:]
     assert "request failed" not in (tmp_path / "service.log").read_text()
+
+
+def add_events(service: SampleService) -> None:
+    """Store many events of an asset beside the service, some of them in the queue of a paused DAG."""
+    deadline = time.monotonic() + 60
+    with service.client() as client:
+        while client.get("/api/v1/dags/paused").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)  # another process reads the DAG files
+    with closing(sqlite3.connect(service.home / "triggerer.db", timeout=60)) as store, store:
+        (asset,) = store.execute("SELECT id FROM asset WHERE name = 'odd ticks'").fetchone()
+        (last,) = store.execute("SELECT coalesce(max(id), 0) FROM asset_event").fetchone()
+        store.execute(
+            "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?) "
+            "INSERT INTO asset_event (asset_id, extra, timestamp, watcher_id, idempotency_key, ordinal) "
+            "SELECT ?, json_object('n', n), strftime('%Y-%m-%d %H:%M:%f', 'now', -n || ' seconds') || '000', "
+            "0, 'filled/' || n, 0 FROM n",
+            (EVENTS, asset),
+        )
+        store.execute(
+            "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
+            "SELECT 'paused', id, asset_id FROM asset_event WHERE id > ? AND asset_id = ? ORDER BY id LIMIT ?",
+            (last, asset, WAITING),
+        )

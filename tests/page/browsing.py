@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 CHROMIUM: Final = "/usr/bin/chromium"
 _READY: Final = """() => document.title.endsWith('triggerer') && document.querySelector('main h1')
-  && !/reading…/i.test(document.querySelector('main').innerText)"""
+  && !/(reading|laying out)…/i.test(document.querySelector('main').innerText)"""
 
 
 def is_there() -> bool:
@@ -99,6 +99,14 @@ class Names(Protocol):
     def run_id(self, number: int, /) -> str: ...
     def asset_name(self, number: int, /) -> str: ...
     def stream_id(self, number: int, /) -> str: ...
+
+
+def sign_in(page: Page, address: str, token: str) -> None:
+    """Sign a tab in."""
+    page.goto(address)
+    page.get_by_label("Token").fill(token)
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Is anything wrong?").wait_for()
 
 
 def screens(data: Names) -> dict[str, str]:

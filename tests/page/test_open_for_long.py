@@ -18,7 +18,7 @@ EVENTS_PER_STEP = 250
 
 @pytest.mark.soak
 @pytest.mark.timeout(MINUTES * 60 + 240)
-@pytest.mark.parametrize("path", ["/trace"])
+@pytest.mark.parametrize("path", ["/trace", "/"])
 def test_the_heap_stays_as_it_is_at_a_thousand_events_a_second(browser: Browser, path: str) -> None:
     with serving("big") as (double, address), open_page(browser) as (page, record):
         tools = page.context.new_cdp_session(page)

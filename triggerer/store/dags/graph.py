@@ -157,20 +157,22 @@ def _worst(states: set[str]) -> str | None:
 
 def _connected_first(whole: _WholeGraph) -> dict[str, None]:
     """Return each DAG with its assets, then the assets that no DAG has. A cut then keeps what has arrows."""
-    by_dag = sorted(whole.edges, key=lambda edge: max(edge, key=lambda node: node.startswith("dag:")))
+    by_dag = sorted(
+        whole.edges, key=lambda edge: max(edge, key=lambda node: node.startswith("dag:"))
+    )
     return dict.fromkeys(node for edge in by_dag for node in edge) | dict.fromkeys(whole.nodes)
 
 
 def _near(centre: str, edges: Iterable[tuple[str, str]], hops: int) -> list[str]:
     """Return the nodes at most `hops` steps away, nearest first."""
     beside: dict[str, list[str]] = defaultdict(list)
-    for start, end in sorted(edges):
+    for start, end in edges:
         beside[start].append(end)
         beside[end].append(start)
     found = {centre: None}
     step = [centre]
     for _ in range(hops):
-        step = [one for node in step for one in beside[node] if one not in found]
+        step = [one for node in step for one in sorted(beside[node]) if one not in found]
         found |= dict.fromkeys(step)
         if len(found) > _MOST_NEIGHBOURS:
             break
@@ -182,6 +184,6 @@ def _cut(whole: _WholeGraph, chosen: Iterable[str], most: int) -> AssetGraph:
     shown = dict.fromkeys(ids[:most])
     return AssetGraph(
         nodes=[whole.nodes[one] for one in shown],
-        edges=[edge for edge in sorted(whole.edges) if edge[0] in shown and edge[1] in shown],
+        edges=sorted(edge for edge in whole.edges if edge[0] in shown and edge[1] in shown),
         is_cut_short=len(ids) > most,
     )

@@ -1,0 +1,141 @@
+"""The API is killed while many clients ask: it comes back, and messages are no later than without."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.api.test_live import V1, api_process
+from tests.services.sample_service import TICKS, SampleService, open_sample_service
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
+
+KILLS = 3
+CLIENTS = 8
+HEALTHY_S = 11
+"""A process that has lived this long is started again at once."""
+DAGS = (
+    TICKS.partition("report = Asset")[0].replace("asyncio.sleep(1)", "asyncio.sleep(0.02)")
+    + """
+with DAG("paused", schedule=[ticks], is_paused_upon_creation=True):
+
+    @task
+    def idle():
+        pass
+
+    idle()
+"""
+)
+
+
+def test_no_stream_notices_that_the_api_is_killed_under_load(tmp_path: Path) -> None:
+    with open_sample_service(
+        tmp_path, dags={"a.py": DAGS}, settings="rate_limit = 1000000\n"
+    ) as service:
+        with service.client() as client:
+            while newest(client) < 50:
+                time.sleep(0.1)  # another process makes the events
+        with asking(service) as answers:
+            time.sleep(HEALTHY_S)
+            first = len(answers)
+            at_rest = last_of(service)
+            took = [kill(service) for _ in range(KILLS)]
+            killed = last_of(service)
+            answered = len(answers) - first
+        with service.client() as client:
+            before, during = late(client, 50, at_rest), late(client, at_rest, killed)
+    print(f"load {os.getloadavg()[0]:.1f}; back after {[round(one, 2) for one in took]} s")
+    print(f"{first} answers in {HEALTHY_S} s before, {answered} during the kills")
+    print(f"lateness p50/p99/max before {shown(before)}, during {shown(during)} ms")
+    # The machine of the tests does much else.
+    assert max(took) < 5 * max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert percentile(during, 0.99) < max(0.1, 2 * percentile(before, 0.99))
+
+
+def kill(service: SampleService) -> float:
+    """Kill the API, and return the seconds until it answers again."""
+    killed = api_process(service)
+    began = time.monotonic()
+    killed.kill()
+    with service.client() as client:
+        while True:
+            try:
+                if client.get(f"{V1}/dags", timeout=30).status_code == 200:
+                    break
+            except httpx.HTTPError:
+                time.sleep(0.05)  # the API is another process, and starts again
+    took = time.monotonic() - began
+    assert api_process(service).pid != killed.pid
+    time.sleep(HEALTHY_S)
+    return took
+
+
+@contextmanager
+def asking(service: SampleService) -> Iterator[list[int]]:
+    """Ask for lists from many clients, as fast as they get answers."""
+    answers: list[int] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        with service.client() as client:
+            while not stop.is_set():
+                try:
+                    answers.append(client.get(f"{V1}/assets/events?limit=100").status_code)
+                except httpx.HTTPError:
+                    stop.wait(0.05)
+
+    threads = [threading.Thread(target=ask) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def last_of(service: SampleService) -> int:
+    with service.client() as client:
+        return newest(client)
+
+
+def newest(client: httpx.Client) -> int:
+    """Return the number of the newest tick; 0 if there is none."""
+    found = client.get(f"{V1}/assets/events", params={"asset": "ticks", "limit": 1})
+    items = found.json().get("items") or [{"extra": {"n": 0}}]
+    return int(items[0]["extra"]["n"])
+
+
+def late(client: httpx.Client, after: int, to: int) -> list[float]:
+    """Return how late each tick of these numbers became an event, in seconds, sorted; no tick may be missing."""
+    found: dict[int, float] = {}
+    query: dict[str, str | int] = {"asset": "ticks", "limit": 1_000}
+    while True:
+        page = client.get(f"{V1}/assets/events", params=query).json()
+        for event in page["items"]:
+            at = datetime.fromisoformat(event["extra"]["at"])
+            stored = datetime.fromisoformat(event["timestamp"])
+            found[event["extra"]["n"]] = (stored - at).total_seconds()
+        if not page["next_cursor"] or min(found) <= after:
+            break
+        query["cursor"] = page["next_cursor"]
+    return sorted(found[number] for number in range(after + 1, to + 1))
+
+
+def percentile(sizes: list[float], share: float) -> float:
+    return sizes[min(len(sizes) - 1, int(len(sizes) * share))]
+
+
+def shown(sizes: list[float]) -> str:
+    return "/".join(
+        f"{1_000 * one:.1f}" for one in (percentile(sizes, 0.5), percentile(sizes, 0.99), sizes[-1])
+    )
