@@ -11,6 +11,7 @@ from tests.store.explaining import working
 from tests.store.seeding import add_asset, add_dag, asset_json
 from triggerer.store.database.transactions import Database
 from triggerer.store.events.listing import list_asset_events
+from triggerer.store.listing.overview import read_overview
 from triggerer.store.runs.listing import list_runs
 from triggerer.store.schema.models import QueuedAssetEvent
 
@@ -78,6 +79,14 @@ async def test_the_cost_of_finding_few_rows_does_not_grow_with_the_others(
             found = await ask(session)
         assert [getattr(row, "run_id", None) or row.id for row in found] == ids
         assert work.done < bound
+
+
+async def test_the_overview_does_not_read_runs_that_have_ended(sqlite: Database) -> None:
+    await seed(sqlite)
+    async with sqlite.reading() as session:
+        async with working(await session.connection()) as work:
+            assert (await read_overview(session)).waiting_runs == []
+        assert work.done < 20
 
 
 async def test_runs_of_an_asset_are_newest_first_though_its_events_are_not(

@@ -108,7 +108,7 @@ async def read_overview(session: AsyncSession) -> Overview:
             session,
             select(DagRun.id)
             .where(ACTIVE, DagRun.state == "queued", DagRun.queued_at < now - _LONG_WAIT)
-            .order_by(DagRun.id)
+            .order_by(DagRun.queued_at, DagRun.id)
             .limit(_SHOWN),
         ),
         missing_instances=sorted(
