@@ -208,7 +208,7 @@ def _fill_parked(connection: sqlite3.Connection) -> None:
     )
     connection.executemany(
         "INSERT INTO parked_message (id, watcher_id, body_id, lane, idempotency_key, state, failures, error, parked_at)"
-        " VALUES (?, ?, ?, '0', ?, 'parked', 3, ?, ?)",
+        " VALUES (?, ?, ?, '0', ?, 'set_aside', 3, ?, ?)",
         (
             (
                 n + 1,
