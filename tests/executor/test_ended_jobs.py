@@ -66,7 +66,7 @@ def spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> di
     return {"mode": mode, "master": url, "conf": {"spark.executor.memory": "600m"}}
 
 
-@pytest.mark.parametrize("limit_s", [NO_LIMIT_S, 20], ids=["cancelled", "timed out"])
+@pytest.mark.parametrize("limit_s", [NO_LIMIT_S, 45], ids=["cancelled", "timed out"])
 async def test_no_work_goes_on_and_the_next_run_has_the_same_worker(
     house: House, trained_home: TrainedHome, spark: dict[str, Any], tmp_path: Path, limit_s: int
 ) -> None:
