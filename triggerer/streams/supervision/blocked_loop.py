@@ -83,7 +83,8 @@ class StallWatch:
 
     Twice per `threshold` seconds the thread puts a callback on the loop. If the callback has not been called after
     `threshold` seconds, the thread reports a stall. So a stall shorter than `threshold` is never reported, and a stall
-    of one and a half `threshold` always. `seconds` count from the callback, so up to half a threshold is missing.
+    of one and a half `threshold` always. A stall is measured from the callback, so `Stall.seconds` may leave out its
+    beginning, up to half a threshold.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:
@@ -108,7 +109,7 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # In this order: the watcher clears `_answered` before it checks `_stopped`, so it cannot miss both.
+        # `_stopped` first: the thread clears `_answered` before it checks `_stopped`, so it sees one of the two.
         self._stopped.set()
         self._answered.set()
         self._watcher.join(_JOIN_S)
@@ -121,7 +122,7 @@ class StallWatch:
             self._answered.clear()
             if self._stopped.is_set():
                 return
-            # If this thread woke late, it waited for the interpreter's lock, which has only just been released.
+            # If this thread woke late, other code held the interpreter's lock until now: look before the loop goes on.
             is_late = time.monotonic() - due > self._threshold
             stall = self._look(due, before) if is_late else None
             try:
@@ -148,10 +149,11 @@ class StallWatch:
         now = self._usage()
         is_computing = _is_most(before.computing, now.computing, seconds)
         if _is_most(before.queueing, now.queueing, seconds):
-            # The machine is overloaded: this code is only the next to run.
+            # The loop's thread mostly waited for a processor: the machine is overloaded, and this code is not to blame.
             return None
         if seconds > 1.5 * self._threshold and not is_computing:
-            # This thread was late too, although the interpreter's lock was free: the process was stopped.
+            # The loop's thread did not compute, so the interpreter's lock was free. Yet this thread woke late too:
+            # the whole process was suspended.
             return None
         name, kind, owner = _owner_of(task)
         return Stall(
@@ -195,7 +197,7 @@ class Usage(NamedTuple):
 def usage_of(thread: int, native: int) -> Callable[[], Usage]:
     """Return a function that measures a thread of this process, given by Python's and by the system's identifier."""
     clock = getattr(time, "pthread_getcpuclockid", lambda _: None)(thread)
-    # Linux: nanoseconds computed, nanoseconds queued, turns.
+    # The numbers in this file of Linux: nanoseconds on a processor, nanoseconds in the run queue, time slices.
     statistics = Path(f"/proc/self/task/{native}/schedstat")
 
     def measure() -> Usage:

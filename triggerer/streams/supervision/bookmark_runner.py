@@ -30,10 +30,12 @@ async def run_from_bookmark(
     store: BookmarkStore | None,
     pending: PendingLimit,
 ) -> None:
-    """Store the events and bookmarks of `trigger.run_from()` until it returns; it is resumed after each is durable.
+    """Store the events and bookmarks that `trigger.run_from()` yields, until it returns.
+
+    The generator is resumed once the events and the bookmark that it yielded are durable.
 
     Args:
-        source: One watcher. A trigger with a bookmark serves no other, see `triggerer.dag_processing.describing`.
+        source: Has exactly one watcher: `triggerer.dag_processing.describing` makes a trigger with a bookmark for each.
     Raises:
         Exception: The error of `run_from()`, or of the store. The trigger starts again from the durable bookmark.
     """
@@ -52,7 +54,7 @@ async def run_from_bookmark(
     async with aclosing(batches):
         async for batch in batches:
             events, value = _checked(batch, name)
-            # While the service is stopping there is no room, and nothing new is stored.
+            # While the service stops, the limit is zero: this waits until cancelled, and nothing new is stored.
             await pending.wait_for_room()
             answer = _Answer(pending)
             change = BookmarkChange(

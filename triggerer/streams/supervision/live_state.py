@@ -1,7 +1,7 @@
 """Reads the live state of streams, for reports and metrics.
 
-Any thread may call this: each container is copied in one step, and a number that changes meanwhile is as true as one
-that was read a moment before. Nothing is locked, and a message costs nothing.
+Any thread may call `read_streams`. It takes no lock: it copies each container in one step, and a number that changes
+meanwhile is at most a moment old. So reports do not slow the delivery of messages.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MOST_NAMED: Final = 5
 
 
 def read_streams(manager: Manager, *, most_lanes: int = MOST_LANES) -> list[StreamLive]:
-    """Return the live state of the streams that have an owner here, by readable name.
+    """Return the live state of the streams that this process reads, sorted by readable name.
 
     Args:
-        most_lanes: The most lanes to describe of each stream; fewer if there are many streams. The sums cover all.
+        most_lanes: The most lanes to describe of a stream; fewer if there are many streams. The sums cover all lanes.
     """
     streams = list(manager.streams_by_id.items())
-    # A report is one row, however many streams an instance has.
+    # All streams of an instance share one row of the store, so the number of lanes in it is limited.
     most = min(most_lanes, max(_FEWEST_LANES, _MOST_LANES_IN_ALL // (len(streams) or 1)))
     found = [_read(stream_id, stream, most) for stream_id, stream in streams]
     return sorted(found, key=lambda one: one.stream)
@@ -100,7 +100,12 @@ def _lanes(group: Group) -> list[Lane]:
 
 
 def _lane_views(group: Group, waiting: Mapping[Hashable, int], *, is_known: bool) -> list[LaneLive]:
-    """Return the lanes that have messages or stand. `is_known`: the producer tells how many messages wait."""
+    """Return the lanes that have messages, or that the producer reports as standing still.
+
+    Args:
+        waiting: By lane, how many messages wait at the broker.
+        is_known: False: the producer cannot tell that.
+    """
     state = group.state
     standing = dict(state.standing)
     now = state.clock.monotonic()
@@ -122,7 +127,7 @@ def _lane_views(group: Group, waiting: Mapping[Hashable, int], *, is_known: bool
                 lag_messages=at_broker + lane.outstanding if is_known else None,
             )
         )
-    # The group has read nothing of these lanes.
+    # The group has no outstanding message of these lanes.
     for key in {*unread, *standing}:
         lag = unread.get(key, 0) if is_known else None
         views.append(LaneLive(_lane_name(key), 0, 0, None, standing.get(key), False, lag))
@@ -155,7 +160,7 @@ def _waiting(group: Group) -> Mapping[Hashable, int] | None:
 
 
 def _lag_seconds(group: Group) -> float | None:
-    """Return the age of the oldest outstanding message: since it was published, or else since it was broadcast."""
+    """Return the seconds since the oldest outstanding message was published or, if that is unknown, was broadcast."""
     state = group.state
     heads = [head for lane in _lanes(group) if (head := lane.head) is not None]
     if not heads:

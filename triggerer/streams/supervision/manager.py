@@ -24,7 +24,7 @@ def _ignore(_: Member) -> None:
 
 
 def _ignore_answer(_: Exception | None) -> None:
-    """Ignore the answer: if the row could not be deleted, the next owner refuses the request too."""
+    """Ignore whether the row of a refused replay was deleted. If it remains, the next owner refuses the replay too."""
 
 
 class Manager:
@@ -83,9 +83,9 @@ class Manager:
     def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         """Host these triggers, in the given order.
 
-        Before a new stream's poll starts, all its triggers have joined or count as absent. A trigger that cannot be
-        made is tried again. It belongs to the stream whose id its spec names, once another trigger has opened that
-        stream.
+        Before a new stream's poll starts, all its triggers have joined or count as absent, so no message is lost for
+        them. A trigger whose code raises is made again after a delay. If another trigger opens the stream that the
+        spec names by `stream_id`, the unmade trigger counts as an absent member of that stream.
         """
         assert self._tasks is not None, "enter the manager first"
         members = [Member(spec, self._context, self._on_state) for spec in specs]
@@ -95,7 +95,7 @@ class Manager:
             else:
                 self._await_making(member)
         for stream in self._streams.values():
-            # Removed triggers are here again by now, or have moved to another stream.
+            # By now every replaced trigger was added again. A watcher without a trigger here reads another stream.
             stream.behind.forget_unserved()
         return members
 
@@ -121,9 +121,10 @@ class Manager:
             member.replace_source(source, name=name)
 
     def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Rewind watchers of a trigger, as soon as its stream is open; see `Member.replay_errors`.
+        """Rewind watchers of a trigger as soon as its stream is open. `Member.replay_errors` shows failed requests.
 
-        May be called with the same requests again.
+        Args:
+            requests: All open replays of the trigger's watchers. Known requests are not carried out twice.
         """
         requests = tuple(requests)
         new = [request for request in requests if request not in member.replays]
@@ -144,7 +145,7 @@ class Manager:
                 )
 
     def restart(self, member: Member) -> None:
-        """Start a failed trigger again that waits for it, if nothing restarts automatically."""
+        """Start a failed trigger again. Needed only in the testing harness, where nothing restarts automatically."""
         stream = self._stream_of(member)
         if stream is not None:
             stream.behind.restart(member)
@@ -159,10 +160,10 @@ class Manager:
 
     def _give_back(self, member: Member, lanes: Collection[StoredBacklog]) -> None:
         fence, parked = member.source.fence, self._context.parked
-        kept_for = {one.watcher_id for one in lanes}
+        watcher_ids = {one.watcher_id for one in lanes}
         if self._tasks is not None and fence is not None and parked is not None:
             for watcher in member.source.watchers:
-                if watcher.watcher_id in kept_for:
+                if watcher.watcher_id in watcher_ids:
                     self._tasks.start_soon(give_back, watcher, fence, parked)
 
     def close_stream(self, key: Hashable) -> None:
@@ -174,9 +175,9 @@ class Manager:
             stream.close()
 
     def close_stream_known_as(self, stream_id: str) -> None:
-        """Like `close_stream`, by id.
+        """Close the stream with this id, as `close_stream` does by key.
 
-        It also closes a stream whose members have left and whose events still resolve.
+        The members of the stream may have left already, while its last events are still resolved.
         """
         stream = self._by_id.get(stream_id)
         if stream is not None:
@@ -191,9 +192,10 @@ class Manager:
             member.end()
 
     async def drain(self, timeout: float, members: Iterable[Member] | None = None) -> None:
-        """Pull nothing more. Wait up to `timeout` seconds until all is advanced and the store has answered.
+        """Pull no more messages. Wait until all pulled messages are advanced and the store has answered.
 
         Args:
+            timeout: The longest wait, in seconds. Afterwards this returns, whatever is still open.
             members: The triggers to drain, with their streams. None: all.
         """
         if members is None:
@@ -243,7 +245,7 @@ class Manager:
         self._tasks.start_soon(self._retry_making, member, name=member.task_name)
 
     async def _retry_making(self, member: Member) -> None:
-        """Try until it can be made, another trigger opens its stream, or it is removed."""
+        """Try to make the trigger until that succeeds, another trigger opens its stream, or the trigger is removed."""
         stream_id = member.spec.stream_id
         while self._context.restarts:
             await member.wait_for_retry()
@@ -264,7 +266,7 @@ class Manager:
 
     async def _run_stream(self, stream: SharedStream, predecessor: SharedStream | None) -> None:
         if predecessor is not None:
-            # One poll per key: the last producer has to be closed first.
+            # A key has one poll at a time, so the former stream must close its producer first.
             await predecessor.ended.wait()
         try:
             with stream.scope:

@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Load(Protocol):
-    """A load that takes time, beside the event loop."""
+    """Plugin code that is being loaded, outside the event loop."""
 
     @property
     def is_settled(self) -> bool:
@@ -63,7 +63,7 @@ class TriggerSpec:
 
 
 class MemberState(StrEnum):
-    """The state of a member. Its watchers are shown in one of the first three."""
+    """The state of a member. Users see its watchers in one of the first three states."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -72,7 +72,7 @@ class MemberState(StrEnum):
 
 
 class Member:
-    """One trigger under supervision. Only the `Manager` and its streams change it; others read it."""
+    """One trigger under supervision. Only the `Manager` and its streams change a member; other code reads it."""
 
     def __init__(
         self,
@@ -92,24 +92,24 @@ class Member:
         self.is_keyed = False
         """Whether the key has been read, which happens when the trigger is first made."""
         self.is_absent = False
-        """Whether its group counts it as absent."""
+        """True if the group counts each broadcast as failed for the member, because its filter does not run."""
         self.awaits_restart = False
-        """Whether it has failed and waits for `restart`; only if nothing restarts automatically."""
+        """True if the member has failed and waits for `restart`. Only in the testing harness."""
         self._restarted = anyio.Event()
         self.stream_key: Hashable | None = None
         """The key of its shared stream, if any."""
         self.pending = PendingLimit(context.settings.max_pending)
         """The limit of its unanswered events, if it has no stream."""
         self.catching_up: dict[int, BaseException | None] = {}
-        """By id its watchers that are behind, with the error of the last attempt to catch up."""
+        """Its watchers that are behind, by id, with the error of the last attempt to catch up. None: no error."""
         self.blocked_by: str | None = None
         """The names of the watchers for which its stream waits, because the store has no room for their messages."""
         self.standing: str | None = None
-        """The first standing lane of its stream, with the reason."""
+        """The first lane of its stream that its producer reports as standing still, with the reason, as text."""
         self.replays: tuple[ReplayRequest, ...] = ()
         """The open replays of its watchers."""
         self.replay_errors: dict[int, Exception] = {}
-        """By watcher id why its last replay was impossible."""
+        """By watcher id, the reason why the watcher's last replay was impossible."""
         self.name = spec.name
         """The names of its current watchers, for logs and errors."""
         self.refusals = RefusedEvents(spec.name, context.clock, context.now, lambda: on_state(self))
@@ -129,7 +129,7 @@ class Member:
 
     @property
     def task_name(self) -> str:
-        """The name of the tasks that run its code. `blocked_loop.py` finds the member by it."""
+        """The name of the tasks that run the trigger's code. `blocked_loop.py` finds the watchers by this name."""
         return f"watcher[{self.name}]"
 
     def replace_source(self, source: EventSource, *, name: str, group: Group | None = None) -> None:
@@ -148,7 +148,7 @@ class Member:
 
     @property
     def _has_failed(self) -> bool:
-        """Whether its subscriber was failed from outside, before its task could set `is_absent`."""
+        """True if other code has failed the subscriber, and this member's task has not set `is_absent` yet."""
         return self.subscriber is not None and not self.subscriber.is_present
 
     # Making
@@ -162,7 +162,8 @@ class Member:
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
                 stream_name = name_of_stream(trigger.describe_stream(), key)
-                # An error that would be raised in the runtime is raised here, where it harms nobody else.
+                # The runtime calls these methods of the key. If one raises, it must raise here, where only this trigger
+                # fails, and not in code that serves other triggers.
                 hash(key)
                 repr(key)
                 str(key)
@@ -186,7 +187,7 @@ class Member:
         return True
 
     def mark_catching_up(self) -> None:
-        """Show a change of its watchers: one has fallen behind, failed there, or caught up."""
+        """Report that one of its watchers has fallen behind, failed while it caught up, or caught up."""
         self._on_state(self)
 
     def record_replay_failure(self, watcher_id: int, error: Exception) -> None:
@@ -202,7 +203,7 @@ class Member:
         self._on_state(self)
 
     async def wait_for_retry(self) -> None:
-        """Wait for the next attempt to make it, or until it is stopped."""
+        """Wait until the trigger may be made again, or the member is stopped."""
         with anyio.CancelScope() as self._scope:
             if not self._is_stopped:
                 now = self._context.clock.monotonic()
@@ -287,7 +288,7 @@ class Member:
                             return
                         continue
                     if self.is_absent:
-                        # It does not come back: only its unresolved events count as failed.
+                        # The member does not join again, so later broadcasts must not count as failed for it.
                         group.subscribers.remove_absent(self.source.watchers)
                         self.is_absent = False
                     return
@@ -300,7 +301,7 @@ class Member:
             await subscriber.run()
         except Exception as raised:
             error = raised
-        # A filter that returns or raises because it was cancelled has not resolved anything.
+        # If the filter ended because it was cancelled, its open message stays unresolved.
         await checkpoint_if_cancelled()
         if error is not None:
             if not group.is_ending:
@@ -308,11 +309,11 @@ class Member:
                 self._fail_in(group, subscriber, error)
                 if self._context.restarts:
                     group.await_members()
-            # From now on `restart` is valid, even while the trigger is being cleaned up.
+            # A call of `restart` counts from now on, even while the trigger is being cleaned up.
             self._restarted = anyio.Event()
             self.record_failure(error)
             return
-        # The filter returned, and is started again. Broadcasts in between count as failed, and are redelivered.
+        # The filter returned, and is started again. Until then broadcasts count as failed, so that none is lost.
         if not group.is_ending:
             group.subscribers.leave(subscriber, comes_back=self._context.restarts)
             if self._context.restarts:
@@ -322,12 +323,12 @@ class Member:
         self._enter(MemberState.WAITING if self._context.restarts else MemberState.ENDED)
 
     def _fail_in(self, group: Group, subscriber: Subscriber, error: Exception) -> None:
-        """Fail its unresolved events. Until it joins again it counts as absent."""
+        """Fail the subscriber's unresolved events. The member counts as absent until it joins again."""
         group.subscribers.fail(subscriber, error)
         self.is_absent = True
 
     def restart(self) -> None:
-        """Start it again if it waits for a restart."""
+        """Start the member again if it waits for a restart."""
         self.awaits_restart = False
         self._restarted.set()
 
@@ -349,7 +350,7 @@ class Member:
             await self._load()
             started = self._context.clock.monotonic()
             if group.is_ending or self._is_stopped:
-                # It was stopped after it woke: the cancellation comes only at its next wait.
+                # `stop` was called after this task woke. The cancellation takes effect only at the next await.
                 return False
             try:
                 if self.make() and self.join(group):
@@ -358,7 +359,7 @@ class Member:
                 return False
 
     def withdraw(self, group: Group | None, *, on_purpose: bool) -> None:
-        """Leave the group and stop. `on_purpose`: the watcher was deleted, and pulled events count as accepted."""
+        """Leave the group and stop. `on_purpose`: the watcher was deleted, so the events that it pulled are acked."""
         if group is not None and not group.is_ending:
             if self.subscriber is not None and self.subscriber.is_present:
                 if on_purpose:
@@ -369,7 +370,7 @@ class Member:
                     )
                     group.subscribers.remove_absent(self.source.watchers)
             elif self.is_absent or self.subscriber is not None:
-                # If its subscriber was failed from outside, its task could not set `is_absent` yet.
+                # Other code may have failed the subscriber before the member's task could set `is_absent`.
                 group.subscribers.remove_absent(self.source.watchers)
             if on_purpose:
                 group.subscribers.forget(self.source.watchers)

@@ -36,7 +36,7 @@ async def promise_of(
         try:
             facts = await facts_of(trigger, ask=ask)
         except Exception as error:
-            # A client may raise anything when it is cancelled.
+            # After the deadline, the error may come from the cancellation alone, so it is not shown.
             if not scope.cancel_called:
                 raise
             raise _silent(seconds) from error

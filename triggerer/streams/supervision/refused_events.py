@@ -15,7 +15,7 @@ from triggerer.streams.clock import Clock
 
 _log = structlog.get_logger(__name__)
 
-# All rows of a group commit may be refused one by one, and again with every redelivery of their messages.
+# Report at most one refusal in this time. The store may refuse every row of a group commit, after each redelivery.
 _QUIET_S: Final = 1.0
 
 
@@ -48,7 +48,7 @@ class RefusedEvents:
 
     @property
     def latest(self) -> str | None:
-        """The number of refused events, when one was last reported, and the last reason; None if there was none."""
+        """A text: how many events were refused, when one was last reported, and why. None: no event was refused."""
         if self._latest is None:
             return None
         if isinstance(self._latest, NotSetAside):

@@ -23,14 +23,14 @@ from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
 _LASTS_S: Final = 5.0
-"""A source that is away ends a group at once, or within a few seconds."""
+"""A restarted stream that runs for this time has recovered. An unreachable source ends the group sooner."""
 
 
 class SharedStream:
     """The members of one stream key, and the group that serves them now.
 
-    Before a group's poll starts, every member has joined it or counts as absent (contract, rule 14). Joining is
-    synchronous, so there is no race.
+    Before a group's poll starts, every member has joined the group or counts as absent (contract, rule 14). Joining is
+    synchronous, so no message can be broadcast before the last member has joined.
     """
 
     def __init__(self, key: Hashable, context: RuntimeContext) -> None:
@@ -52,9 +52,9 @@ class SharedStream:
         self._is_emptied = False
         self._is_draining = False
         self._warned_of = ""
-        """The error of the last restart."""
+        """The error of the last restart; empty if there is none to warn of."""
         self._is_restarting = False
-        """Whether it has failed and has not lasted since."""
+        """True from a failure until the stream has recovered, see `_LASTS_S`."""
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class SharedStream:
 
     @property
     def last_error(self) -> str:
-        """The error of the last restart; empty once the stream has lasted since."""
+        """The error of the last restart; empty once the stream has recovered."""
         return self._warned_of
 
     # Membership
@@ -100,7 +100,7 @@ class SharedStream:
             member.withdraw(self.group, on_purpose=on_purpose)
             self.behind.withdraw(member)
             if self.group is not None:
-                # A successor's selector is asked once the successor can be made.
+                # The member that replaces this one brings its own selectors, as soon as its trigger is made.
                 for watcher in member.source.watchers:
                     self.group.state.selectors.pop(watcher.watcher_id, None)
             if on_purpose:
@@ -135,14 +135,14 @@ class SharedStream:
             if not self.members:
                 return
             if self._is_draining or self._context.lease.is_over:
-                # It is about to be closed. Another group would only pull messages and give them up again.
+                # The stream is about to be closed. Another group would only pull messages and give them back.
                 await anyio.sleep_forever()
             started = self._context.clock.monotonic()
             error = await self._run_group()
             if error is None:
                 continue
             if not self._context.restarts:
-                # The members have ended. If there are any, they joined while the group was ending.
+                # All members of that group have ended. Members that are here now joined while it was ending.
                 continue
             delay = self._backoff.next_delay(self._context.clock.monotonic() - started)
             self._log_restart(str(error.__cause__ or error), delay)
@@ -164,9 +164,9 @@ class SharedStream:
         _log.info("shared stream is read again", stream=self.name)
 
     async def drain(self) -> None:
-        """Pull nothing more. Wait until all is advanced or the group has ended, and the store has answered.
+        """Pull no more messages. Wait until all are advanced or the group has ended, and the store has answered.
 
-        No other group is opened; the caller closes the stream next.
+        No new group is opened. The caller closes the stream next.
         """
         self._is_draining = True
         if self.group is not None and not self.group.is_ending:
@@ -181,7 +181,7 @@ class SharedStream:
             await load.wait_until_settled()
 
     async def _run_group(self) -> GroupEnded | None:
-        """Serve the members with one group. None: all have left, and their events are resolved."""
+        """Serve the members with one group. Return why it ended. None: all left, and their events are resolved."""
         made = [member for member in self.members if member.make()]
         if not made:
             # No member can open the stream, so nothing is pulled and nothing is missed.
@@ -267,15 +267,15 @@ class SharedStream:
         return ended
 
     async def _drain_emptied(self, group: Group) -> None:
-        """Pull nothing more until all is advanced, or a member has joined again."""
+        """Pull no more messages. Wait until all are advanced, or a member has joined again."""
         while not self.members and group.outstanding:
             group.stop_pulling()
             await group.wait_until_drained()
 
     async def _end_members(self, ended: GroupEnded) -> None:
-        """Wait until each filter has ended with the error.
+        """Wait until each filter has ended with the group's error, but only for the close timeout.
 
-        Filters that do not end, and members in back-off, are cancelled.
+        The caller then cancels the filters that still run, and the members that wait for a restart.
         """
         for member in self.members:
             if member.subscriber is None:
@@ -286,6 +286,6 @@ class SharedStream:
         for member in [one for one in self.members if one.subscriber is not None]:
             member.record_failure(ended)
             if not self._context.restarts:
-                # It is about to be cancelled, so it cannot remove itself.
+                # The member's task is about to be cancelled, so it cannot remove the member itself.
                 del self.members[member]
                 member.stream_key = None

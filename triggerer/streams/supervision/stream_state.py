@@ -1,4 +1,4 @@
-"""The stored state of a stream, which its producer receives."""
+"""The state that a producer stores for its stream, and that the stream's next producer receives."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from triggerer.errors import PluginError, RowRefused
 
 
 def tells_state_ahead(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether the class overrides `use_state` and `state_after`."""
+    """Return whether the class tells its next state in advance: it overrides `use_state` and `state_after`."""
     return has_state(producer) and producer.state_after is not SharedStreamProducer.state_after
 
 
 def has_state(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether the class overrides `use_state`."""
+    """Return whether producers of this class have a stored state: the class overrides `use_state`."""
     return producer.use_state is not SharedStreamProducer.use_state
 
 
@@ -37,7 +37,7 @@ async def load_state(store: StateStore | None, fence: Fence | None, key: Hashabl
 
 
 async def no_state() -> StreamState:
-    """Refuse a state: nobody owns the stream.
+    """Raise the error of a producer that needs a stored state where there is no store or no lease.
 
     Raises:
         PluginError: Always.
@@ -46,7 +46,7 @@ async def no_state() -> StreamState:
 
 
 class StoredState(StreamState):
-    """Stores each value under the lease that the stream was opened with."""
+    """Stores each value under the lease that the stream was opened with, so the store refuses a former owner."""
 
     def __init__(self, value: Any, store: StateStore, fence: Fence, key: Hashable) -> None:
         self._value = value
@@ -54,7 +54,7 @@ class StoredState(StreamState):
         self._store = store
         self._fence = fence
         self._stored: bytes | None = None
-        """The durable state, if it was stored here."""
+        """The last value that this object has stored, as JSON. None: it has stored no value."""
         self._saving = 0
         self._ahead: anyio.Event | None = None
         self.on_saved: Callable[[], None] = lambda: None
@@ -65,7 +65,7 @@ class StoredState(StreamState):
         return self._saving > 0
 
     def change_ahead(self, value: Any, on_done: Callable[[], None]) -> StateChange:
-        """Return the change that stores `value` with the events that it covers. Later saves wait for it.
+        """Return the change that stores `value` together with the events that it covers. Later saves wait for it.
 
         Raises:
             PluginError: As `save`.
@@ -104,7 +104,7 @@ class StoredState(StreamState):
             if error is not None:
                 failures.append(error)
             done.set()
-            # Even if the waiter was cancelled.
+            # This also runs if the task that waits in `save` was cancelled.
             self._saving -= 1
             self.on_saved()
 
