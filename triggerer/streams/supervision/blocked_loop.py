@@ -236,7 +236,7 @@ def _shown(frame: FrameType) -> str:
 
 
 class named_task:  # noqa: N801  (a context manager, entered for each trigger that is made)
-    """Rename the current task while it runs one trigger's synchronous code."""
+    """Rename the current task while it runs one trigger's synchronous code, so that a stall can be attributed to it."""
 
     __slots__ = ("_name", "_previous", "_task")
 

@@ -99,7 +99,7 @@ class Member:
         self.stream_key: Hashable | None = None
         """The key of its shared stream, if any."""
         self.pending = PendingLimit(context.settings.max_pending)
-        """The limit of its unanswered events, if it has no stream."""
+        """For a trigger without a stream: counts and limits its events that the store has not answered."""
         self.catching_up: dict[int, BaseException | None] = {}
         """Its watchers that are behind, by id, with the error of the last attempt to catch up. None: no error."""
         self.blocked_by: str | None = None

@@ -15,7 +15,7 @@ from triggerer.errors import PluginError, RowRefused
 
 
 def tells_state_ahead(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether the class tells its next state in advance: it overrides `use_state` and `state_after`."""
+    """Return whether states are stored in the transaction of their events: the class overrides `state_after` too."""
     return has_state(producer) and producer.state_after is not SharedStreamProducer.state_after
 
 

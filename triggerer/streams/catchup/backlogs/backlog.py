@@ -55,7 +55,7 @@ class Backlog:
     broadcast_to: Position | None = None
     """The last message of the lane that was broadcast before the watcher fell behind. None: not known."""
     is_stored: bool = False
-    """True if a position is durable. While it is False, the broker must not advance."""
+    """True if a position is durable. Before that the broker must not advance: a crash would lose the backlog."""
     is_caught_up: bool = False
     """True if the watcher has caught up: the live filter receives the broadcasts from `cursor` on.
 
@@ -81,7 +81,7 @@ class Backlog:
     blocked: Blocked | None = None
     """The message at which the lane waits. It is stored here, because the reader may end before the store answers."""
     gap: tuple[Position, Position] | None = None
-    """The begin and the end of the last stretch of the log without messages."""
+    """The begin and the end of the last stretch of the log without messages, such as compaction leaves."""
     stored_lane: StoredLane | None = None
     """Set for a queue. The positions are then `[None, number of the event in the group]`, and are not stored."""
 
@@ -92,9 +92,9 @@ class Backlog:
 
     @property
     def last_end(self) -> Position:
-        """The position after the last message before `position`.
+        """`position`, or the begin of the stretch without messages that ends there.
 
-        The broker never advances past a stretch without messages.
+        Compare this with the broker's position, which moves past messages only, never past such a stretch.
         """
         gap = self.gap
         return gap[0] if gap is not None and gap[1] == self.position else self.position
@@ -112,7 +112,7 @@ class Backlog:
 
     @property
     def stored_head(self) -> int | None:
-        """`head`. If no message is left, the number of `stored_position`, because an empty stretch is no backlog."""
+        """`head`; if no message is left, the number of `stored_position`, so that an empty stretch shows no backlog."""
         head = self.head
         is_over = head is not None and head <= self.position[1]
         return self.stored_position[1] if is_over else head

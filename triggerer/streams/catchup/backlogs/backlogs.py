@@ -68,7 +68,10 @@ class Backlogs:
         """By watcher id the backlogs that have not caught up."""
 
     def close(self) -> None:
-        """Store no further position, even if events become durable: the stream may start again under the same lease."""
+        """Store no further position, even if events become durable.
+
+        The stream may start again under the same lease. A late write would then replace the new stream's position.
+        """
         self._is_closed = True
 
     @property
@@ -173,7 +176,7 @@ class Backlogs:
     def _replace(
         self, backlog: Backlog, position: Position, now: datetime, **changes: Any
     ) -> Backlog:
-        """Replace a backlog by a new backlog, of which no message was read."""
+        """Replace a backlog by a new backlog, so that outcomes of messages that were read before are ignored."""
         new = replace(
             backlog,
             since=now if backlog.is_caught_up else backlog.since,
@@ -251,13 +254,13 @@ class Backlogs:
         now: datetime,
         on_stored: Callable[[Exception | None], None] = _ignore,
     ) -> None:
-        """Rewind a watcher, or let it read again under other keys. Its messages in flight are ignored.
+        """Rewind a watcher, or re-emit events of messages that it will read. Its messages in flight are ignored.
 
         Args:
             on_stored: Called once, when the position is durable or was refused. Until then the earlier row is valid.
         """
         if backlog.rewound_to is not None and is_before(position, backlog.position):
-            # The watcher may have missed messages before that position, and none of their events is durable.
+            # The watcher may have missed messages before its position. The broker must not advance past them yet.
             backlog.is_stored = False
         place = None if position == backlog.position and not backlog.is_caught_up else position
         new = self._replace(

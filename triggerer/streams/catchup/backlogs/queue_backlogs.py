@@ -1,4 +1,4 @@
-"""Enters the backlogs of a queue: when a group begins, and when parked messages are replayed."""
+"""Adds the backlogs of a queue to `Backlogs`: when a group begins, and when parked messages are replayed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
             backlog.blocked = None
             backlog.failures = 0
             backlog.stored_lane = StoredLane()
-            # If no message is stored, there is no message to read.
+            # The reader may begin: the messages that the watcher misses are stored, or the broker redelivers them.
             backlog.is_stored = True
             backlogs.leave_live(backlog)
         elif state.stores_messages or backlog.stored_lane is not None:
@@ -54,7 +54,7 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
 def enter_stored(
     backlogs: Backlogs, state: GroupState, member: Member, lanes: Iterable[StoredBacklog]
 ) -> None:
-    """Enter backlogs for the lanes that hold stored messages of a member's watchers."""
+    """Add backlogs for these lanes, in which messages are stored for a member's watchers."""
     for watcher, one, fence in _of(member, lanes):
         _enter(backlogs, state, watcher, one, fence)
 
@@ -88,7 +88,8 @@ def _enter(
         backlog.position = backlog.cursor = place
         backlogs.leave_live(backlog)
     backlog.stored_lane.look_from_first()
-    # Otherwise the watcher would wait for a message that cannot be stored until these messages are gone.
+    # The reader may begin at once. Otherwise it would wait for a message that is being stored, and if a limit is
+    # reached, that message cannot be stored until the watcher has processed the messages that are stored now.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

@@ -179,7 +179,7 @@ class Replays:
             # The request stays open for the next group.
             self._stored.set()
         elif failure is not None:
-            # The row stays for the next owner.
+            # The request's row stays, so the next owner repeats the replay.
             self._show(request, failure)
             self._release(request)
         else:

@@ -116,7 +116,7 @@ class Rewind:
             # An earlier owner has begun this replay, and has died.
             return None
         if not is_before(self._start, backlog.position):
-            # The position stays. A message that is going to be re-emitted already is re-emitted once.
+            # The watcher reads from an earlier position anyway. Messages of an open re-emission are re-emitted once.
             if reemit is None or (
                 known is not None
                 and not is_before(self._start, known.start)
@@ -132,7 +132,7 @@ class Rewind:
             self._on_stored(error)
             return
         if not self._is_watched():
-            # The stream has ended. If the watcher fell behind meanwhile, that later position is stored next.
+            # The watcher has left the stream. The next owner repeats the replay.
             self._on_stored(LeaseLost("the stream ended before the watcher was rewound"))
             return
         if self._state.is_ending:
@@ -142,7 +142,8 @@ class Rewind:
             with plugin_code(f"get_position() of the shared stream {self._state.name}"):
                 self._enter_unless_overtaken(new)
         except Exception as raised:
-            # The task that stores the positions of all streams calls this. Only this replay ends; its row stays.
+            # The caller is the task that stores the positions of all streams, so it must not fail. The error ends only
+            # this replay, whose row stays for the next owner.
             self._on_stored(raised)
 
     def _enter_unless_overtaken(self, new: Backlog) -> None:

@@ -41,7 +41,7 @@ class StoredLane:
         self.unread = unread
         """An upper bound for the number of stored messages that the filter has not received."""
         self.uncounted: set[str] = set()
-        """The keys of messages that the filter received before they were stored. They are not part of `unread`."""
+        """The keys of stored messages that the filter had received from memory. `unread` does not count their rows."""
         self.page: deque[StoredMessage] = deque()
         """The rows that were read from the store and that the filter has not received, in order."""
         self.is_read_alone = False
@@ -49,17 +49,17 @@ class StoredLane:
         self.after = 0
         """The id of the last message that the filter received."""
         self.arrivals = 0
-        """The number of times that later rows were added."""
+        """The number of times that a row was added after the rows that were read."""
         self.resets = 0
-        """The number of times that the reader must begin with the first row again."""
+        """How often the reading had to begin with the first row again. A page that was read before that is outdated."""
         self.rereads = 0
-        """The number of times that reading began again. Earlier deliveries to the filter are ignored."""
+        """How often it began again because the filter must receive all messages again, as after a failure."""
         self.pending_writes = 0
         """The number of messages that are being stored."""
         self.unread_writes = 0
         """The number of messages being stored that the filter has not received. Later messages must wait for them."""
         self.decided_to = 0
-        """The number after the last event that was decided."""
+        """The events before this number are decided: each is stored, is being stored, or need not be stored."""
         self.handed_to = 0
         """The number after the last event that the filter received from memory."""
         self.given_before_stored: dict[int, str] = {}
@@ -93,7 +93,11 @@ class StoredLane:
             self.unread = max(self.unread - 1, 0)
 
     def begin_storing(self, seq: int, key: str) -> int | None:
-        """Record that a message is being stored; return the argument `given_in` for `end_storing`."""
+        """Record that a message is being stored.
+
+        Returns:
+            The argument `given_in` for `end_storing`: None if the filter has not received the message, else `rereads`.
+        """
         self.decided_to = seq + 1
         self.pending_writes += 1
         self.storing.add(key)
@@ -104,7 +108,7 @@ class StoredLane:
         return None
 
     def end_storing(self, key: str, given_in: int | None, *, is_stored: bool) -> bool:
-        """Record the store's answer. Return whether the row exists but is not needed."""
+        """Record the store's answer. Return True if the row must be deleted: its message was resolved."""
         self.pending_writes -= 1
         self.storing.discard(key)
         is_needless = key in self.resolved_early
@@ -157,7 +161,7 @@ class StoredLane:
         self.resets += 1
 
     def read_again(self) -> None:
-        """Read from the first row again, and ignore the message that the filter received last."""
+        """Read from the first row again, as after a failure: messages given to the filter count as not received."""
         self.rereads += 1
         self.failed_with = None
         self.unread_writes = self.pending_writes

@@ -1,4 +1,7 @@
-"""Rewinds the watchers that are behind in a log that has lost its end. Its offsets are used again, for new messages."""
+"""Rewinds watchers that are behind in a log that has lost its newest messages (a cut).
+
+New messages get the offsets of the lost messages. A watcher that has read the lost messages would miss the new ones.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ def mark_cut(backlogs: Backlogs, lane: Hashable, incarnation: Any, now: datetime
         if cut is None or (backlog.is_caught_up and not is_before(cut, backlog.cursor)):
             continue
         if is_before(cut, backlog.position):
-            # The watcher would miss the new messages there, and its position is not durable until it is stored again.
+            # The stored position is after the cut, so after a crash the watcher would miss the new messages. The broker
+            # must not advance until the cut is stored as the position.
             backlog.is_stored = False
         else:
             cut = backlog.position

@@ -33,7 +33,7 @@ class FallingBehind:
         self._state = state
         self._subscribers = subscribers
         self._unsuitable: set[Hashable] = set()
-        """The lanes that cannot be stored."""
+        """The lanes in which no watcher falls behind from now on, because a position there could not be stored."""
         self._look_through_at = _MOST_FAILED
 
     def record_redelivery(self, lane: Lane) -> None:
@@ -69,7 +69,7 @@ class FallingBehind:
         return self._state.backlogs.is_enabled and self._state.reads_log
 
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
-        """See `triggerer.streams.delivery.lanes.Decide`. Synchronous."""
+        """Return the outcome for the broker. None: still open, positions are being stored. See `lanes.Decide`."""
         decided = self._decide(entry, outcome)
         lane = entry.lane
         if decided is not None and decided.failed and self._is_possible and lane is not None:
@@ -87,7 +87,7 @@ class FallingBehind:
         acked = outcome.acked + outcome.rejected
         failed = self._not_behind(lane, position, self._watchers_that_failed(entry))
         if acked and not failed:
-            # Usually, an absent watcher fell behind in the lane earlier.
+            # Every watcher that failed is behind in the lane already, or has read the message while it caught up.
             return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         fences = {
             watcher: source.fence
@@ -175,9 +175,10 @@ class FallingBehind:
                 state.lanes.queue(lane)
                 state.progress.signal()
 
-        # A watcher without a backlog in this lane also misses the redelivered messages after this one.
+        # Redelivered messages with lower positions may follow. A watcher without a backlog here misses them too, so the
+        # watcher begins at the lowest position.
         lowest, broadcast_to = state.span_from(entry)
-        # The store may answer inside the loop.
+        # Keep the message unresolved until the loop ends, because the store may answer inside the loop.
         entry.unresolved += 1
         for watcher in sorted(failed, key=_by_id):
             fence = failed[watcher]

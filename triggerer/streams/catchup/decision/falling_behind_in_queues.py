@@ -135,7 +135,7 @@ class FallingBehindInQueues(FallingBehind):
     def _redelivered(
         self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Backlog]
     ) -> AdvanceOutcome:
-        """Return the outcome. A watcher that missed the message and has no stored copy counts as failed."""
+        """Return the outcome that lets the broker redeliver. A watcher that misses the message counts as failed."""
         selectors = self._state.selectors
         missed_by = {
             backlog.watcher
@@ -188,7 +188,7 @@ class FallingBehindInQueues(FallingBehind):
         ]
         now = state.now()
         stored = Stored(stored_as, self._key_of(entry, stored_as, now), data, now)
-        # The store may answer inside the loop.
+        # Keep the message unresolved until the loop ends, because the store may answer inside the loop.
         entry.unresolved += 1
         for backlog in sorted(wanting, key=_by_watcher):
             self._submit(_QueueDecision(entry, backlog), stored)
@@ -232,7 +232,7 @@ class FallingBehindInQueues(FallingBehind):
         try:
             key = idempotency_key(self._producer, entry.payload)
         except Exception as error:
-            # The plugin failed. The message is stored anyway: a redelivery to all would fail for ever.
+            # The plugin failed. The message is stored anyway: a redelivery would only fail in the same way, for ever.
             _log.warning(
                 "the key of a stored message is unknown",
                 lane=stored_as,

@@ -70,10 +70,10 @@ class CatchUp:
         self.error: BaseException | None = None
         """The error of the last attempt; None once a message has passed."""
         self._look_error: Exception | None = None
-        self._is_told = False
+        self._was_restarted = False
         """Whether `restart` was called during this attempt."""
-        self._open_when_told: MessageInFlight | None = None
-        """The open message at that time."""
+        self._open_at_restart: MessageInFlight | None = None
+        """The message that was open when `restart` was called."""
         self._member = member
         self._state = state
         self._context = context
@@ -147,9 +147,9 @@ class CatchUp:
     def restart(self) -> None:
         """Try failed messages again now.
 
-        The open message began before this call: if it fails, it is retried at once.
+        If the message that is open now fails, it is retried at once, because its attempt began before this call.
         """
-        self._is_told, self._open_when_told = True, self._in_flight.open
+        self._was_restarted, self._open_at_restart = True, self._in_flight.open
         self._reader.restart()
 
     # Life
@@ -161,7 +161,7 @@ class CatchUp:
             if backlog.stored_lane is not None:
                 # The reader reads all lanes together, from the first row on.
                 backlog.stored_lane.begin()
-        # Offer all lanes, because only some rows of a commit may have been offered after this object was made.
+        # Offer all lanes. A lane whose position became durable before this object was made has not been offered.
         for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
             self._reader.offer(backlog)
         with self._life:
@@ -210,7 +210,7 @@ class CatchUp:
     async def _attempt(self) -> None:
         started = self._context.clock.monotonic()
         trigger: BaseEventTrigger | None = None
-        self._is_told = False
+        self._was_restarted = False
         try:
             trigger = await self._make()
             await self._run_filter(trigger)
@@ -220,7 +220,7 @@ class CatchUp:
         except Exception as error:
             # The plugin failed: show the error and try again.
             failed, self._in_flight.open = self._in_flight.open, None
-            began_before = self._is_told and failed is self._open_when_told
+            began_before = self._was_restarted and failed is self._open_at_restart
             self._record_failure(error)
             if failed is not None:
                 await self._fail(failed, error, started)
@@ -391,7 +391,7 @@ class CatchUp:
         return begin_giving(backlog, message)
 
     async def _next_lane(self) -> Backlog | None:
-        """Return the next lane. None: all lanes have waited, or a replayed message comes first."""
+        """Return the next lane. None: no lane could be read, so this has waited, or a replayed message comes first."""
         self._handover.begin_recreated()
         backlog = self._reader.next_lane()
         if backlog is not None and backlog.in_flight_by is not self._in_flight:

@@ -70,16 +70,16 @@ class CatchUpTasks:
         self.rewind(member, member.replays)
 
     def _load_backlogs(self, member: Member) -> None:
-        with_kept = {one.watcher_id for one in member.spec.stored_lanes}
+        with_stored = {one.watcher_id for one in member.spec.stored_lanes}
         self._with_replays.update(
-            one for one in member.source.watchers if one.watcher_id in with_kept
+            one for one in member.source.watchers if one.watcher_id in with_stored
         )
         fence = member.source.fence
         if fence is None or not self.backlogs.is_enabled:
             return
         watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
         for row in member.spec.positions:
-            # The spec of a known watcher may be older than the deletion of its row.
+            # Load rows once per lease: a later spec may still have a row that this process has deleted since.
             if row.watcher_id in watchers and self._loaded.get(row.watcher_id) != fence:
                 self.backlogs.load(watchers[row.watcher_id], fence, row)
         self._loaded.update(dict.fromkeys(watchers, fence))
@@ -278,7 +278,7 @@ class CatchUpTasks:
             self._give_back(member, self._tasks)
             return
         if group.state.producer is None:
-            # `mark_open` starts the tasks.
+            # The producer is not known yet. `mark_open` starts the tasks later.
             return
         for watcher in member.source.watchers:
             running = self._catching_up.get(watcher)

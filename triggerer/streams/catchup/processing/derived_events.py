@@ -67,7 +67,7 @@ class CatchUpDeriver:
                 await self._wait_for_room()
             in_flight = messages.open
             if in_flight is None:
-                # An event that derives from no message is stored by the live filter.
+                # The event derives from no message. The live filter yields such events too, and stores them.
                 continue
             ordinal = in_flight.derived
             in_flight.derived += 1

@@ -58,7 +58,7 @@ class FilterDeadline:
             self.opened_at = self._clock.monotonic()
 
     async def watch(self) -> NoReturn:
-        """Cancel a late filter, until cancelled.
+        """Cancel the filter whenever it is late. Runs until cancelled.
 
         The time for which the event loop was blocked is added to the filter's timeout.
         """

@@ -191,7 +191,7 @@ class MessagesInFlight:
             if queue is not None:
                 del self._by_lane[backlog]
             if not backlog.is_gone:
-                # Nothing between the position and the cursor is a message.
+                # No message is in flight, so all events of the messages before the cursor are durable.
                 backlog.position = backlog.cursor
         elif last is not None:
             backlog.position = (

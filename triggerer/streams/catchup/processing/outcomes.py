@@ -67,7 +67,7 @@ class Outcomes:
         self._on_failure = on_failure
         self._on_success = on_success
         self._going_on: Backlog | None = None
-        """The log lane whose message passed last. None: a message has failed since."""
+        """The log lane whose message passed last, so that the next needs less work. None: one has failed since."""
 
     def is_probe_due(self, backlog: Backlog) -> bool:
         """Return whether a probe is due, because the lane's own message has failed too often."""
@@ -146,7 +146,7 @@ class Outcomes:
         self._move(backlog)
 
     def record_failure(self) -> None:
-        """Record that a failure is shown until a message passes."""
+        """Record that a failure is shown to users. The next message that passes calls `on_success`, which clears it."""
         self._going_on = None
 
     def mark_stored(self, in_flight: MessageInFlight, error: Exception | None) -> None:
@@ -215,7 +215,7 @@ class Outcomes:
             if self._probes.blames_message(backlog):
                 in_flight.unresolved -= 1
                 self._in_flight.add(in_flight)
-                # The lane waits until the failure is durable, because after a crash this message comes first again.
+                # The lane waits until the message is parked. After a crash before that, the lane begins with it again.
                 self._reader.hold(backlog)
                 self._park(in_flight, error, is_waited_for=True)
                 return
@@ -264,10 +264,10 @@ class Outcomes:
         return True
 
     def _refuse(self, in_flight: MessageInFlight, error: Exception) -> bool:
-        """Park a message because the store refused its event, or the filter rejected it. A repeat would not help.
+        """Park a message whose event the store refused, or that the filter rejected: another attempt would not help.
 
         Returns:
-            True if the message is settled once the filter has moved past it.
+            True if the caller must still resolve the message as passed.
         """
         if isinstance(in_flight, ReplayedMessageInFlight):
             self.fail(in_flight, error)
@@ -320,9 +320,10 @@ class Outcomes:
         return blocked is not None and blocked.position == in_flight.message.position
 
     def _block(self, in_flight: LaneMessageInFlight) -> None:
-        """Let the lane wait until the store accepts further messages.
+        """Let the lane wait at a message that cannot be parked, and try the message again after a delay.
 
-        The lane's delays do not grow then, because the filter accepts the message each time.
+        The delays grow by a back-off of their own. The filter may accept the message each time, and each success resets
+        the lane's usual delays.
         """
         backlog, position = in_flight.backlog, in_flight.message.position
         blocked = backlog.blocked

@@ -55,9 +55,10 @@ class _ProbeState:
 class Probes:
     """The probes of one watcher, by the lane with the failed message.
 
-    A message has failed `max_deliveries` times. If the filter accepts a probe, the message is poison. If all probes
-    fail, the watcher is down. Probing ends with the first probe that passes, or after ten failures. Events of a probe
-    are not stored. A probe from which no event derives is no evidence, because the filter may ignore such messages.
+    Probes are tried once a message has failed `max_deliveries` times. If the filter accepts a probe, the message is
+    poison. If all probes fail, the watcher is down. Probing ends with the first probe that passes, or after ten
+    failures. Events of a probe are not stored. A probe from which no event derives is no evidence,
+    because the filter may ignore such messages.
     """
 
     def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:
@@ -75,7 +76,7 @@ class Probes:
         )
 
     def blames_message(self, backlog: Backlog) -> bool:
-        """Return whether the lane's message has failed often enough, while a probe has passed."""
+        """Return whether a probe has passed, so that the lane's own message is the cause of its failures."""
         probe = self._probes.get(backlog)
         return probe is not None and probe.has_passed
 

@@ -33,10 +33,10 @@ _SLICE_S: Final = 5.0
 _BURST: Final = 16
 """After this number of messages the event loop serves other tasks, so that live delivery is not delayed."""
 _BURST_S: Final = 0.00005
-"""The duration of a burst from the log. It has as many messages as the filter resolves in this time."""
+"""A burst from the log is as large as the number of messages that the filter resolves in this time."""
 _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
-"""An empty lane keeps its reader slot for this time while other lanes wait, and waits as long for its live filter."""
+"""How long an empty lane keeps its turn while others wait, and how often it looks whether its live filter is back."""
 _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5
 """After this number of ever longer readings without an answer, a lane counts as read to its end."""
@@ -241,7 +241,7 @@ class BacklogReader:
             return self._from_queue(backlog)
         following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
         if following is None or (backlog.is_reemitting and not following):
-            # The re-emission ends after the cursor, and only the log knows whether a message follows.
+            # No message follows in memory. Only the log can tell whether one follows that must be re-emitted.
             return self._read(backlog)
         return self._from_memory(backlog)
 
@@ -322,7 +322,7 @@ class BacklogReader:
             if at >= len(messages):
                 messages, at = reader.take(), 0
                 if messages and not is_same_log(messages[0].position, reached):
-                    self._handover.begin_anew(backlog, messages[0].position)
+                    self._handover.read_recreated(backlog, messages[0].position)
                     reached = backlog.cursor
                 if messages:
                     reading.record_messages()
@@ -359,7 +359,7 @@ class BacklogReader:
         if position is None:
             return
         if not is_same_log(position, backlog.cursor):
-            self._handover.begin_anew(backlog, position)
+            self._handover.read_recreated(backlog, position)
         elif is_before(backlog.cursor, position):
             self._on_gap(backlog, position)
 

@@ -58,9 +58,10 @@ class Handover:
         """The first position and the end of each recreated lane, until `begin_recreated`."""
 
     def look_if_due(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Look up the ends of the lanes, if an end is unknown or all ends are old.
+        """Start to look up the ends of the lanes, if an end is unknown or all ends are old.
 
-        Lanes are read during the look-up, so a slow answer does not delay them.
+        A watcher that has read to the end of a lane without broadcasts can then go live. The look-up is a task of its
+        own, so a slow answer does not delay the reading.
         """
         if self._is_looking or self._state.stores_messages or not self._tells_positions:
             return
@@ -107,7 +108,7 @@ class Handover:
         """Look up the ends once. A watcher that has read up to an end, and every broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
-        # Only for watchers that were behind before: later broadcasts are in `LaneTail`.
+        # Only for backlogs that exist before the look-up: `LaneTail` has all broadcasts after their ends.
         behind = self._in_log()
         now = state.clock.monotonic()
         after = now if self._is_unknown_of(behind) else now - _LOOK_AT_ENDS_EVERY_S
@@ -143,10 +144,10 @@ class Handover:
         while self._recreated:
             backlog, (first, end) = self._recreated.popitem()
             if not (backlog.is_gone or backlog.is_caught_up or is_same_log(end, backlog.cursor)):
-                self.begin_anew(backlog, first)
+                self.read_recreated(backlog, first)
                 self._record_end(backlog, end)
 
-    def begin_anew(self, backlog: Backlog, first: Position) -> None:
+    def read_recreated(self, backlog: Backlog, first: Position) -> None:
         """Read a recreated lane from its first message, with no failures counted."""
         _log.error(
             "a lane was recreated while a watcher was behind in it: the missed messages are gone, and it is read from"
@@ -195,7 +196,11 @@ class Handover:
         )
 
     def _is_over(self, backlog: Backlog) -> bool:
-        """Return whether a queue's lane is empty. If the live filter is absent, the watcher misses the next message."""
+        """Return whether a queue's lane is empty.
+
+        Then the backlog ends even if the live filter is absent. If so, the next message lets the watcher fall behind
+        again.
+        """
         return backlog.stored_lane is not None and self._state.head_of(backlog.lane) is None
 
     def _is_at_head(self, backlog: Backlog) -> bool:
@@ -203,13 +208,13 @@ class Handover:
             return self._has_nothing_left(backlog, backlog.stored_lane)
         lane_tail, end = self._state.lane_tail_of(backlog.lane), backlog.end
         if backlog.is_reemitting:
-            # The same filter must re-emit all messages, so that the keys are equal after a crash.
+            # Only the catch-up filter gives the keys of the re-emission. The live filter would give other keys.
             return False
         if lane_tail.newest is not None:
             return is_before(lane_tail.newest, backlog.cursor)
         before = lane_tail.before
         if before is not None and is_same_log(before, backlog.cursor):
-            # This message was broadcast, even if the producer's end is lower.
+            # The message at `before` exists, even if the producer told a lower end.
             if not is_before(before, backlog.cursor):
                 return False
             if not self._tells_positions:

@@ -18,18 +18,18 @@ _END_OF_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class LaneEnds:
-    """The last answer of one group's producer."""
+    """The ends of all lanes, as one group's producer told them last."""
 
     def __init__(self) -> None:
         self.looked_at = -math.inf
-        """The time of the look-up's begin, by the monotonic clock. Later messages may be after these ends."""
+        """When the last look-up began, by the monotonic clock. Messages since then may be after these ends."""
         self._ends: Mapping[Hashable, Position] = {}
         self._lock = anyio.Lock()
 
     async def find(
         self, producer: SharedStreamProducer, clock: Clock, *, after: float
     ) -> Mapping[Hashable, Position]:
-        """Return the end of each lane at a moment later than `after`.
+        """Return the end of each lane at a moment later than `after`, a time of the monotonic clock.
 
         Raises:
             Exception: The producer's error. The next caller asks the producer again.

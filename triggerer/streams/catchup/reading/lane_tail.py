@@ -47,8 +47,8 @@ class LaneTail:
     A redelivery does not change the tail.
 
     Args:
-        after: The last message that was broadcast before the first watcher fell behind. A redelivery of this or an
-            earlier message does not adjoin the next message.
+        after: The last message that was broadcast before the first watcher fell behind. A redelivery up to this message
+            is not added, because the messages between it and the next new message are not in memory.
         most: The most messages in memory.
     """
 
@@ -74,7 +74,7 @@ class LaneTail:
             self.before = position
 
     def record_incarnation(self, incarnation: Any) -> bool:
-        """Use this incarnation from now on, and forget messages that a cut has removed from the log.
+        """Use this incarnation from now on, and forget messages that the log has lost by a cut of its newest messages.
 
         Returns:
             True if the incarnation has a cut that was not known.

@@ -50,7 +50,7 @@ class LaneTurns:
         return bool(self._ready or self._due)
 
     def offer(self, backlog: Backlog) -> None:
-        """Queue a lane after the other lanes. If it has a blocked message, queue it for the time of the next try."""
+        """Queue a lane after the others, or for the time of the next attempt if it waits at a blocked message."""
         if backlog in self._resting:
             self._end_wait(backlog)
         if backlog in self._due or backlog is self._current:
@@ -61,7 +61,7 @@ class LaneTurns:
         self._ready[backlog] = None
 
     def next(self) -> Backlog | None:
-        """Return the next lane. None: all lanes wait. The last lane is queued again if it still has a backlog."""
+        """Return the next lane; None if all wait. The lane returned before is queued again if it has a backlog."""
         before, self._current = self._current, None
         if before is not None and not (before.is_gone or before.is_caught_up):
             self.offer(before)
@@ -81,7 +81,7 @@ class LaneTurns:
         return None
 
     def due(self) -> float:
-        """Return the time of the next turn."""
+        """Return the time of the next turn, by the monotonic clock. A past time: now."""
         if self._ready or self._current is not None:
             return self._not_before
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:

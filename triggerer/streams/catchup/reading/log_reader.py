@@ -14,7 +14,7 @@ from triggerer.streams.catchup.reading.lane_tail import Message
 from triggerer.synchronization import AutoResetEvent
 
 _MOST: Final = 1_024
-"""The most messages that are read ahead. Handling them takes longer than the broker's next answer."""
+"""The most messages that are read ahead: the filter works on them for longer than the broker needs to answer."""
 _MOST_BYTES: Final = 1024 * 1024
 
 
@@ -46,10 +46,10 @@ class LogReader:
 
     def take(self) -> list[Message]:
         """Return the messages that were read since the last call, in order."""
-        in_flight, self._messages = self._messages, []
+        messages, self._messages = self._messages, []
         self._size_bytes = 0
         self._has_room.set()
-        return in_flight
+        return messages
 
     async def run(self) -> None:
         """Read until cancelled, or until the reading fails with `error`."""
@@ -76,7 +76,7 @@ class LogReader:
                 self._messages.append(Message(get_position(payload), event, payload))
                 self._size_bytes += get_size(payload)
                 if len(self._messages) == 1:
-                    # Only a caller that found no message waits for this call.
+                    # A caller waits for `on_arrival` only after it found no message.
                     self._on_arrival()
                 while len(self._messages) >= _MOST or self._size_bytes >= _MOST_BYTES:
                     await self._has_room.wait()

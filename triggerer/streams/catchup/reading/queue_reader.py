@@ -1,4 +1,4 @@
-"""Reads one watcher's backlog in a queue: first the stored messages, then the outstanding messages."""
+"""Reads one watcher's backlog in a queue: first messages from the store, then outstanding messages from memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 _PAGE: Final = 100
 _PAGE_BYTES: Final = 4 * 1024 * 1024
-"""The most bytes of rows that are read in advance, before their lanes have their turns."""
+"""The most bytes of rows in memory that wait until their lanes have a turn."""
 
 
 class QueueMessage(NamedTuple):
@@ -33,7 +33,7 @@ class QueueMessage(NamedTuple):
     key: str | None
     """The idempotency key."""
     end: Position
-    """The lane's position in memory after this message."""
+    """The cursor after this message. A message from the store does not move the cursor."""
     id: int | None = None
     """The id of the row; None: the message is not stored, or was not stored when it was read."""
     failures: int = 0
@@ -51,7 +51,7 @@ class QueueReader:
         """The id of the last row that was read for all lanes together."""
 
     async def read(self, backlog: Backlog) -> list[QueueMessage]:
-        """Return the next stored messages of a lane, in order. Empty: there are none, or the reading begins again.
+        """Return the next stored messages of a lane, in order. Empty: there are none now; look at `has_unread` again.
 
         Raises:
             StoreError: The store cannot be read now.
@@ -86,7 +86,8 @@ class QueueReader:
                 stored.page.append(row)
                 size_bytes += len(row.data)
             else:
-                # The lane has had no turn for long, or the rows of other lanes use up the limit.
+                # The lane had no turn for long, or the rows of other lanes use up the limit. So forget its rows. At its
+                # next turn the lane reads them again, in a query of its own.
                 stored.page.clear()
                 stored.is_read_alone = True
 
@@ -111,7 +112,10 @@ class QueueReader:
             stored.unread = 0
 
     def undecided(self, backlog: Backlog, most: int) -> list[QueueMessage]:
-        """Return the first outstanding messages of a lane that the watcher has not read and that are not stored."""
+        """Return the first outstanding messages of a lane that are neither stored nor read by the watcher.
+
+        Empty also if the broker is going to redeliver the outstanding messages.
+        """
         stored = backlog.stored_lane
         assert stored is not None
         start = max(backlog.cursor[1], stored.decided_to)
@@ -166,7 +170,7 @@ class QueueReader:
         return [found for one in entries if (found := self._message(one)) is not None]
 
     def _message(self, entry: Entry | Newest) -> QueueMessage | None:
-        """Return the message. None: its key is unknown, because the message will be stored under another key."""
+        """Return the message. None: the producer cannot tell its key, by which a stored copy is recognized."""
         producer = self._state.producer
         assert producer is not None
         try:
@@ -211,7 +215,11 @@ class QueueReader:
 
 
 def begin_giving(backlog: Backlog, message: QueueMessage) -> bool:
-    """Record that the filter receives a message. Return False if it was stored meanwhile, and must be read there."""
+    """Record that the filter receives a message.
+
+    Return False if the message was read from memory, and the group has decided meanwhile whether it is stored. Then the
+    filter must not receive this copy: a stored message is read from the store.
+    """
     stored = backlog.stored_lane
     assert stored is not None
     if message.id is None:

@@ -23,7 +23,7 @@ class Reading:
         self.is_idle = False
         """True if the reader has waited for a while at the apparent end of its lane."""
         self.lent_at: float | None = None
-        """The time when the filter received the last messages, by the monotonic clock. None: it has asked for more."""
+        """When the filter received the last messages, by the monotonic clock. None: the filter has asked for more."""
         self.is_over = False
         self.has_answered = False
         """True once the log has answered. Before that, a lane without messages may be slow, not at its end."""
@@ -32,7 +32,7 @@ class Reading:
         self._empty_since: float | None = None
 
     def empty_since(self) -> float:
-        """Return the time of the last message, by the loop's clock. Call this only while no message is there."""
+        """Return since when there has been no message, by the loop's clock. Call this only while there is none."""
         if self._empty_since is None:
             self._empty_since = anyio.current_time()
         return self._empty_since
@@ -66,18 +66,18 @@ class ReaderSlots:
 
     def __init__(self, most: int, clock: Clock) -> None:
         self._clock = clock
-        self._places = anyio.Semaphore(most, fast_acquire=True)
+        self._slots = anyio.Semaphore(most, fast_acquire=True)
         self._readings: dict[Reading, None] = {}
 
     @property
     def is_free(self) -> bool:
         """Whether a slot is free."""
-        return self._places.value > 0
+        return self._slots.value > 0
 
     @property
     def are_wanted(self) -> bool:
         """Whether a reader waits for a slot."""
-        return self._places.statistics().tasks_waiting > 0
+        return self._slots.statistics().tasks_waiting > 0
 
     async def begin(self, on_asked: Callable[[], None]) -> Reading:
         """Wait for a slot.
@@ -86,28 +86,28 @@ class ReaderSlots:
             on_asked: Called when this reader is idle and another reader waits for its slot.
         """
         if self.is_free:
-            self._places.acquire_nowait()
+            self._slots.acquire_nowait()
         else:
-            await self._wait_for_place()
+            await self._wait_for_slot()
         reading = Reading(self, on_asked)
         self._readings[reading] = None
         return reading
 
-    async def _wait_for_place(self) -> None:
+    async def _wait_for_slot(self) -> None:
         for reading in self._readings:
             if reading.is_idle:
                 reading.ask()
                 break
-        has_place = False
+        has_slot = False
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._end_stuck)
-                await self._places.acquire()
-                has_place = True
+                await self._slots.acquire()
+                has_slot = True
                 tasks.cancel_scope.cancel()
         except BaseException:
-            if has_place:
-                self._places.release()
+            if has_slot:
+                self._slots.release()
             raise
 
     async def _end_stuck(self) -> None:
@@ -122,4 +122,4 @@ class ReaderSlots:
 
     def record_end(self, reading: Reading) -> None:
         del self._readings[reading]
-        self._places.release()
+        self._slots.release()

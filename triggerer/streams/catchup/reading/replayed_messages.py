@@ -27,9 +27,9 @@ _PAGE: Final = 100
 
 
 async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> None:
-    """Park stored messages again if their watcher has no producer now, which would have to load them.
+    """Park a watcher's replayed messages again, because its trigger now has no producer that could load them.
 
-    Errors of the store are ignored, because the next look repeats this.
+    An error of the store is only logged: the service finds the messages again when it next looks for replays.
     """
     error = error_text(
         ConfigurationError(
