@@ -140,7 +140,7 @@ class StallWatch:
                 self._sink.ended(stall, time.monotonic() - due)
 
     def _look(self, since: float, before: Usage) -> Stall | None:
-        """Return the stall; None if the loop runs after all, or was not given a processor."""
+        """Return the stall. None: the loop runs again, or the system has paused its thread or the whole process."""
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  (documented, for this)
         if frame is None or self._answered.is_set():

@@ -22,7 +22,7 @@ async def facts_of(trigger: BaseEventTrigger, *, ask: bool) -> DeliveryFacts:
 
     Raises:
         TriggererError: The trigger raised it. Its settings are wrong, or its source refuses or does not answer.
-        PluginError: It raised another error, or its answer is not what `DeliveryFacts` declares.
+        PluginError: The trigger raised another error, or its answer is not what `DeliveryFacts` declares.
     """
     kind = type(trigger)
     what = f"describe_delivery() of {kind.__module__}.{kind.__qualname__}"

@@ -35,7 +35,7 @@ class Load(Protocol):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the load has ended, or has taken too long to be waited for."""
+        """Whether the load has ended, or takes so long that nobody waits for it any longer."""
 
     async def wait_until_settled(self) -> None:
         """Wait until `is_settled`."""
@@ -57,7 +57,7 @@ class TriggerSpec:
     stored_lanes: tuple[StoredBacklog, ...] = ()
     """The lanes with stored messages for its watchers."""
     stream_id: str | None = None
-    """The digest of its stream key, which the DAG processor stored before the trigger is made."""
+    """The digest of its stream key, stored by the DAG processor. So its stream is known before the trigger is made."""
     load: Callable[[], Load] | None = None
     """Begins to load the code that `make` needs, before each call of `make`. `make` raises the load's errors."""
 
@@ -113,7 +113,7 @@ class Member:
         self.name = spec.name
         """The names of its current watchers, for logs and errors."""
         self.refusals = RefusedEvents(spec.name, context.clock, context.now, lambda: on_state(self))
-        """The events that the store has refused. They do not end the member."""
+        """The events that the store has refused. A refusal does not end the member."""
         self._runner = Runner(
             spec.name,
             spec.source,

@@ -36,7 +36,7 @@ async def promise_of(
         try:
             facts = await facts_of(trigger, ask=ask)
         except Exception as error:
-            # After the deadline, the error may come from the cancellation alone, so it is not shown.
+            # After the deadline, the cancellation may have caused this error, so the timeout is reported instead.
             if not scope.cancel_called:
                 raise
             raise _silent(seconds) from error

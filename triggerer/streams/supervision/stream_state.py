@@ -28,7 +28,7 @@ async def load_state(store: StateStore | None, fence: Fence | None, key: Hashabl
     """Read the state that was stored last.
 
     Raises:
-        PluginError: There is no store for it.
+        PluginError: There is no store, or no lease.
         StoreError: The store cannot be read now.
     """
     if store is None or fence is None:
@@ -37,7 +37,7 @@ async def load_state(store: StateStore | None, fence: Fence | None, key: Hashabl
 
 
 async def no_state() -> StreamState:
-    """Raise the error of a producer that needs a stored state where there is no store or no lease.
+    """Refuse a producer that needs a stored state, because this group has no store or no lease.
 
     Raises:
         PluginError: Always.

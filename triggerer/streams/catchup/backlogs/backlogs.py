@@ -62,10 +62,10 @@ class Backlogs:
         self.rewound: dict[Hashable, dict[Backlog, None]] = {}
         """By lane the backlogs with `Backlog.rewound_to`."""
         self.rewinding: set[int] = set()
-        """The ids of watchers with an open replay. They read nothing until the new positions are durable."""
+        """The ids of watchers with an open replay. Each reads no backlog until its new positions are durable."""
         self._by_watcher: dict[int, dict[Hashable, Backlog]] = {}
         self._behind: dict[int, dict[Backlog, None]] = {}
-        """By watcher id the backlogs that have not caught up."""
+        """By watcher id, the backlogs that have not caught up."""
 
     def close(self) -> None:
         """Store no further position, even if events become durable.
@@ -158,7 +158,7 @@ class Backlogs:
             backlog = Backlog(watcher, lane, stored_as, now, fence, position, position)
             self._add(backlog)
         elif backlog.is_caught_up and is_before(backlog.position, backlog.cursor):
-            # The watcher had caught up, but some of its events are not durable. It reads them again.
+            # The watcher had caught up, but some of its events are not durable. It reads their messages again.
             backlog = self._replace(backlog, backlog.position, now)
         else:
             backlog.since = now if backlog.is_caught_up else backlog.since

@@ -75,7 +75,7 @@ def _enter(
 ) -> None:
     lane = decode_lane(one.lane)
     head = state.head_of(lane)
-    # The watcher reads all outstanding messages again, even if it read them live: keys absorb the repeats.
+    # The watcher reads all outstanding messages again, even those read live: idempotency keys prevent repeated events.
     place = [None, state.ledger.head if head is None else head.seq]
     backlog = backlogs.find(lane, watcher.watcher_id)
     if backlog is None:
@@ -88,8 +88,8 @@ def _enter(
         backlog.position = backlog.cursor = place
         backlogs.leave_live(backlog)
     backlog.stored_lane.look_from_first()
-    # The reader may begin at once. Otherwise it would wait for a message that is being stored, and if a limit is
-    # reached, that message cannot be stored until the watcher has processed the messages that are stored now.
+    # The reader may begin at once. Otherwise it would wait for a message that is being stored. At a limit of the store
+    # that would never end: the store has room only once the watcher has processed messages that are stored now.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Replays:
-    """The replays of one stream, across its groups. They are carried out in order, one at a time.
+    """Carries out the replays of one stream, across its groups, in order and one at a time.
 
     While a watcher has an open replay, it reads no backlog. If the owner dies during a replay, the next owner repeats
     the request, and finds the positions that were stored already.

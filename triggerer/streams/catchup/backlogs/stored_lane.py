@@ -53,7 +53,7 @@ class StoredLane:
         self.resets = 0
         """How often the reading had to begin with the first row again. A page that was read before that is outdated."""
         self.rereads = 0
-        """How often it began again because the filter must receive all messages again, as after a failure."""
+        """How often the reading began again because the filter must receive all messages again, as after a failure."""
         self.pending_writes = 0
         """The number of messages that are being stored."""
         self.unread_writes = 0

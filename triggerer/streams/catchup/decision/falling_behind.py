@@ -18,15 +18,15 @@ _MOST_FAILED: Final = 256
 
 
 class FallingBehind:
-    """Decides at the head of a lane, once every subscriber has resolved the message and one has failed it.
+    """Decides the outcome of a lane's first message, once every subscriber has resolved it and at least one failed.
 
     If another watcher acked or rejected the message, the watchers that failed it fall behind: their positions are
-    stored, and then the lane continues. If no watcher acked or rejected the message, the message has failed, and the
-    broker redelivers it and all later messages of its lane. A watcher that was already behind does not count, unless it
-    has read the message since.
+    stored, and then the lane continues. If no watcher acked or rejected the message, the broker redelivers this message
+    and all later messages of the lane. A watcher that is behind already counts only if it has read the message while it
+    caught up. It then counts as a watcher that acked.
 
-    No watcher falls behind at a later message that was pulled before this redelivery. Otherwise the watcher's position
-    would be after the failed message, so the watcher would miss that message.
+    The group may have pulled later messages of the lane before such a redelivery. No watcher falls behind at these
+    messages. Otherwise the watcher's position would be after the failed message, and the watcher would miss it.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:

@@ -60,8 +60,8 @@ class _QueueDecision:
 class FallingBehindInQueues(FallingBehind):
     """Like `FallingBehind`, for a queue: the messages that a watcher misses are stored, then the lane continues.
 
-    In a lane with a backlog, every message is stored for the watcher, in lane order, unless all events that the watcher
-    derived from the message are durable. So all stored messages come before the undecided messages.
+    In a lane with a backlog, every message is stored for the watcher, in lane order. Only a message that the watcher
+    has read is not stored, if all its events are durable. So stored messages come before the undecided messages.
 
     If a limit of the store is reached, the stream waits, or the producer dead-letters the message.
     """
@@ -282,7 +282,7 @@ class FallingBehindInQueues(FallingBehind):
         """Delete the row of a message that was resolved before the row was stored."""
 
         def on_answer(_: Exception | None) -> None:
-            # If the deletion was refused, the row stays, and keys absorb its second delivery.
+            # If the deletion was refused, the row is read later. Idempotency keys prevent repeated events.
             stored.mark_gone((key,))
             self._state.end_if_advanced(backlog)
 

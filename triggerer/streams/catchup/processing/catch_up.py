@@ -232,7 +232,7 @@ class CatchUp:
                     self._reader.resume(failed.backlog)
             elif self._context.restarts:
                 for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
-                    # Store how far the watcher is behind, because no message moves its positions.
+                    # No message moves the positions now, so store here how far the watcher is behind, for users.
                     self._state.store_position(backlog)
                 await self._wait_before_next(started)
             elif not began_before:

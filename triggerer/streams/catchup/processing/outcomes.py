@@ -146,7 +146,7 @@ class Outcomes:
         self._move(backlog)
 
     def record_failure(self) -> None:
-        """Record that a failure is shown to users. The next message that passes calls `on_success`, which clears it."""
+        """Record that a failure is shown to users. The next message that passes calls `on_success` to clear it."""
         self._going_on = None
 
     def mark_stored(self, in_flight: MessageInFlight, error: Exception | None) -> None:
@@ -188,7 +188,7 @@ class Outcomes:
         keys, stored.passed = tuple(stored.passed), []
 
         def on_answer(_: Exception | None) -> None:
-            # If the deletion was refused, the rows stay, and keys absorb their second delivery.
+            # If the deletion was refused, the rows are read once more. Idempotency keys prevent repeated events.
             stored.mark_gone(keys)
             self._state.end_if_advanced(backlog)
 

@@ -41,7 +41,7 @@ _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5
 """After this number of ever longer readings without an answer, a lane counts as read to its end."""
 _LONGEST_WITHOUT_PLACE_S: Final = 300.0
-"""How long a lane that was read to its end leaves all slots to the other lanes."""
+"""How long a lane that was read to its end leaves all slots to the other lanes. Then it is read once more."""
 
 
 Readable = Message | QueueMessage
@@ -90,7 +90,10 @@ class BacklogReader:
         self._wake = AutoResetEvent()
         self._is_interrupted = False
         self._at_end: dict[Backlog, tuple[Position, float]] = {}
-        """By lane that was read to its apparent end: this end, and the time since when it leaves its slot to others."""
+        """By lane that was read to its apparent end: this end, and when the reader reached it.
+
+        Such a lane leaves its reader slot to other lanes.
+        """
         self._unanswered: dict[Backlog, int] = {}
         """By lane, how often the lane was read in succession without a message while other lanes waited. Either the
         broker is slow, or the lane has ended.

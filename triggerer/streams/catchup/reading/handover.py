@@ -208,7 +208,7 @@ class Handover:
             return self._has_nothing_left(backlog, backlog.stored_lane)
         lane_tail, end = self._state.lane_tail_of(backlog.lane), backlog.end
         if backlog.is_reemitting:
-            # Only the catch-up filter gives the keys of the re-emission. The live filter would give other keys.
+            # Only the catch-up filter re-emits events under the replay's keys. The live filter would use ordinary keys.
             return False
         if lane_tail.newest is not None:
             return is_before(lane_tail.newest, backlog.cursor)

@@ -82,6 +82,6 @@ class LogReader:
                     await self._has_room.wait()
 
     def _mark_passed(self, position: Position) -> None:
-        """Record that every message before the position was read, because the producer asks for the next one."""
+        """Record that every message before the position was read, as the producer reports while it awaits the next."""
         self.nothing_before = position
         self._on_arrival()

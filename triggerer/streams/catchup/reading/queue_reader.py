@@ -72,7 +72,7 @@ class QueueReader:
         return found
 
     async def _read_all_lanes(self, fence: Fence) -> None:
-        """Read the next rows of all lanes in one query, because each message may be its own lane."""
+        """Read the next rows of all lanes in one query. A message may be a lane of its own, and need its own query."""
         backlogs, watcher_id = self._state.backlogs, self._watcher.watcher_id
         rows = await self._parked.read_stored(fence, watcher_id, self._after, _PAGE)
         size_bytes = self._bytes_read()
