@@ -112,6 +112,10 @@ class CursorRefused(TriggererError):
         super().__init__(message, hint="begin again without a cursor")
 
 
+class NoLog(TriggererError):
+    """The run has no log here: nothing is logged yet, the log is on another machine, or it was deleted."""
+
+
 class UnknownMessage(TriggererError):
     """No message with this id is parked: it was replayed, discarded, or never parked."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triggerer.errors import TriggererError
+from triggerer.errors import NoLog, TriggererError
 
 if TYPE_CHECKING:
     from triggerer.store.listing.views import RunView
@@ -15,26 +15,24 @@ def unreadable(row: RunView, error: OSError) -> TriggererError:
     return TriggererError(f"the log of {row.run_id!r} cannot be read: {error}")
 
 
-def no_log(row: RunView) -> TriggererError:
+def no_log(row: RunView) -> NoLog:
     """Return the error for a missing log: the run has not started, the log is on another machine, or it is gone."""
     from triggerer.domain.runs import RunState
     from triggerer.processes.instance_ids import is_on_this_host
 
     run = f"the run {row.run_id!r}"
     if row.state == RunState.QUEUED:
-        return TriggererError(
-            f"{run} is queued: nothing is logged yet", hint="--follow waits for its log"
-        )
+        return NoLog(f"{run} is queued: nothing is logged yet", hint="--follow waits for its log")
     # An executor claimed the run and has no free worker yet.
-    no_worker_yet = TriggererError(f"{run} waits for its worker: nothing is logged yet")
+    no_worker_yet = NoLog(f"{run} waits for its worker: nothing is logged yet")
     if row.state == RunState.RUNNING and row.started_at is None:
         return no_worker_yet
     if row.executor is not None and not is_on_this_host(row.executor):
         may_wait = ", unless the run still waits for its worker" * (row.state == RunState.RUNNING)
-        return TriggererError(
+        return NoLog(
             f"there is no log of {run} on this machine: no file {row.log_path}",
             hint=f"it is on the machine of the executor {row.executor}{may_wait}",
         )
     if row.state == RunState.RUNNING:
         return no_worker_yet
-    return TriggererError(f"{run} is {row.state} and has no log")
+    return NoLog(f"{run} is {row.state} and has no log")
