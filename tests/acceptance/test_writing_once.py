@@ -197,7 +197,8 @@ def test_sparks_own_worker_and_executor_are_killed_at_random_moments(
         return True
 
     def kill_spark_executor(_: Standalone) -> bool:
-        return _kill_below(cluster.daemon.pid, "CoarseGrainedExecutorBackend")
+        workers = (cluster.daemon, *cluster.others)
+        return any(_kill_below(one.pid, "CoarseGrainedExecutorBackend") for one in workers)
 
     with ready(open_spark_cluster(workers=2, cores=1)) as cluster:
         settings = (
@@ -295,7 +296,9 @@ def _kill_below(pid: int, sign: str) -> bool:
     for process in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             command = process.cmdline()
-            if any(sign in part for part in command[:4]) or sign in command:
+            if any(sign in part for part in command[:4]) or any(
+                part.endswith(f".{sign}") for part in command
+            ):
                 process.kill()
                 return True
     return False
