@@ -16,7 +16,7 @@ from tests.api.conftest import Api
 from tests.api.test_connections import served
 from triggerer.api.routes import changes, logs
 from triggerer.domain.run_logs import log_path
-from triggerer.operations.tokens import revoke_token
+from triggerer.operations.access.tokens import revoke_token
 
 V1 = "/api/v1"
 LOGS = f"{V1}/dags/daily/dagRuns/manual__1/logs"

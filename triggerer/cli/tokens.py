@@ -16,7 +16,7 @@ from triggerer.domain.actors import Role
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from triggerer.operations.tokens import NewToken
+    from triggerer.operations.access.tokens import NewToken
     from triggerer.store.listing.views import TokenView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -53,7 +53,7 @@ def create(
 
 def _create(config: options.Config, role: Role, name: str, expires_at: datetime | None) -> NewToken:
     async def change(session: AsyncSession) -> NewToken:
-        from triggerer.operations.tokens import create_token
+        from triggerer.operations.access.tokens import create_token
 
         return await create_token(
             session,
@@ -111,7 +111,7 @@ def revoke(
     """Revoke a token at once, and end the sessions that it opened."""
 
     async def change(session: AsyncSession) -> TokenView:
-        from triggerer.operations.tokens import revoke_token
+        from triggerer.operations.access.tokens import revoke_token
 
         return await revoke_token(session, this_user(), token_id)
 
@@ -127,7 +127,7 @@ def login(
     wanted = _role(role)
 
     async def change(session: AsyncSession) -> str:
-        from triggerer.operations.tokens import create_login_code
+        from triggerer.operations.access.tokens import create_login_code
 
         return await create_login_code(session, this_user(), role=wanted)
 

@@ -25,7 +25,7 @@ from triggerer.demo.report import print_answer, print_checks, print_latencies
 from triggerer.domain.actors import CLI, Actor, Role
 from triggerer.errors import TriggererError
 from triggerer.observability.logging_setup import set_up_logging
-from triggerer.operations.tokens import create_login_code
+from triggerer.operations.access.tokens import create_login_code
 from triggerer.service import ALL_PARTS, Service, StopReason, run
 
 _COMMIT_WAIT_S: Final = 10.0

@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 from triggerer.backoff import Backoff
 from triggerer.domain.actors import SERVICE, Actor, Role
 from triggerer.errors import ConfigurationError
-from triggerer.operations.tokens import create_login_code, create_token
+from triggerer.operations.access.tokens import create_login_code, create_token
 from triggerer.processes.child_process import ChildProcess
 from triggerer.processes.ipc import ChannelClosed
 from triggerer.store.access.tokens import count_tokens

@@ -16,11 +16,11 @@ from triggerer.api.parameters import Api, Caller, InPath
 from triggerer.api.routing import creates, deletes, reads
 from triggerer.domain.actors import Role
 from triggerer.errors import BadRequest
+from triggerer.operations.access.tokens import NewToken, create_token, revoke_token
 from triggerer.operations.reading.service_settings import (
     ServiceSettingView,
     list_service_settings,
 )
-from triggerer.operations.tokens import NewToken, create_token, revoke_token
 from triggerer.store.access.tokens import list_tokens
 from triggerer.store.listing.overview import Overview, read_overview
 from triggerer.store.listing.pages import AUDIT

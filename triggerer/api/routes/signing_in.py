@@ -13,7 +13,7 @@ from triggerer.api.access.authorizing import PUBLIC, SECURE_COOKIE, cookie_name
 from triggerer.api.access.csrf import refuse_other_origins
 from triggerer.api.parameters import Api, request_id
 from triggerer.errors import SignInNeeded
-from triggerer.operations import sessions
+from triggerer.operations.access import sessions
 from triggerer.store.access.sessions import SESSION_LENGTH
 
 AnyRequest = Request[Any, Any, Any]

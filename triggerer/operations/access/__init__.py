@@ -1,0 +1,1 @@
+"""Operations that decide who may use the service: tokens and sign-in sessions."""
