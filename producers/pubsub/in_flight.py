@@ -106,7 +106,10 @@ class InFlight:
         )
 
     def make_room(self) -> tuple[int, int]:
-        """Return the bounds for a stream that is opened now, in messages and in bytes."""
+        """Raise the bounds of unacked messages to fit the delayed messages, and return them: a count, and bytes.
+
+        The caller opens the streaming pull again with these bounds.
+        """
         self._extra = min(2 * self._delayed, self._max_delayed)
         self._extra_bytes = 2 * self._delayed_bytes
         return self._max_messages + self._extra, self._max_bytes + self._extra_bytes

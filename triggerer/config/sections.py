@@ -101,8 +101,9 @@ class TriggererSettings:
     """Failures of one message during catch-up before later messages are tried. If a later message passes, the failing
     message is parked after one more failure."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """What happens to a message that cannot be parked, because one of the next three limits is reached. "hold": the
-    message's lane waits, for that watcher. "dead_letter": the producer dead-letters the message."""
+    """The treatment of a message that cannot be parked, because `parked_max_messages` or another of the three limits
+    below is reached. "hold": the message's lane waits, for that watcher. "dead_letter": the producer dead-letters the
+    message."""
     parked_max_messages: Count = 10_000
     """The limit of parked messages of one watcher."""
     parked_max_bytes: Count = 64 * 1024 * 1024

@@ -216,7 +216,7 @@ class DagProcessor:
         stable = {path for path, until in self._changing.items() if until <= scan_started}
         for path in stable:
             del self._changing[path]
-        # New files count as well, whatever their time stamps say: when a file is truncated, its size changes a moment
+        # New files count as well, even with an old modification time: a truncation changes the size of a file a moment
         # before its modification time.
         self._changing |= dict.fromkeys(changed, anyio.current_time() + STABLE_AFTER_S)
         if self._withheld - self._changing.keys() - {*self._parser.unanswered}:

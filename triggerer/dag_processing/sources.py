@@ -45,8 +45,8 @@ async def check_sources(
     reported, and does not affect the others.
 
     Args:
-        deadline: A source that takes longer counts as silent. The time starts when all checks have begun, because each
-            broker's client is imported then, on this event loop, and the import is not the source's fault.
+        deadline: A source that takes longer counts as silent. Each check first imports its broker's client, on this
+            event loop, which blocks all checks. So the time starts after these imports, when all checks have begun.
     """
     streams: dict[str, ParsedWatcher] = {}
     for watcher in watchers:

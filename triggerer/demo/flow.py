@@ -41,7 +41,7 @@ class Flow:
     stage: str = "starting"
     """The present part of the demo."""
     awaited: str | None = None
-    """What the present part waits for; None: nothing."""
+    """The condition for which the present part waits; None: it waits for no condition."""
     counts: Counts = field(default_factory=Counts)
     began: float = field(default_factory=time.monotonic)
     bulk_seconds: float | None = None

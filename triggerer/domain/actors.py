@@ -35,7 +35,7 @@ class Actor:
     """The user of the operating system, the name of a token, or the person who signed in."""
     role: Role
     via: str
-    """The way in which the actor reached the service: `cli`, `service`, `link`, `oidc`, `token:<id>`, `session:<id>`,
+    """How the actor reached the service: `cli`, `service`, `link`, `oidc`, `token:<id>`, `session:<id>`,
     `run:<dag_id>/<run_id>` or `hook:<name>`."""
     request_id: str | None = None
     """The id of the HTTP request; None: the change came without such a request."""

@@ -40,7 +40,7 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """What a repeat of an ended run takes over from the attempts before."""
+    """The results of earlier attempts that a repeat of an ended run takes over."""
 
     kept: Mapping[str, TaskState] = field(default_factory=dict)
     """The final state by task id. A kept task runs again only if another task needs its return value."""
@@ -137,7 +137,7 @@ class EmittedEvent:
     asset_uri: str
     extra: dict[str, Any]
     ordinal: int
-    """The number of the event among this task's events for one asset, from 0. It is the same in every attempt."""
+    """The number of the event among this task's events for one asset, from 0. Every attempt gives it this number."""
     aliases: tuple[str, ...] = ()
     partition_key: str | None = None
 

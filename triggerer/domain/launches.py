@@ -1,4 +1,4 @@
-"""Launches: what an attempt starts outside its own process, such as a session of Spark Connect.
+"""Launches: the work that an attempt starts outside its own process, such as a session of Spark Connect.
 
 A launch is found again by its tag. The tag is computed from the attempt, so it is known even if the attempt died before
 it could report anything.
@@ -80,7 +80,7 @@ def attempt_tag(executor: str, run_pk: int, attempt: int, epoch: int) -> str:
 
 
 def task_tag(tag: str, task_id: str, try_number: int) -> str:
-    """Return the tag of what one try of a task launches. `tag` is the tag of the attempt.
+    """Return the tag of the launch of one try of a task. `tag` is the tag of the attempt.
 
     Task ids may have characters that no tag of YARN may have, so a digest stands for the id.
     """

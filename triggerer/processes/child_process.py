@@ -104,7 +104,7 @@ class ChildProcess:
                     theirs.callback(os.close, writes_to)
                     os.set_blocking(output, False)
                 leader = GroupLeader(
-                    # With -P, Python imports nothing from the folder in which the service was started.
+                    # With -P, Python imports nothing from the service's working directory.
                     [sys.executable, "-P", "-m", module],
                     pass_fds=[socket.fileno(), lifeline, *lifelines, *inherits],
                     env={

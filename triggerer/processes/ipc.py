@@ -140,7 +140,7 @@ class Channel:
         await self.send_bytes(orjson.dumps(message))
 
     async def send_bytes(self, body: bytes) -> None:
-        """Send one frame of bytes that are not JSON. The errors are those of `send`."""
+        """Send one frame of bytes that are not JSON. Raises the errors of `send`."""
         async with self._sending:
             try:
                 await self._stream.send(_frame(body))
@@ -158,7 +158,7 @@ class Channel:
         return _decoded(await self.receive_bytes())
 
     async def receive_bytes(self) -> bytes:
-        """Wait for one frame, and return its bytes. The errors are those of `receive`."""
+        """Wait for one frame, and return its bytes. Raises the errors of `receive`."""
         received = self._received
         try:
             if not received:
@@ -248,7 +248,7 @@ class ChildChannel:
             raise EOFError(str(error)) from error
 
     def receive_bytes(self) -> bytes:
-        """Wait for one frame, and return its bytes. The errors are those of `receive`."""
+        """Wait for one frame, and return its bytes. Raises the errors of `receive`."""
         try:
             size = _size_in(self._receive(_HEADER.size))
         except MalformedFrame as error:

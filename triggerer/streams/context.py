@@ -28,7 +28,7 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContext:
-    """What all streams and triggers of the runtime share: stores, clock, limits, and the delays of restarts."""
+    """The stores, clock, limits and restart delays that all streams and triggers of the runtime share."""
 
     sink: EventSink
     positions: PositionSink | None = None

@@ -48,7 +48,7 @@ class RuntimeSettings:
     max_deliveries: int = 10
     """Failures of a message during catch-up after which later messages are tried as probes.
 
-    If a probe passes and the message then fails once more, the message is parked.
+    If a probe passes and the message then fails again, the message is parked.
     """
     burst: int = 256
     """Events that the poll broadcasts before other tasks run, if the broker has more."""

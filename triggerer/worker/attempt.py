@@ -217,7 +217,7 @@ class _Attempt:
         """Load the DAG file. If it fails or lacks the DAG, load it again at each change: it may be incomplete.
 
         Raises:
-            Exception: The file is stable and does not load. The error is that of the last try.
+            Exception: The file is stable and does not load. This is the error of the last try.
         """
         root = self._worker.dags_folder
         path = root / self._order.path

@@ -42,7 +42,7 @@ def open_log(path: Path) -> int:
 
 
 def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
-    """Append a line to a run's log, as the logger `triggerer.run` writes it, whatever the run did to its loggers."""
+    """Append a line to a run's log in the format of the logger `triggerer.run`, even if the run changed its loggers."""
     record = {"name": "triggerer.run", "levelname": logging.getLevelName(level), "levelno": level}
     record["msg"] = text
     line = FORMATTER.format(logging.makeLogRecord(record)) + "\n"

@@ -30,7 +30,7 @@ class Access:
     name: str
     role: RoleName
     via: str
-    """What the request was authorized by: `token:<id>`, `session:<id>` or `run:<dag_id>/<run_id>`."""
+    """The credential that authorized the request: `token:<id>`, `session:<id>` or `run:<dag_id>/<run_id>`."""
     sees_payloads: bool
     request_id: str
     run: RunIdentity | None = None

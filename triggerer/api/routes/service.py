@@ -44,7 +44,7 @@ class Sender:
     name: str
     role: str
     via: str
-    """What the request was authorized by: `token:<id>`, `session:<id>` or `run:<dag_id>/<run_id>`."""
+    """The credential that authorized the request: `token:<id>`, `session:<id>` or `run:<dag_id>/<run_id>`."""
     sees_payloads: bool
 
 

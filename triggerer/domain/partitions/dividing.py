@@ -32,7 +32,7 @@ class KeyedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one event contributes to the run of one partition key."""
+    """The part of one event that belongs to the run of one partition key."""
 
     partition_key: str
     event: KeyedEvent

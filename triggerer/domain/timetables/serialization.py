@@ -109,7 +109,7 @@ def _name_of(kind: type[Timetable]) -> str:
 
 @lru_cache(maxsize=1)
 def _points() -> dict[str, EntryPoint]:
-    """Return the entry points by name, except those that would replace a timetable of ours.
+    """Return the entry points by name, except entry points with the name of a built-in timetable.
 
     The result is cached, because installed packages do not change in a process.
     """

@@ -81,10 +81,7 @@ class GroupState:
     parked: ParkedStore | None = None
     """The store for parked messages and for a queue's backlogs. It outlives the group."""
     hands_over_at_bound: bool = False
-    """What happens to a message that the store cannot take because of a limit.
-
-    True: the producer dead-letters the message. False: the stream waits.
-    """
+    """True: the producer dead-letters messages that the store refuses because of a limit. False: the stream waits."""
     blocked_by: dict[WatcherRef, Exception] = field(default_factory=dict)
     """The watchers whose messages the store refuses because of a limit. The stream waits meanwhile."""
     standing: dict[Hashable, str] = field(default_factory=dict)
@@ -170,7 +167,7 @@ class GroupState:
         return lane in self.failing or self._was_pulled_before_redelivery(lane, seq, position)
 
     def _was_pulled_before_redelivery(self, lane: Hashable, seq: int, position: Position) -> bool:
-        """Return `is_redelivered_in_log` for a failure of which the broker has learned already."""
+        """Return `is_redelivered_in_log` for a failure that the broker already knows."""
         before = self.redelivered_before.get(lane)
         if before is None:
             return False
@@ -310,7 +307,7 @@ class GroupState:
     def position_since_cut(self, lane: Hashable, position: Position) -> Position:
         """Return the position at which a watcher continues that missed the message at `position`.
 
-        This is the cut of the log, if the log has lost the message.
+        If the log was cut before the message, this position is the cut. Otherwise it is `position`.
         """
         return cut_before(position, self.lane_tail_of(lane).incarnation) or position
 

@@ -15,7 +15,7 @@ _EMPTY_LANES: Final = 128
 
 
 class OutcomeCounts:
-    """How many subscribers ack an event, how many fail it, and how many of those that fail had not pulled it."""
+    """Counts of the subscribers that ack an event, that fail it, and that fail it without having pulled it."""
 
     __slots__ = ("acking", "failing", "outcome", "unread")
 
@@ -280,7 +280,7 @@ class Lanes:
         """Called when an advance with a failed event has returned."""
         self.decide: Decide = _as_it_is
         self.decided_lanes: Container[Hashable] = ()
-        """The lanes in which `decide` is asked about every event, not only about failed or rejected events."""
+        """`decide` is asked about every event of these lanes, and about failed or rejected events of all lanes."""
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[Lane] = deque()
 
@@ -358,7 +358,7 @@ class Lanes:
         return bool(ready)
 
     def batches(self, limit: int) -> Iterator[list[AdvanceItem]]:
-        """Yield one batch after the other while a lane is ready. Asking for the next batch finishes the one before."""
+        """Yield batches while a lane is ready. Asking for a batch counts the former batch as advanced."""
         ready, finish = self._ready, self.finish
         decide, decided_lanes = self.decide, self.decided_lanes
         while ready:

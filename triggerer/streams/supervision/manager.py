@@ -192,10 +192,10 @@ class Manager:
             member.end()
 
     async def drain(self, timeout: float, members: Iterable[Member] | None = None) -> None:
-        """Pull no more messages. Wait until all pulled messages are advanced and the store has answered.
+        """Stop pulling messages. Wait until all pulled messages are advanced and the store has answered.
 
         Args:
-            timeout: The longest wait, in seconds. Afterwards this returns, whatever is still open.
+            timeout: The longest wait, in seconds. Then `drain` returns even if messages are outstanding.
             members: The triggers to drain, with their streams. None: all.
         """
         if members is None:

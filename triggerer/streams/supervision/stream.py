@@ -164,7 +164,7 @@ class SharedStream:
         _log.info("shared stream is read again", stream=self.name)
 
     async def drain(self) -> None:
-        """Pull no more messages. Wait until all are advanced or the group has ended, and the store has answered.
+        """Stop pulling messages. Wait until all are advanced or the group has ended, and the store has answered.
 
         No new group is opened. The caller closes the stream next.
         """
@@ -267,7 +267,7 @@ class SharedStream:
         return ended
 
     async def _drain_emptied(self, group: Group) -> None:
-        """Pull no more messages. Wait until all are advanced, or a member has joined again."""
+        """Stop pulling messages. Wait until all are advanced, or a member has joined again."""
         while not self.members and group.outstanding:
             group.stop_pulling()
             await group.wait_until_drained()

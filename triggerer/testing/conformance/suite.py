@@ -127,7 +127,7 @@ class ProducerSuite:
         return feature in self.features
 
     def _check_same(self, delivered: Sequence[str], expected: Sequence[str], what: str) -> None:
-        """Compare the values: in order if the suite has ordering, otherwise each value once."""
+        """Check that the same values came, equally often; and in the same order if the suite has ordering."""
         if self._has(Feature.ORDERING):
             assert list(delivered) == list(expected), what
         else:

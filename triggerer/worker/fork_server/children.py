@@ -12,7 +12,7 @@ from triggerer.worker.fork_server.control import Control
 
 
 class Role(Enum):
-    """What a child process is for."""
+    """The task of a child process."""
 
     NEXT = auto()
     """The child waits for the order to execute the next run, or callbacks."""

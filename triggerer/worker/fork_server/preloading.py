@@ -38,7 +38,7 @@ _INSTALLED_IN: Final = tuple(
 
 
 def importable_ahead(names: Iterable[str]) -> list[str]:
-    """Return those of a run's modules that the fork server may import for later runs.
+    """Return the modules of a run that the fork server may import for later runs.
 
     Users' own modules are never among them. A user's module may change, and may start threads, which no fork copies.
     """

@@ -141,7 +141,7 @@ def _write(
 
 
 def _refuse_repeated_keys(connection: Connection, output: Statements, keys: Sequence[str]) -> None:
-    """Refuse a draft in which two rows have the same key, because databases differ in which row they would keep.
+    """Refuse a draft that has two rows with one key: some databases would keep the first row, others the second.
 
     Raises:
         OutputRefused: Two rows have the same key.

@@ -1,4 +1,4 @@
-"""Explains errors of Spark in a sentence: what happened, and what to do. Spark's own text follows that sentence.
+"""Explains errors of Spark in a sentence, with the next step for the user. Spark's own text follows that sentence.
 
 This module imports no PySpark, because the executor imports this module, too.
 """

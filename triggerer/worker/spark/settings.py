@@ -225,6 +225,6 @@ def has_own_logging(environ: Mapping[str, str], spark_home: Path) -> bool:
 def reason_of(error: BaseException) -> str:
     """Return the line of a Java or PySpark error that has the actual reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Py4J writes "An error occurred while calling ...", and then ": java.lang.SomeException: what is wrong".
+    # Py4J writes "An error occurred while calling ...", and then a line ": java.lang.SomeException: REASON".
     java = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
     return next(iter(java or lines), type(error).__name__)

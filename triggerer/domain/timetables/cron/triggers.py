@@ -1,4 +1,4 @@
-"""Runs at the instants of a cron expression, as cron itself starts them."""
+"""A timetable that starts a run at each instant of a cron expression."""
 
 from __future__ import annotations
 

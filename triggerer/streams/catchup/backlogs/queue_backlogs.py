@@ -54,7 +54,7 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
 def enter_stored(
     backlogs: Backlogs, state: GroupState, member: Member, lanes: Iterable[StoredBacklog]
 ) -> None:
-    """Add backlogs for these lanes, in which messages are stored for a member's watchers."""
+    """Add a backlog for each lane that has stored messages of a member's watchers."""
     for watcher, one, fence in _of(member, lanes):
         _enter(backlogs, state, watcher, one, fence)
 

@@ -33,7 +33,7 @@ class FallingBehind:
         self._state = state
         self._subscribers = subscribers
         self._unsuitable: set[Hashable] = set()
-        """The lanes in which no watcher falls behind from now on, because a position there could not be stored."""
+        """No watcher falls behind in these lanes from now on, because the store refused a position of the lane."""
         self._look_through_at = _MOST_FAILED
 
     def record_redelivery(self, lane: Lane) -> None:

@@ -93,7 +93,7 @@ class CatchUpDeriver:
                 raise
 
     async def _wait_to_be_closed(self) -> None:
-        """Wait until the group is closed: it may not store the event any more, so the event's message must not pass."""
+        """Wait until the group is closed. It may no longer store the event, so the event's message must not pass."""
         await anyio.sleep_forever()
 
     async def _wait_for_room(self) -> None:

@@ -188,7 +188,7 @@ class Outcomes:
         keys, stored.passed = tuple(stored.passed), []
 
         def on_answer(_: Exception | None) -> None:
-            # If the deletion was refused, the rows are read once more. Idempotency keys prevent repeated events.
+            # If the deletion was refused, the rows are read again. Idempotency keys prevent repeated events.
             stored.mark_gone(keys)
             self._state.end_if_advanced(backlog)
 

@@ -41,7 +41,7 @@ _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5
 """After this number of ever longer readings without an answer, a lane counts as read to its end."""
 _LONGEST_WITHOUT_PLACE_S: Final = 300.0
-"""How long a lane that was read to its end leaves all slots to the other lanes. Then it is read once more."""
+"""How long a lane that was read to its end leaves all slots to the other lanes. Then the lane is read again."""
 
 
 Readable = Message | QueueMessage

@@ -89,7 +89,7 @@ class Operator:
     def _decide(self, row: ParkedRow) -> Decision:
         world, at = self._world, (row.watcher, row.key)
         if row.is_stored:
-            # This message is not parked: the watcher gets it without the operator, who rarely discards such a message.
+            # This stored message is not parked: the watcher gets it without the operator, so a discard is rare.
             is_discarded = not world.faults.are_over and self._deciding.random() < 0.02
             return "discard" if is_discarded else None
         if self._deciding.random() < 0.3:
