@@ -8,13 +8,13 @@ attempt has begun.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,10 +107,17 @@ def _dags(writes: str, more: str = "", url: str = "") -> str:
     return (DAGS.replace("        WRITES\n", writes) + more).replace("URL", url)
 
 
+@contextmanager
+def _writing(folder: Path, settings: str = "") -> Iterator[Standalone]:
+    """Start a service whose DAG writes two Parquet outputs."""
+    with serving(folder, _dags(PARQUET), count=1, settings=settings) as service:
+        service.run("dags", "unpause", "writes")
+        yield service
+
+
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Standalone]:
-    with serving(tmp_path, _dags(PARQUET), count=1) as service:
-        service.run("dags", "unpause", "writes")
+    with _writing(tmp_path) as service:
         yield service
 
 
@@ -179,8 +186,7 @@ def test_a_connect_server_that_is_killed_at_random_moments_has_written_once(
 
     with ready(open_connect_server()) as server:
         settings = f'[spark]\nremote = "{server.remote}"\n'
-        with serving(tmp_path, _dags(PARQUET), count=1, settings=settings) as service:
-            service.run("dags", "unpause", "writes")
+        with _writing(tmp_path, settings) as service:
             kills = {"server": kill_server, **{name: OWN[name] for name in ("executor", "worker")}}
             _kill_and_repeat(service, random.Random(seed), kills, moments=9)
             _check(service)
@@ -205,8 +211,7 @@ def test_sparks_own_worker_and_executor_are_killed_at_random_moments(
             f'[spark]\nmode = "classic"\nmaster = "{cluster.url}"\n'
             '[spark.conf]\n"spark.executor.memory" = "600m"\n'
         )
-        with serving(tmp_path, _dags(PARQUET), count=1, settings=settings) as service:
-            service.run("dags", "unpause", "writes")
+        with _writing(tmp_path, settings) as service:
             kills = {
                 "Spark's worker": kill_spark_worker,
                 "Spark's executor": kill_spark_executor,
@@ -215,10 +220,10 @@ def test_sparks_own_worker_and_executor_are_killed_at_random_moments(
             }
             _kill_and_repeat(service, random.Random(seed), kills, moments=12)
             _check(service)
-        wait_until_nothing_runs(cluster)
+        _wait_until_nothing_runs(cluster)
 
 
-def wait_until_nothing_runs(cluster: SparkCluster) -> None:
+def _wait_until_nothing_runs(cluster: SparkCluster) -> None:
     deadline = time.monotonic() + 30
     while cluster.state()["activeapps"] and time.monotonic() < deadline:
         time.sleep(0.5)  # the cluster is another program
@@ -294,7 +299,7 @@ OWN: Final[Mapping[str, Kill]] = {
 def _kill_below(pid: int, sign: str) -> bool:
     """Kill a descendant of a process, by a word of its command; False if there is none."""
     for process in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with suppress(psutil.NoSuchProcess):
             command = process.cmdline()
             if any(sign in part for part in command[:4]) or any(
                 part.endswith(f".{sign}") for part in command

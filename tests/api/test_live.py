@@ -63,21 +63,27 @@ def api_process(service: SampleService) -> psutil.Process:
     raise AssertionError("no process serves the API")
 
 
-def test_a_killed_api_is_back_within_five_seconds(service: SampleService) -> None:
+def kill_api(service: SampleService) -> float:
+    """Kill the API, and return the seconds until it answers again."""
+    killed = api_process(service)
+    began = time.monotonic()
+    killed.kill()
     with service.client() as client:
-        assert client.get(f"{V1}/dags").status_code == 200
-        killed = api_process(service)
-        killed.kill()
-        began = time.monotonic()
         while True:
             try:
-                if client.get(f"{V1}/dags", timeout=5).status_code == 200:
+                if client.get(f"{V1}/dags").status_code == 200:
                     break
             except httpx.HTTPError:
                 time.sleep(0.05)  # the API is another process, and starts again
-        took = time.monotonic() - began
+    took = time.monotonic() - began
     assert api_process(service).pid != killed.pid
-    assert took < 5, f"it took {took:.1f} s"
+    return took
+
+
+def test_a_killed_api_is_back_within_five_seconds(service: SampleService) -> None:
+    with service.client() as client:
+        assert client.get(f"{V1}/dags").status_code == 200
+    assert kill_api(service) < 5
 
 
 @pytest.mark.parametrize("posts", [200, pytest.param(1000, marks=pytest.mark.soak)])

@@ -108,7 +108,7 @@ def _wait_for_dags(log: Path) -> None:
             return
         if time.monotonic() > deadline:
             raise RuntimeError("not all DAG files were stored in time")
-        time.sleep(1)
+        time.sleep(1)  # the service is another process, and reads the files
 
 
 def fill(path: Path) -> None:

@@ -93,7 +93,7 @@ def load(page: Page, url: str) -> float:
 
 
 class Names(Protocol):
-    """Names of what a store has, by number."""
+    """The names of a store's DAGs, runs, assets and streams, by number."""
 
     def dag_id(self, number: int, /) -> str: ...
     def run_id(self, number: int, /) -> str: ...

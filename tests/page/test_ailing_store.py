@@ -1,7 +1,8 @@
-"""Every screen on a large store in which much is wrong: in time, and without serious findings of axe-core.
+"""Every screen of a large store with many troubles opens in time, and axe-core has no serious finding.
 
-`test_big_store.py` has a whole service over a store in which all is well. Here are failing watchers, a paused stream,
-long queues, a run with thousands of events, messages that are parked, and states that no service would keep for long.
+The store of `test_big_store.py` has no troubles, and a whole service uses it. This store has failing watchers, a
+paused stream, long queues, a run with thousands of events, parked messages, and states that no service would keep for
+long.
 
 The pictures of all screens are in the folder that `TRIGGERER_PICTURES` names, if it is set.
 """

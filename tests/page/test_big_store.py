@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
 from tests.page.big_store import StoredNames, open_big_service
-from tests.page.browsing import load, open_page, screens
-from tests.services.sample_service import SampleService
+from tests.page.browsing import load, open_page, screens, sign_in
 
 INTERACTIVE_S = 1.5
 MOST_REQUESTS = 12
-
-
-def login_link(service: SampleService) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "triggerer",
-        "tokens",
-        "login",
-        "--config",
-        str(service.config),
-    ]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.mark.soak
@@ -37,8 +21,7 @@ def test_every_screen_of_a_big_store_is_there_in_time(browser: Browser, tmp_path
     seconds, requests = {}, {}
     with open_big_service(tmp_path) as service, open_page(browser) as (page, record):
         names = StoredNames(tmp_path / "home" / "triggerer.db")
-        page.goto(login_link(service), wait_until="commit")
-        load(page, service.address)
+        sign_in(page, service.address, service.token)
         for name, path in screens(names).items():
             before = len(record.requests)
             # The machine of the tests does much else: the better of two attempts counts.
