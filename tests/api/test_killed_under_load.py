@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 
 KILLS = 3
 CLIENTS = 8
+REQUESTS_A_SECOND = 50
 HEALTHY_S = 11
 """A process that has lived this long is started again at once."""
 DAGS = (
@@ -55,8 +56,7 @@ def test_no_stream_notices_that_the_api_is_killed_under_load(tmp_path: Path) -> 
     print(f"load {os.getloadavg()[0]:.1f}; back after {[round(one, 2) for one in took]} s")
     print(f"{first} answers in {HEALTHY_S} s before, {answered} during the kills")
     print(f"lateness p50/p99/max before {shown(before)}, during {shown(during)} ms")
-    # The machine of the tests does much else.
-    assert max(took) < 5 * max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert max(took) < 5
     assert percentile(during, 0.99) < max(0.1, 2 * percentile(before, 0.99))
 
 
@@ -69,17 +69,16 @@ def kill(service: SampleService) -> float:
 
 @contextmanager
 def asking(service: SampleService) -> Iterator[list[int]]:
-    """Ask for lists from many clients, as fast as they get answers."""
+    """Ask for lists from many clients, at a fixed rate. A client waits between its requests."""
     answers: list[int] = []
     stop = threading.Event()
 
     def ask() -> None:
         with service.client() as client:
             while not stop.is_set():
-                try:
+                with suppress(httpx.HTTPError):
                     answers.append(client.get(f"{V1}/assets/events?limit=100").status_code)
-                except httpx.HTTPError:
-                    stop.wait(0.05)
+                stop.wait(CLIENTS / REQUESTS_A_SECOND)
 
     threads = [threading.Thread(target=ask) for _ in range(CLIENTS)]
     for thread in threads:
