@@ -62,7 +62,7 @@ def _table(flow: Flow) -> Table:
     table.add_row("messages without an event", f"{flow.without_event:,}")
     table.add_row("events waiting for a run", f"{sum(counts.waiting.values()):,}")
     for dag, name in _SHORT.items():
-        table.add_row(name, _runs(flow, dag))
+        table.add_row(name, _runs(flow, dag) or "none yet")
     for asset, (state, error) in sorted(counts.watchers.items()):
         if error:
             table.add_row(f"watcher of {asset}", f"{state}: {error.strip().splitlines()[-1]}")
@@ -70,19 +70,25 @@ def _table(flow: Flow) -> Table:
 
 
 def _line(flow: Flow) -> str:
-    counts = flow.counts
-    runs = ", ".join(f"{name}: {_runs(flow, dag)}" for dag, name in _SHORT.items())
-    return (
-        f"{time.monotonic() - flow.began:5.1f} s  {flow.status}; {flow.published:,} messages"
-        f" ({flow.reserved:,} reserved for the live part), {watched_events(counts):,} asset events,"
-        f" {flow.without_event:,} messages without an event, {runs}"
-    )
+    """The progress in one line. Numbers that are zero are left out, so the line stays short."""
+    counted = [f"{flow.published:,} messages", f"{watched_events(flow.counts):,} asset events"]
+    if flow.without_event:
+        counted.append(f"{flow.without_event:,} messages without an event")
+    runs = [f"; {name}: {shown}" for dag, name in _SHORT.items() if (shown := _runs(flow, dag))]
+    took = time.monotonic() - flow.began
+    return f"{took:5.1f} s  {flow.status}; {', '.join(counted)}{''.join(runs)}"
 
 
 def _runs(flow: Flow, dag: str) -> str:
-    shown = (RunState.SUCCESS, RunState.RUNNING, RunState.QUEUED)
-    done, running, queued = (flow.counts.runs.get((dag, state), 0) for state in shown)
-    return f"{done} done, {running} running, {queued} queued"
+    """The DAG's runs in each state that has any."""
+    counts = {name: flow.counts.runs.get((dag, state), 0) for state, name in _STATES.items()}
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
+_STATES: Final = {
+    RunState.SUCCESS: "done",
+    RunState.FAILED: "failed",
+    RunState.RUNNING: "running",
+    RunState.QUEUED: "queued",
+}
 _SHORT: Final = {JOIN: "join runs", ANSWER: "answer runs"}
