@@ -3,6 +3,9 @@
 One service on SQLite. Its segments take turns: messages at a steady rate alone, and the same beside five pages that are
 told of changes, with 50 requests a second for the lists that a page shows. The clients are a process of the lowest
 priority, because a user's browser runs on another machine.
+
+The control is `--burn-ms 9`: in place of pages and requests, a process of the lowest priority burns 9 ms of processor
+time 50 times a second, as much as the API and its clients take. What the control costs, any other process costs too.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import asyncio
 import itertools
 import multiprocessing
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.synchronize import Event
@@ -40,6 +44,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=4)
     parser.add_argument("--pages", type=int, default=5)
     parser.add_argument("--requests", type=int, default=50, help="a second")
+    parser.add_argument("--burn-ms", type=float, help="in place of each request; no page is open")
     arguments = parser.parse_args()
     report = Report(None)
     report.say(f"{surroundings()}")
@@ -85,10 +90,16 @@ def _measure(scene: Scene, store: Store, arguments: argparse.Namespace) -> Figur
         for name in _SHOWN
         for percent in (50, 99)
     ]  # fmt: skip
-    title = f"{arguments.pages} pages and {arguments.requests} requests/s, {store}, {arguments.rate} messages/s"
+    title = f"{_load(arguments)}, {store}, {arguments.rate} messages/s"
     return Figures(
         "beside-pages", title, tuple(rows), "ms; the medians of the segments; aim: p99 within 10 %"
     )
+
+
+def _load(arguments: argparse.Namespace) -> str:
+    if arguments.burn_ms:
+        return f"{arguments.burn_ms:g} ms of processor time {arguments.requests} times/s"
+    return f"{arguments.pages} pages and {arguments.requests} requests/s"
 
 
 def _times(
@@ -114,17 +125,22 @@ def _row(
 
 
 class _Clients:
-    """Pages and requests, in a process of the lowest priority."""
+    """Pages and requests, or the control, in a process of the lowest priority."""
 
     def __init__(self, port: int, token: Path, arguments: argparse.Namespace) -> None:
         context = multiprocessing.get_context("spawn")
         self._ended = context.Event()
         self._answered = context.Value("i", 0)
-        self._process = context.Process(
-            target=_ask,
-            args=(f"http://127.0.0.1:{port}", token.read_text().strip(), arguments.pages,
-                  arguments.requests, self._ended, self._answered),
-        )  # fmt: skip
+        counted = self._ended, self._answered
+        if arguments.burn_ms:
+            self._process = context.Process(
+                target=_burn, args=(arguments.burn_ms / 1000, arguments.requests, *counted)
+            )
+        else:
+            given = f"http://127.0.0.1:{port}", token.read_text().strip(), arguments.pages
+            self._process = context.Process(
+                target=_ask, args=(*given, arguments.requests, *counted)
+            )
         self._process.start()
         while not self._answered.value and self._process.is_alive():
             self._process.join(0.05)
@@ -134,6 +150,18 @@ class _Clients:
         self._ended.set()
         self._process.join(30)
         return int(self._answered.value)
+
+
+def _burn(seconds: float, rate: int, ended: Event, burned: Any) -> None:
+    os.nice(19)
+    due = time.monotonic()
+    while not ended.is_set():
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
+        burned.value += 1
+        due += 1 / rate
+        time.sleep(max(0.0, due - time.monotonic()))
 
 
 def _ask(url: str, token: str, pages: int, rate: int, ended: Event, answered: Any) -> None:

@@ -73,7 +73,7 @@ def _line(flow: Flow) -> str:
     """The progress in one line. Numbers that are zero are left out, so the line stays short."""
     counted = [f"{flow.published:,} messages", f"{watched_events(flow.counts):,} asset events"]
     if flow.without_event:
-        counted.append(f"{flow.without_event:,} messages without an event")
+        counted.append(f"{flow.without_event:,} without an event yet")
     runs = [f"; {name}: {shown}" for dag, name in _SHORT.items() if (shown := _runs(flow, dag))]
     took = time.monotonic() - flow.began
     return f"{took:5.1f} s  {flow.status}; {', '.join(counted)}{''.join(runs)}"
