@@ -186,7 +186,7 @@ class UnhashableSelector(Selecting):
         (RaisingSelector, ValueError),
         (ListSelector, PluginError),
         (ValuelessSelector, PluginError),
-        (UnhashableSelector, TypeError),
+        (UnhashableSelector, PluginError),
     ],
 )
 async def test_a_trigger_whose_selector_is_none_fails_alone(

@@ -118,26 +118,36 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
     """The trigger's selector. None if it has none, or its class overrides the filter that the selector belongs to.
 
     Raises:
-        PluginError: The method returned something else, or the selector's `values` are no frozenset.
+        PluginError: The method returned something else, or the selector's `values` are no frozenset, or its `by` is
+            not hashable.
     """
     if not is_selecting(type(trigger)):
         return None
     selector = trigger.shared_stream_selector()
-    if selector is not None and not isinstance(selector, SharedStreamSelector):
+    if selector is not None:
+        _check(selector, f"{type(trigger).__qualname__}.shared_stream_selector()")
+    return selector
+
+
+def _check(selector: Any, method: str) -> None:
+    """Raise here what would otherwise be raised in the poll of all subscribers."""
+    if not isinstance(selector, SharedStreamSelector):
         raise PluginError(
-            f"{type(trigger).__qualname__}.shared_stream_selector() returned {type(selector).__qualname__}",
+            f"{method} returned {type(selector).__qualname__}",
             hint="return a SharedStreamSelector, or None",
         )
-    if selector is not None:
-        # An error that would be raised in the poll is raised here, where it harms nobody else.
+    if not isinstance(selector.values, frozenset):
+        raise PluginError(
+            f"the values of {method} are a {type(selector.values).__qualname__}",
+            hint="make them a frozenset",
+        )
+    try:
         hash(selector.by)
-        if not isinstance(selector.values, frozenset):
-            raise PluginError(
-                f"the values of {type(trigger).__qualname__}.shared_stream_selector() are a"
-                f" {type(selector.values).__qualname__}",
-                hint="make them a frozenset",
-            )
-    return selector
+    except TypeError as error:
+        raise PluginError(
+            f"the `by` of {method} is a {type(selector.by).__qualname__}, which is not hashable",
+            hint="make it a string, or a tuple of strings",
+        ) from error
 
 
 def is_selecting(cls: type[BaseEventTrigger]) -> bool:
