@@ -23,6 +23,7 @@ from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.run_tokens import RunTokens
 from triggerer.executor.settings import ExecutorSettings
+from triggerer.executor.slots.run_execution import RunServices
 from triggerer.executor.slots.slot import Slot, SlotSettings
 from triggerer.executor.slots.slot_choice import Spark, WarmUp, choose_slot, is_session_near
 from triggerer.executor.spooling.spools import Spools
@@ -110,23 +111,16 @@ class Executor:
         self._stopping = anyio.Event()
 
     def _make_slots(self, database: Database) -> list[Slot]:
-        settings = SlotSettings(
-            worker=self._settings.for_worker(),
-            cancel_grace=self._settings.cancel_grace,
-            timeout_grace=self._settings.timeout_grace,
+        services = RunServices(
+            database,
+            self._result_writer,
+            self._settings.timeout_grace,
+            self._spools,
+            RunTokens(database),
         )
-        tokens = RunTokens(database)
+        settings = SlotSettings(self._settings.for_worker(), self._settings.cancel_grace)
         return [
-            Slot(
-                database,
-                self._result_writer,
-                settings,
-                lambda: self.guard,
-                self._on_free,
-                self._on_wait,
-                self._spools,
-                tokens,
-            )
+            Slot(services, settings, lambda: self.guard, self._on_free, self._on_wait)
             for _ in range(self._settings.workers)
         ]
 

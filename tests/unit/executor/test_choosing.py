@@ -1,10 +1,12 @@
 """Which slot a run is given to."""
 
 import time
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 
+from triggerer.executor.slots.run_execution import RunServices
 from triggerer.executor.slots.slot import Slot
 from triggerer.executor.slots.slot_choice import Spark, WarmUp, choose_slot, is_session_near
 
@@ -13,7 +15,7 @@ NONE = cast("Any", None)
 
 def slot(spark: Spark, *, warming_for_s: float = 0.0) -> Slot:
     """A slot that is free, unless it warms up."""
-    made = Slot(NONE, NONE, NONE, NONE, NONE, NONE)
+    made = Slot(RunServices(NONE, NONE, timedelta()), NONE, NONE, NONE, NONE)
     if spark is Spark.WARMING:
         made.give(WarmUp())
     made.spark = spark

@@ -26,11 +26,12 @@ def _nothing_counted() -> Iterator[None]:
 
 
 async def test_a_run_waits_until_its_first_task_began() -> None:
-    timers = TaskTimers(cast("ResultWriter", None), print)
-    for run_pk, attempt, seconds in ((1, 1, 3.0), (1, 1, 9.0), (2, 1, 4.0), (3, 2, 100.0)):
-        start = TaskStart("work", 1, BEGIN + timedelta(seconds=seconds), None)
-        timers.follow(order(run_pk, attempt, queued_at=BEGIN), start, timedelta())
-    timers.stop()
+    for run_pk, attempt, begins in ((1, 1, (3.0, 9.0)), (2, 1, (4.0,)), (3, 2, (100.0,))):
+        run = order(run_pk, attempt, queued_at=BEGIN)
+        timers = TaskTimers(cast("ResultWriter", None), run, timedelta(), print)
+        for seconds in begins:
+            timers.follow(TaskStart("work", 1, BEGIN + timedelta(seconds=seconds), None))
+        timers.stop()
     ((_, waits),) = table.RUN_QUEUE.series()
     counts, total = waits.read()
     assert (counts[-1][1], total) == (2, 7.0)

@@ -1,4 +1,4 @@
-"""Stores the progress of a slot's runs. Progress that the store does not accept at once is dropped."""
+"""Stores the progress of a run. Progress that the store does not accept at once is dropped."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from triggerer.store.runs.transitions import record_progress
 
 @dataclass(slots=True)
 class ProgressWriter:
-    """Stores the newest progress of a slot's run. An older progress that is not stored yet is dropped.
+    """Stores the newest progress of a run. An older progress that is not stored yet is dropped.
 
     Progress is not a result: no code waits until it is stored. The result of a task has the task's last progress.
     """
 
     result_writer: ResultWriter
-    _newest: tuple[RunOrder, RunProgress] | None = None
+    order: RunOrder
+    _newest: RunProgress | None = None
     _is_writing: bool = False
 
-    async def write(self, order: RunOrder, progress: RunProgress) -> None:
+    async def write(self, progress: RunProgress) -> None:
         """Store the progress. If an earlier call is still storing, that call stores this progress next."""
-        self._newest = (order, progress)
+        self._newest = progress
         if self._is_writing:
             return
         self._is_writing = True
         try:
             while self._newest is not None:
-                (order, progress), self._newest = self._newest, None
+                progress, self._newest = self._newest, None
                 for step in record_progress(
                     executor=self.result_writer.executor,
-                    run_pk=order.run_pk,
-                    epoch=order.epoch,
+                    run_pk=self.order.run_pk,
+                    epoch=self.order.epoch,
                     progress=progress,
                 ):
                     await self.result_writer.perform_with_next_commit(step)

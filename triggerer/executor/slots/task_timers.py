@@ -21,29 +21,32 @@ _SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
 
 @dataclass(slots=True)
 class TaskTimers:
-    """Stores that tasks are running, and reports a task that runs longer than its timeout allows.
+    """Stores that tasks of a run are running, and reports a task that runs longer than its timeout allows.
 
     A timer of the event loop is cheaper than a coroutine, and most tasks of runs end before their timer is due.
 
     Args:
+        grace: Added to the timeout of each task.
         on_overdue: Called on the event loop with the reason, when a task has run for its timeout plus its grace.
     """
 
     result_writer: ResultWriter
+    order: RunOrder
+    grace: timedelta
     on_overdue: Callable[[str], None]
     _due: dict[str, list[asyncio.TimerHandle]] = field(default_factory=dict)
-    _counted: tuple[int, int] | None = None
-    """The attempt whose first task was counted, by run and epoch."""
+    _is_counted: bool = False
+    """True once the run's first task has begun."""
 
-    def follow(self, order: RunOrder, start: TaskStart, grace: timedelta) -> None:
-        """Start the timers of this try of a task. `grace` is added to the task's timeout."""
+    def follow(self, start: TaskStart) -> None:
+        """Start the timers of this try of a task."""
         self.stop(start.task_id)
-        self._count(order, start)
+        self._count(start)
         call_later = asyncio.get_running_loop().call_later
         due = self._due.setdefault(start.task_id, [])
-        due.append(call_later(_SHOWN_AS_RUNNING_AFTER_S, self._show, order, start))
+        due.append(call_later(_SHOWN_AS_RUNNING_AFTER_S, self._show, start))
         if start.timeout_s is not None:
-            grace_s = grace.total_seconds()
+            grace_s = self.grace.total_seconds()
             reason = (
                 f"task {start.task_id} did not stop within {grace_s:g} s after its timeout of"
                 f" {start.timeout_s:g} s; its worker was killed"
@@ -56,15 +59,14 @@ class TaskTimers:
             for timer in self._due.pop(task_id, ()):
                 timer.cancel()
 
-    def _count(self, order: RunOrder, start: TaskStart) -> None:
+    def _count(self, start: TaskStart) -> None:
         """Record how long a run waited for its first task, for the metrics, but not the waits of later attempts."""
-        attempt = order.run_pk, order.epoch
-        if order.attempt == 1 and self._counted != attempt:
-            self._counted = attempt
-            RUN_QUEUE.observe(max((start.started_at - order.queued_at).total_seconds(), 0.0))
+        if self.order.attempt == 1 and not self._is_counted:
+            self._is_counted = True
+            RUN_QUEUE.observe(max((start.started_at - self.order.queued_at).total_seconds(), 0.0))
 
-    def _show(self, order: RunOrder, start: TaskStart) -> None:
+    def _show(self, start: TaskStart) -> None:
         task = TaskResult(
             start.task_id, TaskState.RUNNING, start.try_number, start.started_at, ended_at=None
         )
-        self.result_writer.submit_nowait(AttemptUpdate(order, (task,)))
+        self.result_writer.submit_nowait(AttemptUpdate(self.order, (task,)))

@@ -47,6 +47,11 @@ class RunEnding:
         """Record no end of the run, unless a verdict was already decided."""
         self.is_cut_short |= self.verdict is None
 
+    def give_away(self) -> None:
+        """Record no end as in `cut_short`, and do not write to the log: another executor may execute the run now."""
+        self.may_end_log = False
+        self.cut_short()
+
     async def mark_unstarted(self) -> None:
         """Record the verdict, if any, for a run that no worker has begun."""
         if not self.is_cut_short and self.verdict is not None:

@@ -1,0 +1,233 @@
+"""One run in a worker: from the process that takes the run's order to the end that the process reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import anyio
+import structlog
+
+from triggerer.domain.attempts import RunEnd, RunOrder, Wait
+from triggerer.domain.runs import RunState
+from triggerer.executor.event_queries import answer
+from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.run_tokens import RunTokens
+from triggerer.executor.slots.run_ending import RunEnding
+from triggerer.executor.slots.run_progress import ProgressWriter
+from triggerer.executor.slots.task_timers import TaskTimers
+from triggerer.executor.slots.worker_frames import QueryFrame
+from triggerer.executor.slots.worker_process import RunHandle, WorkerProcess
+from triggerer.executor.spooling.spools import Spools
+from triggerer.processes.ipc import ChannelClosed, MalformedFrame
+from triggerer.store.database.transactions import Database
+from triggerer.store.runs.results import AttemptUpdate
+from triggerer.worker.protocol import RunReport, message
+
+_log = structlog.get_logger(__name__)
+
+_KILL: Final = timedelta(seconds=5)
+"""The time for a worker to kill a run's process."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunServices:
+    """The parts of the executor that its runs use."""
+
+    database: Database
+    result_writer: ResultWriter
+    timeout_grace: timedelta
+    """How long a task may outlive its timeout before its process is killed."""
+    spools: Spools | None = None
+    """Writes the events of runs into files. None: no files."""
+    tokens: RunTokens | None = None
+    """Gives runs their tokens for the HTTP API. None: runs get no tokens."""
+
+
+@dataclass(slots=True)
+class RunExecution:
+    """Executes one run with one process of a worker. Call `begin`, then `follow`.
+
+    Args:
+        ending: The decisions about the run's end. A task that outlives its timeout adds a verdict here.
+        on_wait: Called when the run begins to wait for its Spark cluster (True), and when it goes on (False).
+        on_overdue: Called on the event loop, outside any task, when a task outlives its timeout. Then call `kill`.
+    """
+
+    order: RunOrder
+    worker: WorkerProcess
+    ending: RunEnding
+    services: RunServices
+    on_wait: Callable[[bool], None]
+    on_overdue: Callable[[], None]
+    _process: RunHandle | None = None
+    _beginning: anyio.CancelScope | None = None
+    _has_begun: bool = False
+    """True once the process has reported something."""
+    _timers: TaskTimers = field(init=False)
+    _progress: ProgressWriter = field(init=False)
+
+    def __post_init__(self) -> None:
+        writer, grace = self.services.result_writer, self.services.timeout_grace
+        self._timers = TaskTimers(writer, self.order, grace, self._judge_overdue)
+        self._progress = ProgressWriter(writer, self.order)
+
+    async def begin(self) -> RunHandle | None:
+        """Return a process for this attempt, and store that a repeated attempt begins. None: do not execute the run.
+
+        An attempt counts once its begin is stored: if the service dies afterwards, the run may be the cause. The begin
+        is stored when there is a process. So an attempt does not count if the service is killed while a worker starts.
+
+        Raises:
+            ChannelClosed: The worker is gone.
+        """
+        process: RunHandle | None = None
+        is_ours = False
+        try:
+            with anyio.CancelScope() as self._beginning:
+                if not self.ending.is_called_off:
+                    process = await self.worker.take()
+                    is_ours = await self._store_begin()
+        finally:
+            self._beginning = None
+        if process is None:
+            return None
+        if not is_ours or self.ending.is_called_off:
+            self.worker.give_back(process)
+            return None
+        self.worker.tasks.start_soon(process.close_in_time)
+        self._process = process
+        return process
+
+    async def _store_begin(self) -> bool:
+        """Return False if another executor has the run by now."""
+        return self.order.attempt <= 1 or await self.services.result_writer.begin(self.order)
+
+    def call_off_beginning(self) -> None:
+        # The store may be unavailable for a long time, so the wait for it must be cancelled.
+        if self._beginning is not None:
+            self._beginning.cancel()
+
+    async def follow(self, process: RunHandle) -> None:
+        """Send the order, store what the process reports, and answer its queries, until it reports the run's end.
+
+        Raises:
+            ChannelClosed: The process or its worker died. Call `end_after_death`.
+        """
+        tokens = self.services.tokens
+        given = self.order if tokens is None else await tokens.add_to(self.order)
+        await process.send(message("run", run=given))
+        try:
+            while not await self._handle_frame(process):
+                pass
+        finally:
+            self._timers.stop()
+
+    async def _handle_frame(self, process: RunHandle) -> bool:
+        """Wait for the next frame, and return whether it reports the run's end."""
+        frame = await process.receive()
+        if frame["run"] != self.order.run_pk:
+            # A frame about another run, which our own code never sends.
+            return False
+        self._has_begun = True
+        match frame["type"]:
+            case "results":
+                self._store(frame["report"])
+                return frame["report"].end is not None
+            case "started":
+                self._timers.follow(frame["start"])
+            case "waiting":
+                self._record_wait(frame["wait"])
+            case "launch":
+                self._submit(AttemptUpdate(self.order, launches=(frame["launch"],)))
+            case "progress":
+                self.worker.tasks.start_soon(self._progress.write, frame["progress"])
+            case "query":
+                self.worker.tasks.start_soon(self._answer, process, frame)
+        return False
+
+    async def stop(self, grace: timedelta) -> None:
+        """End the process: with SIGTERM, and after `grace` with SIGKILL."""
+        if self._process is not None:
+            await self._process.stop()
+            await self._end_within(grace, self._process)
+
+    async def kill(self) -> None:
+        """Kill the process. If it does not end, kill its worker."""
+        if self._process is not None:
+            await self._end_within(timedelta(0), self._process)
+
+    async def end_after_death(self, closed: ChannelClosed) -> bool:
+        """Store the run's end after its process died. Return False if another process must begin the run again."""
+        code = await self._reap(closed)
+        if isinstance(closed, MalformedFrame):
+            await self.ending.record_death(
+                code, output=self.worker.output, has_begun=True, malformed=closed.reason
+            )
+            return True
+        has_begun = self._has_begun or (self._process is not None and not closed.unread)
+        # If a worker dies before it is ready, the next worker would probably die too. So the run fails.
+        if not has_begun and self.worker.is_ready and not self.ending.is_called_off:
+            if code != 0:
+                run_id = self.order.run_id
+                _log.warning("a worker died before it took a run", run=run_id, code=code)
+            return False
+        await self.ending.record_death(code, output=self.worker.output, has_begun=has_begun)
+        return True
+
+    def _submit(self, update: AttemptUpdate) -> None:
+        self.services.result_writer.submit_nowait(update)
+
+    def _store(self, report: RunReport) -> None:
+        ended = [] if report.end else [task.task_id for task in report.tasks]
+        self._timers.stop(*ended)
+        self._submit(
+            AttemptUpdate(
+                self.order,
+                report.tasks,
+                report.end,
+                is_unloaded=report.is_unloaded,
+                is_blocked=report.is_blocked,
+            )
+        )
+
+    def _record_wait(self, wait: Wait) -> None:
+        self._submit(AttemptUpdate(self.order, wait=wait))
+        self.on_wait(wait.reason is not None)
+
+    async def _answer(self, process: RunHandle, frame: QueryFrame) -> None:
+        services = self.services
+        reply = await answer(
+            services.database, services.result_writer, self.order, frame, services.spools
+        )
+        # If the process is gone, the task that receives from it notices.
+        with suppress(ChannelClosed):
+            await process.send(reply)
+
+    def _judge_overdue(self, reason: str) -> None:
+        self.ending.verdict = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
+        self.on_overdue()
+
+    async def _end_within(self, grace: timedelta, process: RunHandle) -> None:
+        """Wait for the end of the process. Then kill it, and if that does not help, its worker."""
+        if await process.is_over_within(grace):
+            return
+        await process.kill()
+        if not await process.is_over_within(_KILL):
+            self.worker.kill()
+
+    async def _reap(self, closed: ChannelClosed) -> int:
+        if self._process is None:
+            code = await self.worker.reap()
+        else:
+            if isinstance(closed, MalformedFrame):
+                # A process that sent such data may not end on its own.
+                await self._process.kill()
+            code = await self._process.reap()
+        if self.worker.has_lost_guard:
+            # The worker died with the lease's guard. The executor may not have noticed this yet.
+            self.ending.give_away()
+        return code
