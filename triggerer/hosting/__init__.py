@@ -1,4 +1,4 @@
-"""Joins leases and trigger rows to the runtime."""
+"""Runs the triggers that the store declares, on the streams whose leases this instance owns."""
 
 from triggerer.hosting.host import TriggerHost
 

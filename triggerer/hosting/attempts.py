@@ -1,7 +1,7 @@
-"""Decides whether a failed trigger works again, or is only being tried. Synchronous, no I/O, no clock.
+"""Decides when a trigger that failed and was started again counts as working. Synchronous, no I/O, no clock.
 
-In each attempt, a silent broker is noticed after half a minute. So a trigger that was started again is shown as failing
-until its attempt has lasted longer than the one before.
+Some failures show only after a while: a broker that does not answer is noticed after half a minute. So users see a
+restarted trigger as failing until it has run clearly longer than in the attempt that failed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from triggerer.streams import Member, MemberState
 
 _SHORTEST_S: Final = 1.0
 _LONGER: Final = 1.5
+"""How much longer than the failed attempt the present attempt must last."""
 
 
 @dataclass(slots=True, eq=False)
@@ -21,8 +22,8 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: How long that attempt lasted. 0: the attempt had counted as a success before it failed.
-        works_at: When the present attempt counts as a success. None: there is no present attempt.
+        lasted: The seconds that the failed attempt lasted. 0: the attempt had counted as a success before it failed.
+        works_at: The instant from which the present attempt counts as a success. None: the trigger does not run now.
     """
 
     error: BaseException | None
@@ -31,10 +32,10 @@ class _Failed:
 
 
 class Attempts:
-    """The attempts of a host's triggers after a failure. Instants are seconds of one monotonic clock.
+    """The attempts to run a host's triggers again after a failure. Instants are seconds of one monotonic clock.
 
     Args:
-        healthy_after_s: An attempt of this length is a success. 0: each attempt is a success at once.
+        healthy_after_s: Every attempt that lasts this long is a success. 0: each attempt is a success at once.
     """
 
     def __init__(self, healthy_after_s: float) -> None:
@@ -58,7 +59,7 @@ class Attempts:
                 lasted = now - began_at
                 lasted = 0.0 if lasted >= self._healthy_after_s else lasted
             else:
-                # The trigger could not even be made.
+                # The trigger failed before it ran: it could not be made.
                 lasted = 0.0 if failed is None else failed.lasted
             self._failed[member] = _Failed(member.error, lasted)
         else:
@@ -66,12 +67,12 @@ class Attempts:
             self._failed.pop(member, None)
 
     def error_before(self, member: Member) -> BaseException | None:
-        """Return the error of the last attempt, until the present attempt counts as a success."""
+        """Return the error of the attempt that failed last. None: the present attempt counts as a success."""
         failed = self._failed.get(member)
         return None if failed is None else failed.error
 
     def next_at(self) -> float | None:
-        """Return the time of the next success, see `take_working`. None: no trigger is being tried."""
+        """Return the next instant at which an attempt counts as a success. None: no restarted trigger waits for it."""
         return min(
             (one.works_at for one in self._failed.values() if one.works_at is not None),
             default=None,

@@ -69,8 +69,9 @@ class ClassLoad:
 class ClassLoader:
     """Loads one class after the other, because importing from the DAGs folder is not safe in several threads.
 
-    If a load takes long, the next load begins before it has ended. A load that takes longer than `patience` gets an
-    error as its result, and is not begun again while it lasts. Call all methods on the event loop's thread.
+    A load that blocks must not stop the others: after `_TURN_S`, the next load begins beside it. A load that takes
+    longer than `patience` gets an error as its result. As long as its thread is busy, the class is not loaded again.
+    Call all methods on the event loop's thread.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class ClassLoader:
         """Wakes all waiters when a load has settled."""
 
     def begin(self, classpath: str) -> ClassLoad:
-        """Load a class again. If the class is being loaded, return that load."""
+        """Begin to load a class again. If a load of this class is under way, return that load."""
         load = self._unended.get(classpath)
         if load is None:
             load = self._unended[classpath] = ClassLoad(classpath)
@@ -96,7 +97,7 @@ class ClassLoader:
         return load
 
     def _start_next(self) -> None:
-        """Start waiting loads, up to the first that takes time."""
+        """Start the next load of the queue, and further loads while each ends at once."""
         if self._is_starting:
             return
         self._is_starting = True
@@ -111,13 +112,13 @@ class ClassLoader:
                 return self._load(load.classpath)
             except Exception as error:  # noqa: BLE001  (raised where the trigger is made)
                 return error
-            except BaseException as error:  # noqa: BLE001  (the same, but it is not to end the service there)
+            except BaseException as error:  # noqa: BLE001  (raised there too, but it must not end the service)
                 return PluginError(f"{load.classpath} cannot be loaded: {error!r}")
 
         try:
             self._start(perform, lambda loaded: self._end(load, loaded))
         except RuntimeError as error:
-            # No thread is available. The caller tries again later.
+            # The system has no thread for the load. The trigger's restart begins another load later.
             self._end(load, PluginError(f"{load.classpath} cannot be loaded now: {error}"))
         if not load.is_settled:
             loop = asyncio.get_running_loop()
@@ -155,7 +156,7 @@ def _start_in_thread(perform: Callable[[], Loaded], end: Callable[[Loaded], None
 
     def run() -> None:
         loaded = perform()
-        # The loop is closed if the service did not wait for the thread.
+        # The loop is closed if the service has ended without this thread.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(end, loaded)
 

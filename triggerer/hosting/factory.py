@@ -26,7 +26,7 @@ class TriggerFactory:
     The threads and processes of isolated triggers end with the `async with` block. The triggers must end earlier.
 
     Args:
-        load_class: Loads a class. Called in a thread.
+        load_class: Turns a class path into the class. Called in a thread.
         load_timeout: If a class takes longer than this to load, its stream opens without the trigger.
         ack_timeout: How long a watcher may need for a message. The trigger's promise depends on this.
         start_load: Starts a load. None: start it in a thread.
@@ -77,7 +77,7 @@ class TriggerFactory:
 class PreparedTrigger:
     """Makes the trigger of one row, a new object at each call.
 
-    Before each further call, wait for a `load`, because the file of the class may have changed.
+    Before a call after the first, call `load` and wait for its end, because the file of the class may have changed.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PreparedTrigger:
         self.class_load: ClassLoad = begin(row)
 
     def load(self) -> ClassLoad:
-        """Begin to load the class again. The next call raises the error of the load."""
+        """Begin to load the class again. If the load fails, the next call of this object raises its error."""
         self.class_load = self._begin(self.row)
         return self.class_load
 

@@ -15,7 +15,7 @@ from triggerer.streams.supervision.promised_guarantee import promise_of, too_wea
 
 
 class PromiseCheck:
-    """Loads classes as a `ClassLoader` does. If the trigger promises too little, the load fails.
+    """Loads classes as a `ClassLoader` does, and makes the load fail if the row's trigger promises too little.
 
     Args:
         tasks: Runs the checks. They end with this task group.
@@ -27,9 +27,9 @@ class PromiseCheck:
         self._ack_timeout = ack_timeout
 
     def begin(self, row: TriggerRow, wanted: Guarantee) -> ClassLoad:
-        """Load a class again, and check the present promise of the row's trigger.
+        """Begin to load a class again, and to check what the row's trigger promises now.
 
-        The load settles once both are known.
+        The load settles once the class is loaded and checked, or one of these steps has failed.
         """
         checked = ClassLoad(row.classpath)
         self._tasks.start_soon(self._check, row, wanted, checked)

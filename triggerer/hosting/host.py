@@ -1,4 +1,4 @@
-"""Hosts the streams that this instance owns: claims, starts, stops, shows and releases them."""
+"""Hosts the streams that this instance owns: claims streams, runs their triggers, and releases the streams."""
 
 from __future__ import annotations
 
@@ -48,19 +48,20 @@ class HostSettings:
     drain: timedelta = timedelta(seconds=10)
     """How long outstanding events may resolve when a stream goes to another instance or the service stops."""
     stall_threshold: timedelta = timedelta()
-    """If the event loop is blocked for longer than this, it is logged. Zero: never, for simulated loops."""
+    """A call that blocks the event loop for longer than this is logged. Zero: none is logged (for simulated loops)."""
     healthy_after: timedelta = timedelta(seconds=60)
-    """After this time an attempt counts as a success, see `Attempts`. Zero: each attempt is a success at once."""
+    """A trigger that failed counts as working once it has run for this time, or earlier, see `Attempts`. Zero: as soon
+    as it runs."""
     capacity: int = 1000
-    """The most triggers that this instance hosts, equal for all instances of a database."""
+    """The most triggers that this instance hosts. All instances of a database must have the same capacity."""
 
 
 class TriggerHost:
     """Owns a fair share of the streams and hosts their triggers, for as long as `run` runs.
 
-    The host acts when triggers or streams have changed, and at each heartbeat. If a statement of the database fails,
-    the host tries again soon. The streams continue meanwhile, and their events wait in the recorder. When the
-    instance's own lease (`RuntimeContext.lease`) is over, the streams stop. They start again when a heartbeat succeeds.
+    The host acts when triggers or streams have changed, and at each heartbeat. If the database does not answer, the
+    host tries again soon. Meanwhile the streams continue, and their events wait in memory. When the instance's own
+    lease (`RuntimeContext.lease`) is over, the streams stop. They start again when a heartbeat succeeds.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class TriggerHost:
 
         Args:
             runtime: The context of the triggers.
-            writers: The writers of positions and parked messages. A stream that starts again waits for them.
+            writers: The writers of positions and parked messages. A stream that starts again waits until they have
+                stored its earlier changes.
             takes_over_at_once: True: no other instance can be alive (SQLite), so take over leases before they expire.
         """
         self._database = database
@@ -119,18 +121,18 @@ class TriggerHost:
 
     @property
     def manager(self) -> Manager:
-        """The streams as they run; read only."""
+        """The runtime that runs this host's streams. Read only."""
         return self._manager
 
     def mark_fenced(self, fence: Fence) -> None:
-        """Stop a stream at once, and resolve nothing: the store showed another owner for it."""
+        """Stop a stream at once, and resolve nothing, because the store refused a write: the stream has a new owner."""
         if self._owned.get(fence.stream_digest) == fence:
             _log.warning("stream lost to another instance", stream=fence.stream_digest)
             self._forget(fence.stream_digest)
             self._wake.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Host until cancelled; `started` once the first claim has been tried.
+        """Host until cancelled. The task counts as started once the first claim has been tried.
 
         Cancellation: Streams are drained for the configured time, then all leases are released.
         """
@@ -158,8 +160,8 @@ class TriggerHost:
     async def _run_streams(self, is_ready: anyio.Event) -> None:
         """Run the streams until they have been drained and stopped; sets `is_ready` once streams can be added.
 
-        Shielded: a cancellation of this host must not cancel the streams that it is about to drain. `_stop` has
-        deadlines.
+        Shielded: a cancellation of this host must not cancel the streams that the host is about to drain. The shield
+        ends in time, because `_stop` has deadlines.
         """
         with anyio.CancelScope(shield=True):
             async with self._factory, self._manager, anyio.create_task_group() as tasks:
@@ -222,23 +224,24 @@ class TriggerHost:
             self._failed_heartbeats = 0
 
     async def _tick(self) -> None:
+        """Send a heartbeat, give up streams beyond our share, and host what the store shows on the others."""
         heartbeat = await self._ownership.beat(self._roster.ungrown_first)
-        self._note(heartbeat)
+        self._apply(heartbeat)
         if heartbeat.release:
             await self._give_back(heartbeat.release)
-            # The next heartbeat is late already.
+            # Giving up streams may have taken longer than the interval, so the next heartbeat is due now.
             self._wake.set()
         await self._reconcile()
 
-    def _note(self, heartbeat: Heartbeat) -> None:
-        # `_watch_lease` may not have run yet. A stream whose code saw the end of the lease must not continue under a
-        # new one.
+    def _apply(self, heartbeat: Heartbeat) -> None:
+        # If the lease ended during the heartbeat, `_watch_lease` may not have stopped the streams yet. Stop them before
+        # the extension: their code may have seen the end of the lease, and must not continue under a new lease.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._adopt(heartbeat.fences)
 
     async def _keep_leases(self) -> None:
-        """Extend the existing leases until cancelled, and claim nothing: the host drains its streams."""
+        """Extend the leases until cancelled, while the host drains its streams. Claims no stream."""
         failures = 0
         while True:
             await anyio.sleep(
@@ -251,10 +254,10 @@ class TriggerHost:
                 warn_seldom(_log, failures, "heartbeat failed", error=str(error))
             else:
                 failures = 0
-                self._note(heartbeat)
+                self._apply(heartbeat)
 
     async def _watch_lease(self) -> None:
-        """Stop all streams when their lease is over by our own clock and nobody could extend it."""
+        """Stop all streams whenever the lease ends by our own clock, because no heartbeat has extended it in time."""
         while True:
             await self._lease.wait_until_extended()
             await self._lease.wait_until_over()
@@ -281,7 +284,7 @@ class TriggerHost:
     async def _give_back(self, digests: Sequence[str]) -> None:
         """Give these streams to other instances: drain, stop, release."""
         _log.info("giving streams to other instances", count=len(digests))
-        # No lease is extended meanwhile, and the remaining leases must not expire.
+        # While this waits, no heartbeat extends the leases of the other streams. Half a lease is short enough for them.
         patience = min(self._settings.drain, self._settings.lease / 2)
         members = [p.member for d in digests for p in self._roster.on_stream(d)]
         until = anyio.current_time() + patience.total_seconds()
@@ -291,7 +294,7 @@ class TriggerHost:
         await self._ownership.release(fences, digests)
 
     async def _forget_and_write(self, digests: Collection[str], deadline: float) -> None:
-        """Stop these streams, and wait until the deadline for changes that were submitted under their leases."""
+        """Stop these streams. Then wait, at most until the deadline, until the store has answered their changes."""
         for digest in digests:
             self._forget(digest)
         if self._unwritten.has(digests):
@@ -311,30 +314,30 @@ class TriggerHost:
     async def _reconcile(self) -> None:
         """Host the triggers that the store shows on our streams.
 
-        Each stream changes completely in one loop tick, or not at all.
-
-        A trigger whose arguments changed is removed and added. In between, no sibling may resolve a message alone. So
-        nothing of a stream changes until the classes of all its new triggers have been loaded, or could not be.
+        A stream changes completely in one tick of the event loop, or not at all. For instance, a trigger whose
+        arguments changed is removed and added again. If its siblings resolved a message in between, the broker would
+        advance, and the trigger would miss the message. So a stream does not change until the class of each new trigger
+        has been loaded, or its load has failed.
         """
         self._unwritten.look(one for one in self._owned if not self._roster.on_stream(one))
         difference = await self._read_difference()
         if difference is not None and await self._preparation.prepare(difference.new):
-            # The loading took time.
+            # The rows may have changed while classes were loaded.
             difference = await self._read_difference()
         if difference is None:
-            # Triggers were declared since the streams were divided. Divide the streams again first; all continue until
-            # then.
+            # The owned streams have more triggers than fit, because triggers were declared since the streams were
+            # divided. The next tick divides the streams again. Until then nothing changes.
             self._wake.set()
             return
         if not self._preparation.has(difference.new):
-            # Triggers were declared while classes were loaded.
+            # Triggers were declared while classes were loaded. The next tick prepares them.
             self._wake.set()
         difference = difference.on_streams_of(self._may_start)
         owned_rows = [row for row in difference.new if row.stream_digest in self._owned]
         specs = [self._spec(row, self._owned[row.stream_digest]) for row in owned_rows]
         for placed in difference.gone:
-            # A watcher that is still declared has other arguments now, and its unresolved events are redelivered. Any
-            # other watcher was deleted on purpose.
+            # A watcher that is still declared has other arguments now, so its unresolved events must be redelivered.
+            # Any other watcher was deleted on purpose, and misses nothing.
             self._roster.drop(placed)
             outliving = difference.outliving(placed)
             if 0 < len(outliving) < len(placed.row.watchers):
@@ -346,13 +349,13 @@ class TriggerHost:
             source = source_of(row, placed.fence)
             self._manager.replace_source(placed.member, source, name=row.display_name)
             self._states.mark_changed(placed.member)
-        for placed, row in difference.kept:
+        for placed, row in difference.replays_parked:
             self._manager.replay_parked(placed.member, row.stored_lanes)
-        member = self._manager.add(specs)
-        for row, one in zip(owned_rows, member, strict=True):
-            self._roster.place(Placed(row, self._owned[row.stream_digest], one))
-            self._states.mark_changed(one)
-        for row in difference.replayed:
+        members = self._manager.add(specs)
+        for row, member in zip(owned_rows, members, strict=True):
+            self._roster.place(Placed(row, self._owned[row.stream_digest], member))
+            self._states.mark_changed(member)
+        for row in difference.rewound:
             if (asked := self._roster.find(row)) is not None:
                 self._manager.rewind(asked.member, row.replays)
 
@@ -360,7 +363,7 @@ class TriggerHost:
         return row.stream_digest not in self._unwritten and self._preparation.is_ready(row)
 
     async def _read_difference(self) -> Difference | None:
-        """Compare with the store; None if it shows more triggers than this instance may host."""
+        """Compare the hosted triggers with the store. None: our streams have more triggers than we may host."""
         async with self._database.reading() as session:
             rows = await self._queries.load_triggers(session, self._owned)
             if len(rows) > self._settings.capacity:
@@ -404,7 +407,7 @@ class TriggerHost:
             with anyio.fail_after(patience):
                 await self._ownership.leave(owned)
         except (StoreError, TimeoutError) as error:
-            # The leases expire, and another instance waits that long.
+            # Other instances can claim the streams only when the leases have expired.
             _log.warning("leases not given back", error=str(error))
 
 

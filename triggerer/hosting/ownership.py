@@ -25,16 +25,17 @@ _log = structlog.get_logger(__name__)
 
 _KIND: Final = "triggerer"
 
-# Fractions of the lease. An instance whose last heartbeat was three heartbeats ago still owns its streams.
+# Fractions of the lease. Two heartbeats in a row may fail: the third comes before the lease is over.
 HEARTBEAT_INTERVAL: Final = 1 / 4
 OWN_LEASE_MARGIN: Final = 1 / 12
-"""A margin for an advance that is under way when its owner stops, and for clocks that differ in speed."""
+"""An owner stops its streams this much before the lease expires. The margin leaves time for an advance that is under
+way then, and for clocks that differ in speed."""
 RETRY_INTERVAL: Final = 1 / 12
 """The interval after a heartbeat that failed."""
 _TIMEOUT: Final = 1 / 3
-"""The deadline of a heartbeat. If it hangs on a dead connection, there is time for another."""
+"""The deadline of a heartbeat. If the heartbeat hangs on a dead connection, the lease lasts long enough for another."""
 
-# Sorts an instance's leases by preference, given the sizes of all streams.
+# Sorts an instance's leases, given the sizes of all streams. The leases that it prefers to keep come first.
 KeepingOrder = Callable[[Iterable[Fence], Iterable[StreamLoad]], list[Fence]]
 
 
@@ -43,7 +44,7 @@ class Heartbeat:
     """The result of a heartbeat."""
 
     asked_at: float
-    """When it began, by the clock of the instance's own lease."""
+    """When the heartbeat began, by the clock of the instance's own lease."""
     fences: Sequence[Fence]
     """All leases that the instance has from now on."""
     release: Sequence[str]
@@ -51,12 +52,12 @@ class Heartbeat:
 
 
 class Ownership:
-    """The statements by which one instance owns streams.
+    """The transactions by which one instance owns streams.
 
     Args:
         lease: How long an extension holds, by the database's clock.
-        own_lease: Gives the time at which a heartbeat begins.
-        capacity: The most triggers that it hosts.
+        own_lease: Its clock gives the time at which a heartbeat begins.
+        capacity: The most triggers that the instance hosts.
     """
 
     def __init__(
@@ -80,10 +81,13 @@ class Ownership:
         self._crowded: frozenset[str] = frozenset()
 
     async def register(self, *, is_alone: bool) -> None:
-        """Show this instance as alive. `is_alone`: nobody else can be, so leases of the dead need not expire.
+        """Register this instance as alive, so that it gets a share of the streams.
 
+        Args:
+            is_alone: True: no other instance can be alive. Free the streams of all other instances before their leases
+                expire.
         Raises:
-            StoreError: It is not shown.
+            StoreError: The instance is not registered.
         """
         async with self._database.transaction() as session:
             if is_alone:
@@ -99,14 +103,13 @@ class Ownership:
         """Extend the leases of this instance, and claim free streams that belong to its share.
 
         Raises:
-            StoreError: No lease counts as extended. If the outcome of the commit is unknown, the next heartbeat shows
-                the
-                leases.
+            StoreError: No lease counts as extended. If the outcome of the commit is unknown, the next heartbeat reads
+                which leases the instance has.
         """
         async with self._heartbeat() as (session, asked_at):
-            # Registering again is a heartbeat, even for an instance that others took for dead.
+            # This extends the registration. It also brings the registration back if it has expired or was deleted.
             await self._register(session)
-            # The store decides: a claim whose commit was not confirmed is ours too.
+            # Read the leases from the store: a claim may have succeeded although its commit was not confirmed.
             shown = await self._leases.owned_streams(session, self._instance_id)
             kept = await self._leases.extend_leases(session, shown, expiry=self._lease)
             loads = await self._queries.stream_loads(session)
@@ -130,7 +133,7 @@ class Ownership:
         """Extend these leases, and claim nothing.
 
         Raises:
-            StoreError: As `beat`.
+            StoreError: No lease counts as extended.
         """
         async with self._heartbeat() as (session, asked_at):
             await self._register(session)
@@ -139,11 +142,15 @@ class Ownership:
 
     @asynccontextmanager
     async def _heartbeat(self) -> AsyncIterator[tuple[AsyncSession, float]]:
-        """Open a transaction that ends in time for another one; yield it with the time at which it was asked for."""
+        """Open the transaction of a heartbeat; yield its session, and the time just before it was opened.
+
+        Raises:
+            StoreUnavailable: The transaction took longer than a third of the lease.
+        """
         asked_at = self._own_lease.now()
         limit = (self._lease * _TIMEOUT).total_seconds()
         try:
-            # On a silently dead connection it would wait for minutes.
+            # Without a limit, a statement on a dead connection would wait for minutes.
             with anyio.fail_after(limit):
                 async with self._database.transaction() as session:
                     yield session, asked_at
@@ -153,12 +160,12 @@ class Ownership:
             ) from error
 
     async def release(self, fences: Iterable[Fence], digests: Iterable[str]) -> None:
-        """Release leases: others may claim the streams at once.
+        """Release leases, so that other instances may claim the streams at once.
 
         Args:
             digests: The streams whose watchers are shown as waiting from now on.
         Raises:
-            StoreError: The leases are not released, and expire.
+            StoreError: The leases are not released. They end when they expire.
         """
         async with self._database.transaction() as session:
             await self._give_up(session, fences, digests)
@@ -177,12 +184,12 @@ class Ownership:
         announce(session, Signal.STREAMS_CHANGED, *digests)
 
     async def _claim(self, session: AsyncSession, division: Division) -> list[Fence]:
-        """Claim our share as far as it fits, then the streams that no other instance would take."""
+        """Claim streams up to our share, then the streams that no other instance would claim; all only if they fit."""
         claimed: list[Fence] = []
         room = division.room
         rest = {digest: division.free[digest] for digest in division.beyond}
         for sizes, limit in ((division.free, division.claim), (rest, len(rest))):
-            in_flight = await self._leases.claim_streams(
+            new_leases = await self._leases.claim_streams(
                 session,
                 self._instance_id,
                 limit=limit,
@@ -190,10 +197,10 @@ class Ownership:
                 sizes=sizes,
                 expiry=self._lease,
             )
-            for fence in in_flight:
+            for fence in new_leases:
                 room -= division.free[fence.stream_digest]
                 rest.pop(fence.stream_digest, None)
-            claimed += in_flight
+            claimed += new_leases
         return claimed
 
     def _reasons(self, waiting: Mapping[str, int]) -> dict[str, str]:

@@ -19,10 +19,10 @@ class Writer(Protocol):
 class Unwritten:
     """The streams that wait for the store's answers before they start again under the same lease.
 
-    An instance may stop its streams by its own clock, and extend the lease afterwards. A change that the streams
-    submitted before the stop may be written late. If the streams started again earlier, they would have read rows
-    without this change. A lease is not released before the answers for another reason: the store would refuse the
-    late write, and the next owner would repeat the work.
+    An instance whose lease is over by its own clock stops its streams, and may extend the lease afterwards. A change
+    that the streams submitted before may be written late. Streams that started again earlier would read rows without
+    this change. An instance that releases a lease waits for the answers too. Otherwise the store would refuse the late
+    write, and the next owner would repeat the work.
     """
 
     def __init__(self, writers: Sequence[Writer]) -> None:
@@ -30,7 +30,7 @@ class Unwritten:
         self._streams: set[str] = set()
 
     def look(self, idle: Iterable[str]) -> None:
-        """Find out which of these idle streams must wait. Call it before their rows are read."""
+        """Find out which of these streams must wait. None of their triggers may run, and their rows are read later."""
         self._streams = {digest for digest in idle if self.has([digest])}
 
     def has(self, stream_digests: Collection[str]) -> bool:
@@ -50,7 +50,7 @@ class Unwritten:
     async def wait_for(self, stream_digests: Collection[str]) -> None:
         """Wait until the store has answered all changes of these streams.
 
-        The answer of one writer may submit a change to another, so that all are asked again.
+        The answer of one writer may submit a change to another writer, so all writers are asked again.
         """
         while self.has(stream_digests):
             for writer in self._writers:

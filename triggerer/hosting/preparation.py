@@ -23,9 +23,12 @@ class Preparation:
         self._prepared: dict[tuple[int, str], PreparedTrigger] = {}
 
     async def prepare(self, rows: Iterable[TriggerRow]) -> bool:
-        """Prepare exactly these rows' triggers; return whether classes had to be loaded, so that time has passed.
+        """Prepare these rows' triggers, and forget all other prepared triggers.
 
-        A class that takes longer than a moment is loaded in the background: see `wait_until_loaded`.
+        A class that takes longer than `_SOON_S` is loaded further in the background: see `wait_until_loaded`.
+
+        Returns:
+            True if this method waited for classes. The rows may have changed in the store meanwhile.
         """
         known, before = self._prepared, self._loading()
         self._prepared = {
@@ -44,7 +47,7 @@ class Preparation:
         return all(_id_of(row) in self._prepared for row in rows)
 
     def is_ready(self, row: TriggerRow) -> bool:
-        """Return whether the row's trigger has been prepared, and its class was loaded or has failed to."""
+        """Return whether the row's trigger has been prepared, and the load of its class has ended or failed."""
         prepared = self._prepared.get(_id_of(row))
         return prepared is not None and prepared.class_load.is_settled
 
@@ -62,7 +65,7 @@ class Preparation:
         return {load for load in loads if not load.is_settled}
 
     async def wait_until_loaded(self) -> None:
-        """Wait until one of the classes that are being loaded has been loaded."""
+        """Wait until one of the loads that are under way has ended or failed."""
         loads = self._loading()
         while loads == self._loading():
             await self._factory.loader.settled.wait()

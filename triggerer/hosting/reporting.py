@@ -1,6 +1,7 @@
-"""Reports the live state of this instance's streams to the store: every 5 s while somebody looks, else every 30 s.
+"""Writes the live state of this instance's streams to the store, from where the API shows it.
 
-A report is best effort. It is written outside every other transaction, and left out while the store is slow or away.
+An instance reports every 5 s while somebody asks the API for streams, else every 30 s. Each report has a transaction of
+its own. A report that the store does not take in time is left out, because the next report has newer numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _log = structlog.get_logger(__name__)
 OFTEN: Final = timedelta(seconds=5)
 SELDOM: Final = timedelta(seconds=30)
 _PATIENCE: Final = timedelta(seconds=2)
-"""A slower store has more important things to do than to take a report."""
+"""A store that needs longer is overloaded, and a report must not add to its load."""
 
 
 class Reporter:
@@ -61,7 +62,7 @@ class Reporter:
                 async with self._database.transaction(commit_timeout=_PATIENCE) as session:
                     self._is_looked_at = await write_report(session, self._instance_id, streams)
         except StoreError as error:
-            # The next report has newer numbers. An absent database has its own log lines.
+            # Other log lines say that the database is away.
             _log.debug("a report was left out", error=str(error))
         if scope.cancelled_caught:
             _log.debug("a report was left out", after_s=_PATIENCE.total_seconds())

@@ -1,4 +1,4 @@
-"""The triggers that an instance hosts, and how they differ from the rows. Synchronous, no I/O."""
+"""The triggers that an instance hosts, and how they differ from the rows in the store. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The changes after which exactly `rows` are hosted; removals come first."""
+    """The changes that make the hosted triggers equal to the rows in the store. Removals must come first."""
 
     gone: list[Placed]
+    """Triggers to remove."""
     changed: list[tuple[Placed, TriggerRow]]
-    """Triggers that serve other watchers now: some were deleted, or are new to the stream."""
+    """Triggers whose watchers have changed: some were deleted, or are new."""
     new: list[TriggerRow]
-    kept: list[tuple[Placed, TriggerRow]]
-    """Triggers with watchers whose parked messages are being replayed."""
+    """Triggers to add."""
+    replays_parked: list[tuple[Placed, TriggerRow]]
+    """Hosted triggers with watchers whose parked messages are being replayed."""
     alive: Collection[int] = frozenset()
-    """The ids of watchers of removed triggers that are still declared."""
-    replayed: Collection[TriggerRow] = ()
-    """Triggers with watchers that have an open replay."""
+    """Among the watchers of removed triggers, the ids of those that are still declared."""
+    rewound: Collection[TriggerRow] = ()
+    """Triggers with watchers for which an operator asked to replay the log."""
 
     def outliving(self, placed: Placed) -> tuple[WatcherRef, ...]:
-        """Return the watchers of a removed trigger that are still declared: the others were deleted."""
+        """Return the watchers of a removed trigger that are still declared. Its other watchers were deleted."""
         return tuple(one for one in placed.row.watchers if one.watcher_id in self.alive)
 
     def on_streams_of(self, is_ready: Callable[[TriggerRow], bool]) -> Difference:
@@ -51,9 +53,9 @@ class Difference:
             [p for p in self.gone if p.fence.stream_digest not in waiting],
             [(p, row) for p, row in self.changed if row.stream_digest not in waiting],
             [row for row in self.new if row.stream_digest not in waiting],
-            [(p, row) for p, row in self.kept if row.stream_digest not in waiting],
+            [(p, row) for p, row in self.replays_parked if row.stream_digest not in waiting],
             self.alive,
-            [row for row in self.replayed if row.stream_digest not in waiting],
+            [row for row in self.rewound if row.stream_digest not in waiting],
         )
 
 
@@ -62,26 +64,26 @@ class Roster:
 
     def __init__(self) -> None:
         self._placed: dict[int, Placed] = {}
-        self._by_hosted: dict[Member, Placed] = {}
+        self._by_member: dict[Member, Placed] = {}
         self._by_stream: dict[str, dict[int, Placed]] = {}
 
     def place(self, placed: Placed) -> None:
         self._placed[placed.row.trigger_id] = placed
-        self._by_hosted[placed.member] = placed
+        self._by_member[placed.member] = placed
         self._by_stream.setdefault(placed.fence.stream_digest, {})[placed.row.trigger_id] = placed
 
     def of(self, member: Member) -> Placed | None:
-        """Return the placement of a member; None once it is no longer ours."""
-        return self._by_hosted.get(member)
+        """Return the placement of a member. None: this instance no longer hosts the member."""
+        return self._by_member.get(member)
 
     def find(self, row: TriggerRow) -> Placed | None:
-        """Return the placement of a row's trigger, if it is hosted on the row's stream."""
+        """Return the placement of a row's trigger. None: the trigger is not hosted on the row's stream."""
         placed = self._placed.get(row.trigger_id)
         return None if placed is None or placed.fence.stream_digest != row.stream_digest else placed
 
     def drop(self, placed: Placed) -> None:
         self._placed.pop(placed.row.trigger_id, None)
-        self._by_hosted.pop(placed.member, None)
+        self._by_member.pop(placed.member, None)
         siblings = self._by_stream.get(placed.fence.stream_digest, {})
         siblings.pop(placed.row.trigger_id, None)
         if not siblings:
@@ -91,21 +93,26 @@ class Roster:
         return list(self._by_stream.get(digest, {}).values())
 
     def ungrown_first(self, fences: Iterable[Fence], loads: Iterable[StreamLoad]) -> list[Fence]:
-        """Sort the leases by preference: a stream that has grown beyond the room must not displace another one."""
+        """Sort the leases, those of streams with new triggers last.
+
+        If the streams no longer fit into this instance, the last ones are given up. So a stream that has grown leaves,
+        and displaces no other stream.
+        """
         sizes = {load.digest: load.triggers for load in loads}
 
         def has_grown(fence: Fence) -> bool:
-            member = self._by_stream.get(fence.stream_digest, {})
-            return sizes.get(fence.stream_digest, 0) > len(member)
+            hosted = self._by_stream.get(fence.stream_digest, {})
+            return sizes.get(fence.stream_digest, 0) > len(hosted)
 
         return sorted(fences, key=has_grown)
 
     def difference(self, rows: Collection[TriggerRow]) -> Difference:
-        """Compare with the rows of the streams that we own.
+        """Compare the hosted triggers with the rows of the streams that this instance owns.
 
-        A trigger whose class derives another key now has moved to another stream, under another lease: it is removed
-        and added. So is a trigger that loses a watcher to another trigger of the stream, or gains one from it: the
-        watcher first receives the messages that its earlier trigger has not resolved.
+        Two kinds of triggers are removed and added again. The class of the first kind derives another stream key now,
+        so the trigger has moved to another stream with another lease. The second kind loses a watcher to another
+        trigger of the stream, or gains one from it. The watcher first receives the messages that its earlier trigger
+        has not resolved.
         """
         wanted = {(row.trigger_id, row.stream_digest): row for row in rows}
         placed = {(p.row.trigger_id, p.fence.stream_digest): p for p in self._placed.values()}
@@ -120,9 +127,9 @@ class Roster:
         gone = [p for key, p in placed.items() if key not in pairs]
         changed = [pairs[key] for key in wanted if key in pairs and key in others]
         new = [row for key, row in wanted.items() if key not in pairs]
-        kept = [pairs[key] for key, row in wanted.items() if key in pairs and row.stored_lanes]
-        replayed = [row for row in rows if row.replays]
-        return Difference(gone, changed, new, kept, replayed=replayed)
+        parked = [pairs[key] for key, row in wanted.items() if key in pairs and row.stored_lanes]
+        rewound = [row for row in rows if row.replays]
+        return Difference(gone, changed, new, parked, rewound=rewound)
 
 
 def _moved(before: Iterable[TriggerRow], after: Iterable[TriggerRow]) -> set[WatcherRef]:
@@ -147,7 +154,7 @@ def states_of(placed: Placed, error_before: BaseException | None = None) -> list
     """Return the shown states of a hosted trigger's watchers.
 
     Args:
-        error_before: The error of its last attempt, if the present attempt does not count as a success yet.
+        error_before: The error of the trigger's last failure, as long as the trigger does not count as working again.
     """
     return [_state_of(placed, watcher.watcher_id, error_before) for watcher in placed.row.watchers]
 

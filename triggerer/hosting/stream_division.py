@@ -1,4 +1,4 @@
-"""Decides which streams an instance claims and gives up, so that all fit. No I/O."""
+"""Decides which streams an instance claims and gives up, so that every stream finds an instance with room. No I/O."""
 
 from __future__ import annotations
 
@@ -11,26 +11,30 @@ from triggerer.store.watchers.hosting import StreamLoad
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The decision of one instance. The others decide for themselves, from the same rows."""
+    """The decision of one instance. Every other instance decides for itself, from the same rows."""
 
     release: tuple[Fence, ...]
-    """The leases that it should give up."""
+    """The leases that the instance should give up."""
     claim: int
-    """The number of streams that its share still lacks."""
+    """The number of streams that the instance still lacks to its share."""
     free: Mapping[str, int]
-    """The free streams that may be opened, with the number of their triggers."""
+    """The free streams that may be opened, by digest, with the number of their triggers."""
     beyond: frozenset[str]
-    """The free streams that no other instance would claim; this one may, even beyond its share."""
+    """The free streams that no other instance would claim. This instance may claim them, even beyond its share."""
     room: int
-    """The number of triggers for which it has room."""
+    """The number of triggers for which the instance has room."""
     room_elsewhere: int
     """The largest room of any other instance."""
 
     def waiting(self, claimed: Iterable[str]) -> dict[str, int]:
-        """Return the streams without room anywhere once `claimed` are taken, with the number of their triggers."""
-        in_flight = set(claimed)
-        room = max(self.room - sum(self.free[digest] for digest in in_flight), self.room_elsewhere)
-        return {d: size for d, size in self.free.items() if d not in in_flight and size > room}
+        """Return the free streams for which no instance has room, with the number of their triggers.
+
+        Args:
+            claimed: The free streams that this instance has claimed.
+        """
+        ours = set(claimed)
+        room = max(self.room - sum(self.free[digest] for digest in ours), self.room_elsewhere)
+        return {d: size for d, size in self.free.items() if d not in ours and size > room}
 
 
 @dataclass(slots=True)
@@ -54,13 +58,15 @@ def divide(
 ) -> Division:
     """Divide the streams among the instances, evenly by number as far as their triggers fit.
 
-    An instance holds its share at most, rounded up, and at most `capacity` triggers. It exceeds its share only if no
-    instance below its own share has room. It gives such a stream up only if another instance has room; otherwise it
-    would claim the stream back. It always gives up streams beyond its capacity.
+    The share of an instance is the number of streams divided by the number of instances, rounded up. An instance may
+    own streams beyond its share if no instance below its own share has room for them. It gives such a stream up once
+    another instance has room; earlier, it would only claim the stream back. It always gives up streams whose triggers
+    exceed its capacity.
 
     Args:
+        streams: All streams.
         instances: The living instances; `me` is one of them.
-        owned: The leases of `me`, in the order of preference.
+        owned: The leases of `me`. The first ones are given up last.
         capacity: The most triggers of one instance, equal for all.
     """
     share = -(-len(streams) // max(len(instances), 1))

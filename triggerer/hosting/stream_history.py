@@ -1,4 +1,4 @@
-"""Remembers the last hour of this instance's streams, one value a minute, so that a page can draw how the lag went."""
+"""Remembers the last hour of this instance's streams, one value a minute, so that the page can draw their lag."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Final
 from triggerer.domain.live_state import StreamHistory, StreamLive
 
 MINUTES: Final = 60
-"""The most minutes of a stream. A report of 100 streams then grows by some 60 KB."""
+"""How many minutes are remembered for each stream. They add some 60 KB to a report of 100 streams."""
 
 
 def _clock() -> Callable[[], float]:
-    """Return a clock in seconds since 1970 that nobody sets. It also goes on while the machine sleeps."""
+    """Return a clock in seconds since 1970.
+
+    The clock never jumps when the system's time is set, and it counts the time while the machine is suspended.
+    """
     started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return lambda: started + time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -28,7 +31,7 @@ class _Series:
     consumed: deque[int | None] = field(default_factory=lambda: deque(maxlen=MINUTES))
     epoch: int | None = None
     total: int = 0
-    """The messages that the stream had consumed at the last look, in this epoch."""
+    """The messages that the stream had consumed in this epoch when `add` was called last."""
 
     def add(self, live: StreamLive, minute: int) -> None:
         missed = min(minute - self.minute, MINUTES) if self.lag else 1
@@ -48,9 +51,9 @@ class _Series:
 
 
 class StreamHistories:
-    """Adds its history to each stream at every look.
+    """The histories of all streams that this instance owns.
 
-    A new owner of a stream begins a new history, because the former owner's is gone with its memory.
+    Histories are only in memory. So an instance that takes over a stream begins a new history.
 
     Args:
         clock: Returns the seconds since 1970, and never goes back.
@@ -61,7 +64,10 @@ class StreamHistories:
         self._series: dict[str, _Series] = {}
 
     def add(self, streams: Sequence[StreamLive]) -> list[StreamLive]:
-        """Return the streams with their histories. Streams that are missing here are forgotten."""
+        """Record the streams' present numbers, and return the streams with their histories.
+
+        The history of a stream that is not in `streams` is dropped.
+        """
         now = int(self._clock() // 60)
         self._series = {
             live.stream_id: self._series.get(live.stream_id) or _Series(now) for live in streams

@@ -1,4 +1,4 @@
-"""Writes the states of watchers where users see them."""
+"""Writes the states of watchers to the store, where users see them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StateWriter:
-    """Writes the states of a roster's triggers; `run` is its only task. `Attempts` judges the failed ones."""
+    """Writes the states of a roster's triggers. A restarted trigger is shown as failing for a while, see `Attempts`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class StateWriter:
         self._attempts = Attempts(healthy_after.total_seconds())
 
     def mark_changed(self, member: Member) -> None:
-        """Write a trigger's state soon: it has changed, or serves other watchers now."""
+        """Write a trigger's state soon, because the state has changed or the trigger serves other watchers now."""
         self._attempts.record(member, anyio.current_time())
         self._dirty[member] = None
         self._has_dirty.set()
