@@ -1,6 +1,6 @@
-"""Runs triggers with blocking code in threads or processes of their own.
+"""Runs triggers in threads or processes of their own, because blocking code would stop the service's event loop.
 
-`streams/DESIGN.md`, "Code that blocks", explains how the runtime's rules still hold.
+`streams/DESIGN.md`, "Code that blocks", explains how the runtime's guarantees still hold.
 """
 
 from triggerer.isolation.proxy import Isolation, IsolationSettings, Placement

@@ -1,7 +1,7 @@
 """The process of an isolated trigger: `python -m triggerer.isolation.child`, started by `TriggerProcess`.
 
-The main thread runs an event loop with the plugin's code. Two other threads read and write the channel, so that
-reports are sent at once, however long the plugin blocks.
+The main thread runs an event loop with the plugin's code. Two other threads read and write the channel to the service,
+so reports are sent at once even while the plugin's code blocks the loop.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _MOST_AT_ONCE: Final = 256
 
 
 class _Ended:
-    """Follows the last report and ends the writer."""
+    """An object in the queue after the last report. It ends the thread that writes the reports."""
 
 
 def main() -> NoReturn:
-    """Serve the service that started this process."""
+    """Run the trigger for the service that started this process, until the service ends it."""
     channel = connect_to_parent()
     setup: Setup = pickle.loads(channel.receive_bytes())
     if setup.log is not None:
@@ -92,7 +92,7 @@ def _read(channel: ChildChannel, server: TriggerServer) -> None:
         try:
             commands = from_frame(channel.receive_bytes())
         except (EOFError, OSError):
-            # The service has closed the channel and awaits no result of the plugin.
+            # The service has closed the channel or is gone, so nobody needs the plugin's results.
             kill_own_group()
             return
         for command in commands:

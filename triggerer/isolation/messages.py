@@ -1,4 +1,8 @@
-"""Messages between the service and an isolated trigger. A thread and a process use the same messages."""
+"""Messages between the service and an isolated trigger, in a thread or in a process.
+
+A process cannot share objects with the service. So raw events and payloads are sent *packed* (`RemoteTrigger.pack`):
+pickled for a process, unchanged for a thread.
+"""
 
 from __future__ import annotations
 
@@ -37,19 +41,19 @@ class Start(NamedTuple):
 
 
 class RawEvents(NamedTuple):
-    """Further raw events, packed, in order."""
+    """The next raw events of the stream, packed, in order."""
 
     events: list[Any]
 
 
 class EndStream(NamedTuple):
-    """The end of the stream. The filter's next request raises this error. None: the request ends the stream."""
+    """The end of the stream. The filter's next request raises this error. None: its `async for` ends."""
 
     error: BaseException | None
 
 
 class Credit(NamedTuple):
-    """The service has received this number of derived events. The trigger may send as many again."""
+    """The service has received this number of derived events, so the trigger may send this number of further events."""
 
     number: int
 
@@ -77,11 +81,11 @@ class Ready(NamedTuple):
 
 
 class Requested(NamedTuple):
-    """The filter requests the next raw event. It is done with the event before."""
+    """The filter requests the next raw event, so it is done with the previous one."""
 
 
 class Opened(NamedTuple):
-    """The filter has received the raw event."""
+    """The filter has received the raw event that it requested."""
 
 
 class Derived(NamedTuple):
@@ -94,7 +98,7 @@ class Derived(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """The filter rejected its open event."""
+    """The filter rejected the raw event that it received last."""
 
     reason: str | None = None
 

@@ -15,11 +15,11 @@ M = TypeVar("M", bound=Command | Report)
 
 
 MOST_PACKED_BYTES: Final = 128 * 1024 * 1024
-"""The bound of one raw event or payload. Such an event and a frame of `FRAME_BYTES` are below the channel's limit."""
+"""The most bytes of one raw event or payload. So a frame that ends with one stays below the channel's limit."""
 FRAME_BYTES: Final = 16 * 1024 * 1024
 """A frame ends with the message that brings the frame to this size."""
 _MOST_TEXT: Final = 1024 * 1024
-"""The bound of an error's text and traceback in characters, and of the pickled error in bytes."""
+"""The most characters of an error's text and of its traceback, and the most bytes of a pickled error."""
 
 
 def pack(value: Any, *, name: str, what: str) -> bytes:
@@ -45,7 +45,7 @@ def pack(value: Any, *, name: str, what: str) -> bytes:
 
 
 def unpack(packed: bytes, *, name: str, what: str) -> Any:
-    """Undo `pack`.
+    """Return the value that `pack` has pickled.
 
     Raises:
         PluginError: The value's class cannot be imported here, or refuses the pickled state.
@@ -62,7 +62,8 @@ def unpack(packed: bytes, *, name: str, what: str) -> Any:
 class PackedError(NamedTuple):
     """An exception in a form that can be sent.
 
-    Only the text is sent if the exception cannot be pickled and unpickled, is too large, or repeats a secret.
+    The exception itself is sent only if it can be pickled and unpickled, is small enough, and contains no secret.
+    Otherwise its text is sent alone.
     """
 
     pickled: bytes | None
@@ -71,7 +72,7 @@ class PackedError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> PackedError:
-        # The other process does not know the secrets that this process has read, so they are hidden before sending.
+        # Hide secrets before sending: the other process cannot recognise secrets that only this process has read.
         told = f"{type(error).__name__}: {error}"
         text = hide_known(told)
         trace = hide_known("".join(traceback.format_exception(error)))
@@ -124,7 +125,7 @@ def in_frames(messages: Sequence[M]) -> Iterator[list[M]]:
 
 
 def _size_of(message: Command | Report) -> int:
-    """Return the size of the events or the payload in a message. The rest of a message is small."""
+    """Return the size in bytes of the events or the payload in a message. The rest of a message is small."""
     if isinstance(message, RawEvents):
         return sum(map(len, message.events))
     return message.size_bytes if isinstance(message, Derived) else 0
@@ -140,11 +141,11 @@ def to_frame(messages: Sequence[Command | Report]) -> bytes:
 
 
 def from_frame(frame: bytes) -> list[Any]:
-    """Undo `to_frame`.
+    """Return the messages in a frame that `to_frame` has made.
 
     Raises:
-        TypeError: The frame has something else than messages.
-        Exception: Unpickling raised this.
+        TypeError: An object in the frame is no message.
+        Exception: Unpickling raised this error.
     """
     messages = [
         message.kind(message.error.unpack()) if isinstance(message, _WithError) else message

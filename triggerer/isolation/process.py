@@ -48,12 +48,12 @@ class TriggerProcess(RemoteTrigger):
         return None if self._process is None else self._process.pid
 
     async def open(self) -> None:
-        # Shielded, because `aclose` waits for `_talk`, which must therefore run for every process that was started.
+        # Shielded, so that every process that was started gets a task `_talk`: `aclose` waits for the end of this task.
         with anyio.move_on_after(_START_S, shield=True) as starting:
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
         if starting.cancelled_caught:
-            # The arguments were cut off. The process would read later commands as the rest of the arguments.
+            # Only a part of the arguments was sent. The process would read commands as the rest of the arguments.
             raise PluginError(
                 f"The process of {self.name} did not take its arguments within {_START_S:g} s"
             )
@@ -66,7 +66,7 @@ class TriggerProcess(RemoteTrigger):
         except OSError as error:
             raise PluginError(f"No process can be started for {self.name}: {error}") from error
         with suppress(ChannelClosed):
-            # `_listen` notices a process that is dead already.
+            # The process is dead already. `_listen` will notice this and report it.
             await self._process.channel.send_bytes(pickle.dumps(self._setup))
 
     def send(self, command: Command) -> None:
@@ -105,10 +105,10 @@ class TriggerProcess(RemoteTrigger):
                 for frame in in_frames(commands):
                     await process.channel.send_bytes(to_frame(frame))
             except ChannelClosed:
-                return  # `_listen` notices a closed channel too
+                return  # `_listen` notices the closed channel too, and reports it
 
     async def _listen(self, process: ChildProcess) -> PluginError:
-        """Read reports until the channel ends; return the reason."""
+        """Read reports until the channel ends; return the reason of the end."""
         while True:
             try:
                 told = from_frame(await process.channel.receive_bytes())

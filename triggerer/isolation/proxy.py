@@ -1,4 +1,4 @@
-"""The isolated triggers, and the proxies that stand in for them in the runtime."""
+"""Makes the proxies that stand in for isolated triggers in the runtime, and owns their threads and processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class IsolationSettings:
     log: CoreSettings | None = None
     """How a process logs. None: Python's default."""
     grace: float = 5.0
-    """Seconds that a cancelled filter has to end. Then its process is killed, or its thread is left behind."""
+    """The seconds that a cancelled filter may take to end. Then its process is killed, or its thread is left behind."""
 
 
 class Isolation:
@@ -100,6 +100,8 @@ class Isolation:
         Args:
             classpath: The path by which a process loads the class.
             name: The trigger's name, for logs and errors; unique among the running triggers.
+        Raises:
+            PluginError: The class has a bookmark.
         """
         if has_bookmark(cls):
             raise PluginError(
@@ -149,7 +151,7 @@ class Isolation:
     async def close(self, remote: RemoteTrigger) -> None:
         """End an isolated trigger, and remember a thread that does not end."""
         self._remotes.discard(remote)
-        # A trigger that still runs was cancelled before, and has had its seconds of grace.
+        # A filter that still runs was cancelled earlier, and its seconds of grace are over.
         await remote.aclose(0.0 if remote.is_running else self.settings.grace)
         if isinstance(remote, TriggerThread) and remote.is_alive:
             self._left_behind[remote.name] = remote
@@ -158,8 +160,8 @@ class Isolation:
 class _Proxy(BaseEventTrigger):
     """Stands in for a trigger whose filter, `run()` and `cleanup()` run elsewhere.
 
-    The service makes the trigger too, because it needs the trigger's key. A thread runs this trigger. A process makes
-    a second trigger from the same arguments.
+    The proxy makes the plugin's trigger on the service's event loop, because the runtime needs the trigger's key. A
+    thread runs this trigger. A process makes a second trigger from equal arguments.
     """
 
     isolation: ClassVar[Isolation]
@@ -220,7 +222,11 @@ class _Proxy(BaseEventTrigger):
         return self._remote
 
     async def cleanup(self) -> None:
-        """Clean up where the trigger ran. A process that was never started has nothing to clean up."""
+        """Call the plugin's `cleanup()` in the trigger's thread or process, and end the thread or process.
+
+        `cleanup()` is not called if no process was started, if the thread or process has ended, or if the filter still
+        runs although it was cancelled.
+        """
         remote, self._remote = self._remote, None
         if remote is None:
             if self.placement == "process":

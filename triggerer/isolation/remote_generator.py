@@ -26,23 +26,24 @@ from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.synchronization import AutoResetEvent
 
 PREFETCH_LIMIT: Final = 64
-"""How many raw events are sent ahead of the event that the runtime has open.
+"""How many raw events the service sends before the filter requests them.
 
-Fewer would make the filter wait for each event. More would be redelivered if the filter did not reach them.
+If the service sent none ahead, the filter would wait for an answer at each request. Events that the filter does not
+reach were sent in vain: the broker redelivers them, and they are sent again.
 """
 
 PREFETCH_BYTES: Final = 4 * 1024 * 1024
-"""The bound in bytes of the events sent ahead, if events are copied. The last event may exceed the bound."""
+"""The limit in bytes of the events sent ahead to a process. The last event may exceed the limit."""
 
 _CREDIT_EVERY: Final = MOST_IN_TRANSIT // 4
 _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
 
 
 class RemoteGenerator:
-    """One run of an isolated filter. The runtime drives `events` instead of the filter.
+    """One run of an isolated filter. The runtime iterates over `events` instead of the plugin's filter.
 
-    `pump` runs beside `events`, because the filter may yield an event while it waits for the stream. The pump pulls a
-    raw event when the isolated filter has requested the event, and never before.
+    `pump` runs concurrently with `events`, because the filter may yield an event while it waits for the stream. The
+    pump pulls a raw event from the runtime only after the isolated filter has requested the event.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
@@ -50,7 +51,7 @@ class RemoteGenerator:
         self._remote = remote
         self._stream = stream
         subscriber = current_subscriber.get()
-        # A plugin's own test of its filter has no runtime, and so no events that are known ahead.
+        # If a plugin's own test calls the filter, there is no runtime, and no event can be sent ahead.
         self._subscriber = subscriber if isinstance(subscriber, Subscriber) else None
         self._requested = 0
         self._pulled = 0
@@ -72,7 +73,7 @@ class RemoteGenerator:
         Raises:
             Exception: The filter's error, or the error that ended its thread or process.
         """
-        in_flight = taken_bytes = 0
+        received = received_bytes = 0
         while True:
             report = await self._remote.report()
             match report:
@@ -87,11 +88,11 @@ class RemoteGenerator:
                         reject_shared_stream_event(reason)
                 case Derived(payload, size_bytes, key):
                     yield TriggerEvent(self._remote.unpack(payload), partition_key=key)
-                    in_flight += 1
-                    taken_bytes += size_bytes
-                    if in_flight == _CREDIT_EVERY or taken_bytes >= _CREDIT_EVERY_BYTES:
-                        self._remote.send(Credit(in_flight))
-                        in_flight = taken_bytes = 0
+                    received += 1
+                    received_bytes += size_bytes
+                    if received == _CREDIT_EVERY or received_bytes >= _CREDIT_EVERY_BYTES:
+                        self._remote.send(Credit(received))
+                        received = received_bytes = 0
                 case Finished(error):
                     if self._not_packed is not None:
                         raise self._not_packed
@@ -100,8 +101,8 @@ class RemoteGenerator:
                     return
 
     async def _until_pulled(self) -> None:
-        # The pump will pull an event that was sent ahead, unless the stream ends before. At the end of the stream the
-        # runtime ignores the filter.
+        # The filter may receive an event that was sent ahead before the pump has pulled the event, so wait for the pump.
+        # If the stream ends first, the pump pulls no further event, and the runtime ignores the filter.
         while self._pulled < self._opened and not self._pump_is_over:
             await self._has_pulled.wait()
 
@@ -132,8 +133,8 @@ class RemoteGenerator:
 
     @property
     def _has_left(self) -> bool:
-        # The stream ends early for a subscriber that left. The runtime is about to cancel the filter, which must not
-        # take this for the end of the stream.
+        # If the subscriber has left its group, the stream ends early here. The filter must not receive this as the end
+        # of the stream, because the runtime is about to cancel the filter.
         return self._subscriber is not None and not self._subscriber.is_present
 
     async def _until_requested(self) -> None:
@@ -146,7 +147,8 @@ class RemoteGenerator:
             try:
                 packed.append(self._remote.pack(raw))
             except PluginError as error:
-                # `events` raises this too. The filter may ignore what its stream raises, but it never saw this event.
+                # The filter receives this error from its stream, and may ignore it. But it never saw this event, so the
+                # event must not count as done: `events` raises the error too.
                 self._not_packed = error
                 raise
         if len(self._ahead) <= PREFETCH_LIMIT // 2 and self._bytes_ahead <= PREFETCH_BYTES // 2:
@@ -154,7 +156,7 @@ class RemoteGenerator:
                 try:
                     packed.append(self._remote.pack(event))
                 except PluginError:
-                    # This event fails the filter when the pump pulls it.
+                    # The filter fails only when the pump pulls this event.
                     break
                 size_bytes = self._remote.size_of(packed[-1])
                 self._ahead.append(size_bytes)
@@ -166,7 +168,7 @@ class RemoteGenerator:
             self._remote.send(RawEvents(packed))
 
     def _prefetchable(self) -> list[Any]:
-        """Return the events after the last pulled event that are broadcast already."""
+        """Return the next events that are broadcast already and not pulled yet, at most `PREFETCH_LIMIT`."""
         return [] if self._subscriber is None else self._subscriber.known_ahead(PREFETCH_LIMIT)
 
     async def stop(self) -> None:

@@ -70,7 +70,11 @@ class RemoteTrigger(ABC):
 
     @abstractmethod
     async def aclose(self, grace: float) -> None:
-        """End the thread or process. After `grace` seconds, kill a busy process and leave a busy thread behind."""
+        """End the thread or process.
+
+        Args:
+            grace: After this number of seconds, kill a process that is still busy, or leave a busy thread behind.
+        """
 
     # The steps that both share
 

@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class ThreadsafeQueue(Generic[T]):
-    """A queue for items from any thread. One task of the loop that made the queue gets the items in order.
+    """A queue for items from any thread. One task of the event loop that made the queue gets the items in order.
 
-    The loop is woken once for all items that arrive before it reads. The queue has no bound, because the callers of
-    `put` have bounds of their own.
+    Items that arrive before the task reads wake the loop only once. The queue has no bound, because the callers of
+    `put` limit their items.
     """
 
     def __init__(self) -> None:
@@ -28,8 +28,8 @@ class ThreadsafeQueue(Generic[T]):
     def put(self, item: T) -> None:
         """Add an item without blocking. If the loop is closed already, nobody reads the item."""
         self._items.append(item)
-        # If the loop is signalled already, the reader will look anyway. The flag is reset before the reader looks, so
-        # no item is missed.
+        # If a signal is under way already, the reader will find this item too: `_signal` resets the flag before the
+        # reader looks.
         if not self._is_signalled:
             self._is_signalled = True
             with suppress(RuntimeError):
@@ -50,7 +50,7 @@ class ThreadsafeQueue(Generic[T]):
 
     def take_all(self) -> list[T]:
         """Return the items that the queue has now, without waiting."""
-        in_flight: list[T] = []
+        items: list[T] = []
         while self._items:
-            in_flight.append(self._items.popleft())
-        return in_flight
+            items.append(self._items.popleft())
+        return items

@@ -36,9 +36,9 @@ from triggerer.streams.cancellation import plugin_code
 from triggerer.synchronization import AutoResetEvent
 
 MOST_IN_TRANSIT: Final = 1024
-"""How many derived events may be without credit from the service. A filter that yields more has to wait."""
+"""How many derived events may be sent that the service has not confirmed with `Credit`. Then the filter has to wait."""
 MOST_BYTES_IN_TRANSIT: Final = 8 * 1024 * 1024
-"""The bound of these events in bytes. The last event may exceed the bound."""
+"""The limit of the unconfirmed events in bytes. The last event may exceed the limit."""
 
 Codec = Callable[[Any], Any]
 """Packs or unpacks a value between service and trigger, or raises `PluginError`."""
@@ -47,7 +47,7 @@ Codec = Callable[[Any], Any]
 class TriggerServer:
     """Executes commands for one trigger, and reports each step of the trigger's code in order.
 
-    The filter rejects its open event through this class, which implements `RejectsOpenEvent`.
+    This class implements `RejectsOpenEvent`, so that `reject_shared_stream_event` works in the isolated filter.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TriggerServer:
         """Make the server; `serve` runs it.
 
         Args:
-            report: Receives the reports. Any thread may call it.
+            report: Receives the reports. It is called from any thread.
             size_of: Returns the bytes of a packed value.
         """
         self._trigger = trigger
@@ -78,7 +78,7 @@ class TriggerServer:
         self._arrived = AutoResetEvent()
         self._is_open = False
         self._in_transit: deque[int] = deque()
-        """The sizes of the derived events without credit, in order."""
+        """The sizes of the derived events that the service has not confirmed, in order."""
         self._bytes_in_transit = 0
         self._room = AutoResetEvent()
         self._scope = anyio.CancelScope()
@@ -103,7 +103,7 @@ class TriggerServer:
                 self._raw.extend(events)
                 self._arrived.set()
             case EndStream():
-                # A stream that fails, fails at once: the filter does not get the events that were sent ahead.
+                # The filter gets the stream's error at once, and no event that was sent ahead.
                 self._end = command
                 self._raw.clear()
                 self._arrived.set()
@@ -165,7 +165,7 @@ class TriggerServer:
         return events
 
     async def _stream(self) -> AsyncGenerator[Any, None]:
-        """Yield the raw events. Each request reports that the filter is done with the event before."""
+        """Yield the raw events. Each request reports that the filter is done with the previous event."""
         while True:
             self._report(Requested())
             while not self._raw and self._end is None:
@@ -207,6 +207,6 @@ class TriggerServer:
         try:
             with plugin_code(f"cleanup() of {self._name}"):
                 await self._trigger.cleanup()
-        except Exception as raised:  # noqa: BLE001  (the boundary, as above)
+        except Exception as raised:  # noqa: BLE001  (the boundary to the plugin: the service shows the error)
             error = raised
         self._report(CleanedUp(error))
