@@ -1,4 +1,4 @@
-"""Ranges of Kafka offsets for Spark, from the events of a `KafkaRangeTrigger`."""
+"""Makes ranges of Kafka offsets for Spark from the events of a `KafkaRangeTrigger`, and checks them at the brokers."""
 
 from triggerer.offset_ranges.merging import kafka_ranges
 from triggerer.offset_ranges.ranges import KafkaRanges

@@ -1,4 +1,4 @@
-"""Compares ranges with the logs that the brokers have. No I/O."""
+"""Compares ranges with the offsets that the brokers' logs still have. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """Offsets of one partition: from `start` up to, and without, `end`."""
+    """Offsets of one partition: from `start` (inclusive) to `end` (exclusive). `topic_id` is None for old brokers."""
 
     topic: str
     topic_id: str | None
@@ -22,7 +22,7 @@ class PartitionRange:
 
 
 class LogBounds(Protocol):
-    """The offsets that a partition's log has: from `first` up to, and without, `end`."""
+    """The offsets that a partition's log has: from `first` (inclusive) to `end` (exclusive)."""
 
     @property
     def first(self) -> int: ...
@@ -33,7 +33,11 @@ class LogBounds(Protocol):
 def compare(
     ranges: Iterable[PartitionRange], logs: Mapping[str, tuple[str | None, Mapping[int, LogBounds]]]
 ) -> tuple[tuple[PartitionRange, ...], list[str]]:
-    """Return what is left of the ranges, and a sentence for each loss."""
+    """Return the parts of the ranges that the logs still have, and a sentence for each loss.
+
+    Args:
+        logs: By topic: the topic's present id (None: unknown), and the bounds of its partitions by number.
+    """
     left: list[PartitionRange] = []
     losses: list[str] = []
     for one in ranges:

@@ -1,4 +1,4 @@
-"""Merges the ranges of events into one for each partition."""
+"""Merges the ranges of several events into one range for each partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_SHOWN: Final = 5
 
 
 class HasExtra(Protocol):
-    """An asset event, as far as it is read here."""
+    """An asset event. Only its `extra` is read here."""
 
     @property
     def extra(self) -> Mapping[str, Any]: ...
@@ -26,10 +26,11 @@ def kafka_ranges(events: Iterable[HasExtra], *, allow_gaps: bool = False) -> Kaf
 
     Args:
         events: Events of a `KafkaRangeTrigger`, such as `triggering_asset_events[asset]`.
-        allow_gaps: Accept offsets between two ranges that no event has, for example because retention deleted them.
+        allow_gaps: True: accept offsets between two ranges that are in no event, for example because retention deleted
+            them.
     Raises:
-        BrokenRanges: There is a gap, two ranges overlap, the events are of two incarnations of a topic, or an event has
-            no range.
+        BrokenRanges: There is a gap, two ranges overlap, an event has no range, or a topic was deleted and created
+            again between two events.
     """
     of_partition: dict[tuple[str, int], list[tuple[PartitionRange, Mapping[str, Any]]]] = {}
     topics: dict[str, PartitionRange] = {}
@@ -55,7 +56,8 @@ def _merged(
 ) -> PartitionRange:
     """Merge the ranges of one partition, and add the gaps between them to `gaps`."""
     if not any("rewound_from" in extra for _, extra in found):
-        # After a cut, the order of the events tells which messages the log has now.
+        # The events may come in any order, unless the log was cut: it lost its end, and uses offsets again. Then keep
+        # the order of the events, because the last range shows where the log ends now.
         found = sorted(found, key=lambda one: one[0].start)
     (merged, extra), *others = found
     _add_gap(gaps, merged, merged.start - int(extra.get("deleted") or 0))

@@ -32,8 +32,9 @@ class KafkaRanges:
     """One range for each partition.
 
     Attributes:
-        ranges: By topic and partition.
-        gaps: The offsets inside these ranges that are in no event, if gaps are allowed. Spark reads those that exist.
+        ranges: Sorted by topic and partition.
+        gaps: The offsets inside or before these ranges that are in no event; empty unless gaps were allowed. Spark
+            reads messages that the log still has in a gap inside a range.
     """
 
     ranges: tuple[PartitionRange, ...]
@@ -49,7 +50,7 @@ class KafkaRanges:
 
     @property
     def offsets(self) -> int:
-        """The number of offsets, at least the number of messages: transactions and compaction use offsets too."""
+        """The number of offsets. It may exceed the number of messages, because of transactions and compaction."""
         return sum(one.end - one.start for one in self.ranges)
 
     @property
@@ -64,7 +65,7 @@ class KafkaRanges:
 
     @property
     def assign(self) -> str:
-        """The option `assign`, as JSON text. With `subscribe`, Spark would ask for offsets of every partition."""
+        """The option `assign`, as JSON text. The option `subscribe` would require offsets for every partition."""
         found: dict[str, list[int]] = {}
         for one in self.ranges:
             found.setdefault(one.topic, []).append(one.partition)
@@ -95,15 +96,17 @@ class KafkaRanges:
     ) -> KafkaRanges:
         """Compare the ranges with the brokers' logs, and return the ranges that can be read.
 
-        Spark waits without an end for offsets beyond the end of a log, so call this before Spark reads.
+        Call this before Spark reads, because Spark waits for ever for offsets beyond the end of a log.
 
         Args:
             connection: The section `[connections.<connection>]` of the configuration.
-            bootstrap_servers: The brokers, without encryption or login; in place of `connection`.
-            on_data_loss: If offsets are missing, "fail" raises. "skip" logs a warning and leaves them out.
+            bootstrap_servers: The addresses of brokers without encryption and login, in place of `connection`.
+            on_data_loss: If offsets are missing, "fail" raises `BrokenRanges`. "skip" logs a warning and leaves these
+                offsets out.
         Raises:
             BrokenRanges: Offsets were deleted or lost, or a topic was deleted and created again.
             BrokerError: The brokers do not answer, or do not have a topic.
+            ConfigurationError: The Kafka client is not installed, or there is no such connection.
         """
         if on_data_loss not in ("fail", "skip"):
             raise ValueError(f"on_data_loss is 'fail' or 'skip', not {on_data_loss!r}")
@@ -134,10 +137,11 @@ class KafkaRanges:
         """Check the ranges as `check` does, and return Spark's DataFrame of their messages.
 
         Args:
-            options: Further options of Spark's source. An encrypted connection needs `kafka.security.protocol` and
-                others here, because Spark's client has settings of its own.
+            options: Further options of Spark's source. For an encrypted connection, give `kafka.security.protocol` and
+                the options of the login, because Spark's client does not read the configuration.
         Raises:
-            BrokenRanges: As `check`, or there is no range.
+            BrokenRanges: There is no range, or the reasons of `check`.
+            ConfigurationError: The connection is encrypted and `options` has no protocol, or the reasons of `check`.
         """
         found = self.check(
             connection=connection, bootstrap_servers=bootstrap_servers, on_data_loss=on_data_loss
@@ -153,7 +157,7 @@ def _kafka() -> Any:
     """Return the package of the Kafka producer, which has the client.
 
     Raises:
-        ConfigurationError: It is not installed.
+        ConfigurationError: The package is not installed.
     """
     found = entry_points(group="triggerer.producers", name="kafka")
     try:
