@@ -1,7 +1,7 @@
 """Turns broker messages into durable asset events, and asset events into Spark runs.
 
-What DAG and plugin authors use is here, flat. Names are imported when they are first asked for, so
-that `import triggerer` costs next to nothing and never loads the store.
+This package exports the names that DAG and plugin authors use. Each name is imported at its first use, so
+`import triggerer` costs next to nothing and never loads the store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m triggerer`: the `triggerer` command where its script is not on the path."""
+"""`python -m triggerer`: runs the `triggerer` command, also where its script is not on the path."""
 
 import sys
 
@@ -6,6 +6,6 @@ from triggerer.cli.main import main
 
 if __name__ == "__main__":
     if not sys.flags.safe_path:
-        # `-m` puts the folder that it is called from first, and `watchers` there may be somebody else's.
+        # With `-m`, Python searches the working directory first. A package `watchers` there would hide ours.
         del sys.path[0]
     main()

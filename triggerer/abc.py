@@ -47,8 +47,8 @@ class TriggerEvent:
     Args:
         payload: JSON-like. A mapping becomes the asset event's `extra`, any other value `{"payload": ...}`.
         partition_key: The partition that the asset event is about. None: no partition.
-        key: The idempotency key of the asset event, unique for the watcher. Only events of `run_from` may have a key
-            here, because in a shared stream the producer gives the keys.
+        key: The idempotency key of the asset event, unique for the watcher. Give a key only in `run_from`, because in a
+            shared stream the producer gives the keys.
     """
 
     __slots__ = ("key", "partition_key", "payload")
@@ -80,10 +80,10 @@ class AdvanceOutcome:
     """The numbers of subscribers that acked, failed and rejected an event. Each subscriber counts once.
 
     Attributes:
-        unread: The number of failed subscribers that had not pulled the event: their filters raised or ended at another
-            event. If this is true for all failed subscribers, the failure does not count, see `blames_event`.
-        is_set_aside: True if the runtime has stored the event for the subscribers that rejected it, so that it need not
-            be dead-lettered.
+        unread: How many of the failed subscribers had not pulled the event, because their filters raised or ended at
+            another event. If this is the reason of all failures, `blames_event` is False.
+        is_set_aside: True if the runtime has stored the event for the subscribers that rejected it. The producer need
+            not dead-letter it.
     """
 
     acked: int
@@ -99,12 +99,12 @@ class AdvanceOutcome:
 
     @property
     def blames_event(self) -> bool:
-        """True if the failure counts for the event, because a failed subscriber had it open, or was absent."""
+        """True if the failure counts against the event: a failed subscriber had the event open, or was absent."""
         return self.failed > self.unread
 
 
 class AdvanceItem(NamedTuple):
-    """One event of a lane, in event order, with its outcome."""
+    """One event of a lane, with its outcome."""
 
     broker_payload: Any
     outcome: AdvanceOutcome
@@ -115,7 +115,7 @@ class SharedStreamSelector:
     """The values in a raw event that a trigger's filter looks for. The filter needs no other event.
 
     The runtime has one table for all triggers of a stream with an equal `by`. It reads the value in an event once, and
-    wakes only the filters that look for this value. So if many watchers differ only in the value, an event wakes few.
+    wakes only the filters that look for this value. This saves time if many watchers differ only in the value.
 
     Args:
         by: The name of the value that `read` returns. Triggers of one stream with equal names must have equivalent
@@ -131,7 +131,7 @@ class SharedStreamSelector:
 
 
 class StreamState(ABC):
-    """The position of a stream whose source stores none: one JSON value in the store.
+    """The position of a stream whose source does not store one. The service's database stores it, as one JSON value.
 
     The state exists as long as the stream has a watcher, whichever instance owns the stream.
     """
@@ -139,21 +139,22 @@ class StreamState(ABC):
     @property
     @abstractmethod
     def value(self) -> Any:
-        """The value that was saved last, perhaps by an earlier producer. None: none was saved. Do not change it."""
+        """The value that was saved last, perhaps by an earlier producer; do not change the object. None: no value."""
 
     @abstractmethod
     async def save(self, value: Any) -> None:
         """Replace the value. Returns when the new value is durable. Waits while the database is unreachable.
 
-        `advance` calls this for its items, whose events are durable then. The state must not pass items that are not
-        advanced. Such items come again, and are recognised by their idempotency keys.
+        Call this in `advance`, when the events of its items are durable. After a restart, the producer continues at the
+        saved position. So the position must not lie behind items that are not advanced, because they would be lost.
+        Items that are read again are recognised by their idempotency keys.
 
         Args:
             value: JSON, of at most 1 MiB.
         Raises:
             PluginError: The value is not JSON, or too large.
-            StoreError: Another instance owns the stream by now, or the store refuses the value. Let it end the
-                group.
+            StoreError: Another instance owns the stream by now, or the store refuses the value. Let the error end
+                the group.
         Cancellation: The value may become durable anyway.
         """
 
@@ -164,13 +165,12 @@ ReportAdvanced = Callable[[Iterable[int]], None]
 ReportPassed = Callable[[list[Any]], None]
 """Receives a position as `get_position` returns it; see `SharedStreamProducer.read_lane_reporting`."""
 
-
 ReportStanding = Callable[[Hashable, str | None], None]
 """Receives a lane and the reason why it stands; None: the lane continues. See `SharedStreamProducer.use_standing`."""
 
 
-def _tell_nobody(places: Iterable[int]) -> None:
-    """Ignore the report: the caller waits for all batches."""
+def _ignore_report(indices: Iterable[int]) -> None:
+    """Ignore a report of `advance_lanes`, for a caller that only waits for all batches."""
 
 
 class SharedStreamProducer(ABC):
@@ -186,8 +186,9 @@ class SharedStreamProducer(ABC):
     def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
         """Yield `(event, broker_payload)` pairs, in order within each lane, for as long as the group lives.
 
-        Called once. The iterator is closed before `aclose` is called. Returning or raising ends the group. The group is
-        restarted with a new producer after a growing delay, which must yield all events again that were not advanced.
+        Called once. The iterator is closed before `aclose` is called. Returning or raising ends the group. After a
+        growing delay, a new group starts with a new producer. The new producer must yield again all events that were
+        not advanced.
         """
 
     @abstractmethod
@@ -201,17 +202,19 @@ class SharedStreamProducer(ABC):
         """
 
     async def advance_lanes(
-        self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = _tell_nobody
+        self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = _ignore_report
     ) -> None:
         """Advance several lanes in one call: each batch has the next events of one lane. Off by default.
 
         If this method is overridden, and `lanes_advance_side_by_side` is set, the runtime calls it with the ready
         events of all lanes, and never calls `advance`. This is for brokers with a lane for each message, where a call
-        and a task for each lane would be expensive. Calls run concurrently.
+        and a task for each lane would be expensive. The runtime may call this method again before the previous call
+        has returned, with events of other lanes.
 
         Args:
             report: Call this function on the event loop with the indices of batches that are advanced earlier than
-                others. Their lanes continue at once. All other batches count as advanced when this method returns.
+                others, so that their lanes continue at once. All other batches count as advanced when this method
+                returns.
         """
         raise NotImplementedError(f"{type(self).__qualname__} advances each lane separately")
 
@@ -227,40 +230,42 @@ class SharedStreamProducer(ABC):
     def use_state(self, state: StreamState) -> None:  # noqa: B027  (an optional hook)
         """Receive the stream's stored state, which the producer saves from now on. Off by default.
 
-        Called once, before `open_stream`. The runtime reads the state only if this is overridden.
+        Called once, before `open_stream`. The runtime reads the state only if this method is overridden.
         """
 
     def state_after(self, items: Sequence[AdvanceItem]) -> Any:
         """Return the state after these items, to be stored in the transaction of their events. Off by default.
 
-        Without this method, `advance` saves the state after the events are stored. The items are the next ones of the
-        stream, in order. All are accepted, and their events are not durable yet. The method must not settle the items.
-        If the transaction succeeds, `advance` is called with the same items next, and saving the same state then costs
-        nothing. If the transaction fails, `advance` gets the outcomes and saves as usual.
+        This saves a second transaction: without this method, `advance` saves the state after the events are stored. The
+        items are the next items of the stream, in order. Every subscriber has passed them, but their events are not
+        durable yet. So this method must not settle the items at the source.
 
-        Between the two calls no older state may be saved. If the poll has to save a state, it must wait for `advance`.
+        If the transaction succeeds, `advance` is called with the same items next. When it saves the same state, this
+        costs nothing. If the transaction fails, `advance` receives the outcomes and saves the state as usual. Between
+        the two calls no older state may be saved: if `open_stream` has to save a state, it must wait for `advance`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
 
     def use_standing(self, report: ReportStanding) -> None:  # noqa: B027  (an optional hook)
         """Receive the function that shows operators which lanes stand, and why. Off by default.
 
-        A lane stands if its next message has reached the limit of deliveries, and the source does not accept it as a
-        dead letter. The stream's watchers are shown as failing, with the reason, until `report` is called for the lane
-        with None. Called once, before `open_stream`.
+        A lane stands if its next message has reached the limit of deliveries, and the source does not accept the
+        message as a dead letter. The stream's watchers are shown as failing, with the reason, until `report` is called
+        for the lane with None. Called once, before `open_stream`.
 
         Args:
             report: Call this function on the event loop, any number of times. It never raises.
         """
 
     def get_advance_lane(self, broker_payload: Any) -> Hashable:
-        """Return the event's lane, such as a partition or an ordering key. By default there is one lane."""
+        """Return the event's lane, such as a partition or an ordering key. By default all events are in one lane."""
         return None
 
     def get_idempotency_key(self, broker_payload: Any) -> str | None:
-        """Return a key that is equal across redeliveries, and differs after a topic was deleted and created again.
+        """Return the message's idempotency key. None (the default): a redelivered message creates its events again.
 
-        None (the default): a redelivered message creates its asset events again.
+        Redeliveries of one message must have equal keys. If a topic was deleted and created again, its messages must
+        have other keys than the earlier messages at the same places.
         """
         return None
 
@@ -273,12 +278,12 @@ class SharedStreamProducer(ABC):
         return 0
 
     def dead_letters_rejected(self, broker_payload: Any) -> bool:
-        """Return whether `advance` dead-letters this message at the source if a filter has rejected it.
+        """Return whether `advance` sends this message, which a filter has rejected, to the source's dead letters.
 
         Called on the event loop, before the `advance` of a rejected message. False (the default): if the producer
         overrides `dump_event`, the runtime sets the message aside for each watcher that rejected it, and `advance`
-        receives `is_set_aside`. True: if the source then refuses the dead letter, `advance` must redeliver the message,
-        and this method must return False next time.
+        receives `is_set_aside`. True: `advance` dead-letters the message. If the source refuses the dead letter,
+        `advance` must redeliver the message, and this method must return False when the message is rejected again.
         """
         return False
 
@@ -297,12 +302,12 @@ class SharedStreamProducer(ABC):
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
     def read_lane(self, lane: Hashable, position: list[Any]) -> AsyncIterator[tuple[Any, Any]]:
-        """Yield a lane's `(event, broker_payload)` pairs from a position on, without an end, beside `open_stream`.
+        """Yield a lane's `(event, broker_payload)` pairs from a position on, while `open_stream` continues.
 
-        An async generator. It begins with the message at `position`, or with the first message after it. If `position`
-        belongs to a predecessor of the lane, the generator begins with the lane's first message, and logs this. It also
-        logs the number of messages that the log has deleted. Messages and keys must equal those of `open_stream`, and
-        no position may be committed.
+        An async generator without an end. It begins with the message at `position`, or with the first message after
+        `position`. If `position` belongs to a predecessor of the lane, the generator begins with the lane's first
+        message, and logs this. If the log has deleted messages from `position` on, the generator logs their number.
+        Messages and keys must equal those of `open_stream`. The reading must not commit any position.
 
         Several readings may be open at once, even of one lane, and before `open_stream` is iterated. Raising ends only
         this reading. `lane` may come from the store, as JSON with tuples in place of lists.
@@ -314,8 +319,8 @@ class SharedStreamProducer(ABC):
     ) -> AsyncIterator[tuple[Any, Any]]:
         """Read as `read_lane` does, and report positions without a message. By default this is `read_lane`.
 
-        Such positions belong to transaction markers or deleted messages. If a lane ends with them, the runtime needs
-        the report to know that the lane was read to its end.
+        Positions of transaction markers and deleted messages have no message. If a lane ends with such positions, the
+        runtime learns only from the report that the lane was read to its end.
 
         Args:
             report: Call this function, while the next item is awaited, with the position before which all messages were
@@ -326,7 +331,8 @@ class SharedStreamProducer(ABC):
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         """Return, by lane, the position of the first message that was published at `start` or later.
 
-        The result has every lane. For a lane without such a message, it has the position of the next message.
+        The result has every lane. For a lane without such a message, it has the position that the lane's next message
+        will get.
 
         Args:
             start: None: return the positions of the oldest messages.
@@ -336,11 +342,17 @@ class SharedStreamProducer(ABC):
     # Setting aside: messages are stored as bytes, and given to a filter later.
 
     def dump_event(self, event: Any) -> bytes | None:
-        """Return all parts of an event that a filter may read, as bytes. None: do not store it; it counts as acked."""
+        """Return all parts of an event that a filter may read, as bytes.
+
+        None: the event needs no copy. It is not stored, and the watcher moves past it.
+        """
         raise NotImplementedError(f"{type(self).__qualname__} stores no events")
 
     def load_event(self, data: bytes) -> Any:
-        """Return the dumped event, in the form that filters receive. Raises if `dump_event` did not write the bytes."""
+        """Return the event that `dump_event` has turned into `data`, in the form that filters receive.
+
+        Raise any error if `dump_event` did not write the bytes.
+        """
         raise NotImplementedError(f"{type(self).__qualname__} stores no events")
 
     async def dead_letter(self, event: Any, reason: str) -> None:
@@ -350,33 +362,33 @@ class SharedStreamProducer(ABC):
     def get_waiting(self) -> Mapping[Hashable, int] | None:
         """Return the number of messages that wait at the source, by lane. None (the default): unknown.
 
-        These numbers are for displays and metrics. So take them from the source's last answers, and do not ask the
-        source for them. Another thread may call this method.
+        The numbers are only shown to people and in metrics. So take them from the source's last answers, without a
+        request to the source. Another thread may call this method.
         """
         return None
 
     async def pause(self) -> None:  # noqa: B027  (an optional hook)
-        """Stop the broker's delivery, because the group pulls no events now, but stay a member. Off by default.
+        """Stop the broker's delivery, because the group pulls no events now. Keep the connection. Off by default.
 
-        Called while `open_stream` is suspended at a `yield`, and followed by `resume` unless the group ends first.
-        Raising ends the group, here as in the other hooks.
+        A Kafka consumer, for instance, stays in its consumer group. Called while `open_stream` is suspended at a
+        `yield`, and followed by `resume` if the group does not end first. Raising ends the group, as in other hooks.
         """
 
     async def resume(self) -> None:  # noqa: B027  (an optional hook)
-        """The group is about to pull again."""
+        """Let the broker deliver again, because the group is about to pull events. Called after `pause`."""
 
     async def pause_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
         """Deliver no event of this lane now, because too many of its events are not advanced. Other lanes continue.
 
-        Only with `pauses_lanes`. Called while `open_stream` is suspended at a `yield`, and followed by `resume_lane`
-        unless the group ends first. If an event of the lane comes nevertheless, the whole group waits, and this method
-        is called again. So you may forget the pause of a lane that has moved to another member and back.
+        Only with `pauses_lanes`. Called while `open_stream` is suspended at a `yield`, and followed by `resume_lane` if
+        the group does not end first. If an event of the lane comes nevertheless, the runtime calls this method again.
+        So the producer may forget the pause of a partition that was reassigned to another consumer and came back.
         """
 
     async def resume_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
-        """Deliver a paused lane again from where it was paused. The lane may no longer exist.
+        """Deliver the events of a paused lane again, from where it was paused. The lane may no longer exist.
 
-        Called from another task, also while `open_stream` awaits the broker.
+        Called from another task than `open_stream`, which may await the broker at that moment.
         """
 
     async def aclose(self) -> None:  # noqa: B027  (many have no resources)
@@ -417,11 +429,11 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     `create_shared_stream_producer` (ack mode).
     """
 
-    # The methods that raise NotImplementedError are not abstract, because no trigger implements all of them. The
-    # overridden methods and the key decide how a trigger runs. The error names a missing method.
+    # The methods that raise NotImplementedError are not abstract, because no trigger implements all of them. Its stream
+    # key and its overridden methods decide how a trigger runs. NotImplementedError names a method that it lacks.
 
     def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield events without a shared stream. An async generator; only for triggers without a stream key."""
+        """Yield events. An async generator, for a trigger without a stream key, which has no shared stream."""
         raise NotImplementedError(
             f"{type(self).__qualname__} implements neither run() nor a shared stream"
         )
@@ -458,14 +470,22 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
 
     @classmethod
     def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
-        """Yield raw events for all subscribers. `kwargs` are the arguments of the trigger that opens the stream."""
+        """Yield raw events for all subscribers of a stream on the fast path. An async generator.
+
+        Args:
+            kwargs: The arguments of the trigger that opens the stream.
+        """
         raise NotImplementedError(
             f"{cls.__qualname__} has a stream key but no open_shared_stream()"
         )
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        """Make the producer of this stream. Overriding it switches the stream to ack mode."""
+        """Return a new producer for the stream. A class that overrides this method has its stream in ack mode.
+
+        Args:
+            kwargs: The arguments of the trigger that opens the stream.
+        """
         raise NotImplementedError(
             f"{cls.__qualname__} does not implement create_shared_stream_producer()"
         )
@@ -509,9 +529,9 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     def shared_stream_selector(self) -> SharedStreamSelector | None:
         """Return the values of raw events that `filter_shared_stream` needs. None: it needs all events.
 
-        Called once, when the filter starts. An event that is not selected counts as acked for this trigger. If the
-        filter would accept the event, it is lost. If a subclass overrides the filter and not this method, its filter
-        receives all events.
+        Called once, when the filter starts. An event that is not selected counts as acked for this trigger, even if the
+        filter would have made trigger events from it: they are lost. If a subclass overrides the filter and not this
+        method, its filter receives all events.
         """
         return None
 
@@ -520,8 +540,8 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     ) -> AsyncIterator[TriggerEvent]:
         """Make trigger events from raw events. An async generator.
 
-        Yield all events that derive from a raw event before pulling the next raw event. Pulling resolves the raw event
-        before.
+        Yield all trigger events that derive from a raw event before pulling the next raw event. Pulling the next one
+        tells the runtime that the filter is done with the previous one.
         """
         raise NotImplementedError(
             f"{type(self).__qualname__} has a stream key but no filter_shared_stream()"
@@ -578,7 +598,7 @@ class RejectsOpenEvent(Protocol):
         """Reject the event that the filter has open. Return False if no event is open."""
 
 
-# Set by the runtime in the task that drives a filter; child tasks and `asyncio.to_thread` inherit it.
+# The runtime sets this in the task that runs a filter. Child tasks and `asyncio.to_thread` inherit the value.
 current_subscriber: ContextVar[RejectsOpenEvent | None] = ContextVar(
     "triggerer_current_subscriber", default=None
 )
@@ -608,7 +628,7 @@ _resolve_connection: ConnectionResolver | None = None
 
 
 def install_connections(resolver: ConnectionResolver) -> None:
-    """Set the source of `get_connection`. The service calls this once at its start, with its configuration."""
+    """Set the function that `get_connection` calls. The service calls this once at its start."""
     global _resolve_connection  # noqa: PLW0603  (one process has one configuration)
     _resolve_connection = resolver
 

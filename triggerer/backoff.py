@@ -1,8 +1,8 @@
 """Growing delays with full jitter between attempts.
 
-`stamina` does not fit, for three reasons. It draws from the global generator, so a simulation's seed would not decide
-its delays. It adds its jitter to the delay, so clients that failed together come back almost together. It cannot
-reset the delay after a healthy run, which most of our loops need.
+The library `stamina` does not fit, for three reasons. It draws from the global random generator, so a simulation's seed
+would not decide its delays. It adds its jitter to the delay, so clients that failed together come back almost together.
+It cannot reset the delay after a healthy run, which most of our loops need.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
 _RANDOM: Final = Random()
-"""Shared by all: seeding a generator costs more than the successful request that it would be made for."""
+"""One generator for all delays. Seeding a generator for each request would cost more than a successful request."""
 
 
 @dataclass(slots=True)
@@ -54,10 +54,7 @@ class Backoff:
 
 
 def is_worth_a_line(failures: int) -> bool:
-    """Return whether to warn of this failure: of the 1st, 4th, 16th, 64th, … in a row.
-
-    The number of lines thus grows with the logarithm of the number of failures.
-    """
+    """Return whether to log a warning for this failure: for the 1st, 4th, 16th, 64th, … in a row."""
     return failures > 0 and failures & (failures - 1) == 0 and failures.bit_length() % 2 == 1
 
 

@@ -1,4 +1,4 @@
-"""The message that filters of every broker receive."""
+"""The message that a filter receives, from whichever broker."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class BrokerMessage:
         place = " ".join(f"{name}={value}" for name, value in self.position.items())
         return f"<{type(self).__name__} {place} of {len(self.value or b'')} bytes>"
 
-    # Pickled for a filter in another process, without decoded values.
+    # For a filter in another process, the message is pickled without its decoded values.
 
     def __getstate__(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in _MESSAGE_STATE)
@@ -129,7 +129,8 @@ _MESSAGE_STATE: Final = (
 )
 
 
-# Python 3.11 makes both methods for the class without slots, and they raise `TypeError`.
+# A frozen dataclass with slots is made twice, first without slots. In Python 3.11 its `__setattr__` and `__delattr__`
+# belong to the first class, so for a new name they raise `TypeError`. These functions replace them.
 
 
 def _set(self: BrokerMessage, name: str, value: object) -> None:

@@ -1,6 +1,7 @@
-"""Every error of the project, on one screen, branched by who has to act.
+"""Every error of the project, grouped by who has to act.
 
-An error names its object, has useful values as attributes, and says in `hint` what to do next, if anything.
+An error's message names the object, such as the DAG or the run. Useful values are attributes, and `hint` says what to
+do next, if anything can be done.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class TemplateError(DagError):
 
 
 class AssetConflict(DagError):
-    """Two names for one URI, or two URIs for one name; the message names both places."""
+    """DAG files declare two names for one URI, or two URIs for one name. The message names both places."""
 
 
 class UnknownName(TriggererError):
-    """No object has this name. The hint says where to look, unless `suggest` finds a similar name."""
+    """No object has this name. The hint suggests a similar name if `suggest` has found one, or says where to look."""
 
     def __init__(self, message: str, name: str, *, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -52,7 +53,7 @@ class UnknownName(TriggererError):
         self.has_suggestion = False
 
     def suggest(self, known: Iterable[str]) -> Self:
-        """Suggest the known name that is probably meant, or list the known names if they are few."""
+        """Let the hint suggest the known name that is probably meant, or list the known names if they are few."""
         self.hint = hint(self.name, known) or self.hint
         self.has_suggestion = True
         return self
@@ -84,7 +85,7 @@ class UnknownAsset(UnknownName, DagError):
     """There is no asset with this name or URI, or no DAG file declares it.
 
     Args:
-        message: None: the standard message. Another message keeps its hint.
+        message: None: a standard message, whose hint may suggest a similar name. Any other message keeps `hint`.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class UnknownWatcher(UnknownName):
 
 
 class CursorRefused(TriggererError):
-    """The cursor of a page is malformed, or belongs to another list or to other filters. Begin again without it."""
+    """The cursor of a page is malformed, or belongs to another list or to other filters. Ask for the first page."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, hint="begin again without a cursor")
@@ -171,11 +172,11 @@ class AckTimeout(PluginError):
 
 
 class SubscriberOverflow(PluginError):
-    """A subscriber's queue stayed full for longer than the grace that the poll waits for it."""
+    """A subscriber's queue stayed full for longer than `shared_stream_overflow_grace`, while the poll waited for it."""
 
 
 class GroupEnded(PluginError):
-    """The shared stream ended under its subscribers; the cause says why. The group is restarted."""
+    """The group of a shared stream ended while it had subscribers. The cause says why. A new group replaces it."""
 
     def __init__(self, message: str, *, key: Hashable = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -199,7 +200,7 @@ class BrokenRanges(TriggererError):
 
 
 class StoreError(TriggererError):
-    """The database failed or refused."""
+    """The database failed, or refused a statement."""
 
 
 class TransientStoreError(StoreError):
@@ -231,7 +232,7 @@ class NotSetAside(StoreError):
 
 
 class LeaseLost(StoreError):
-    """Another process owns the lease now. Nothing was written; stop working on what it covers."""
+    """Another process owns the lease now. Nothing was written. Stop working on the stream or the runs of the lease."""
 
 
 class Conflict(TransientStoreError):
@@ -239,7 +240,7 @@ class Conflict(TransientStoreError):
 
 
 class OutcomeUnknown(TransientStoreError):
-    """The commit was sent and its answer did not arrive. Repeat the exact transaction; its keys make that safe."""
+    """The commit was sent, but no answer came. Repeat the exact transaction, which its unique keys make safe."""
 
 
 class SparkError(TriggererError):
@@ -267,7 +268,7 @@ class BadRequest(RequestError):
 
 
 class SignInNeeded(RequestError):
-    """The request has no token, or one that is unknown, revoked or over."""
+    """The request has no token, or its token is unknown, revoked or expired."""
 
 
 class RoleNeeded(RequestError):
@@ -279,7 +280,7 @@ class NothingThere(RequestError):
 
 
 class MethodNotThere(RequestError):
-    """The path exists, and does not take this method. The header `Allow` lists the methods."""
+    """The path exists, but not for this HTTP method. The header `Allow` lists the methods that it takes."""
 
 
 class KeyReused(RequestError):
@@ -295,11 +296,11 @@ class WrongMediaType(RequestError):
 
 
 class WrongHost(RequestError):
-    """The request names a host that is not this API's. `[api] allowed_hosts` lists the names that are allowed."""
+    """The request's `Host` is no name of this API. `[api] allowed_hosts` lists the names that are allowed."""
 
 
 class TooManyRequests(RequestError):
-    """The token makes more requests than it may. `Retry-After` says in how many seconds it may again."""
+    """The token has made too many requests in a short time. `Retry-After` says after how many seconds to try again."""
 
     def __init__(self, message: str, *, retry_after_s: int = 1, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -307,7 +308,7 @@ class TooManyRequests(RequestError):
 
 
 class ServerBusy(RequestError):
-    """The API has as many requests at work as it may. `Retry-After` says when to try again."""
+    """The API already answers as many requests at once as it may. `Retry-After` says when to try again."""
 
 
 class ServiceAway(TriggererError):

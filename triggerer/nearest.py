@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 CUTOFF: Final = 0.6
-"""How similar a name must be to be suggested, from 0 (whatever there is) to 1 (equal)."""
+"""How similar a name must be to be suggested, from 0 (any name) to 1 (an equal name)."""
 _MOST_LISTED: Final = 20
 
 
@@ -27,7 +27,10 @@ def ending(name: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str:
 
 
 def hint(name: str, known: Iterable[str]) -> str | None:
-    """Return `did you mean 'x'?`, or else the known names, if there are only a few; None if there is neither."""
+    """Return `did you mean 'x'?`. If no known name is similar enough, return the list of known names.
+
+    None: no name is similar enough, and there are no known names or more than 20.
+    """
     names = list(known)
     found = nearest(name, names)
     if found is not None:

@@ -1,4 +1,7 @@
-"""Partition keys: what maps those of events to those of runs, and what a run waits for."""
+"""Partitions for DAG authors: mappers from an event's partition key to the keys of runs, windows, and wait policies.
+
+A roll-up collects the events of a window, such as a day, in one run. A wait policy says when that run may start.
+"""
 
 from triggerer.domain.partitions import (
     AllowedKeyMapper,

@@ -1,4 +1,4 @@
-"""Synchronization primitives that anyio lacks. Its events cannot be reset, so each wait would need a new one.
+"""Synchronization primitives that anyio lacks. An `anyio.Event` cannot be reset, so each wait would need a new event.
 
 Call all methods in the event loop's thread.
 """
@@ -36,7 +36,9 @@ class AutoResetEvent:
         self.is_set = False
 
     async def wait(self) -> None:
-        """Wait until the event is set, and reset it. Always a checkpoint; check `is_set` first to avoid its cost.
+        """Wait until the event is set, and reset the event.
+
+        Always a checkpoint, even if the event is set already. Check `is_set` first to avoid its cost.
 
         Cancellation: An event that is set stays set.
         """
@@ -48,9 +50,9 @@ class AutoResetEvent:
         self.is_set = False
 
     async def wait_for(self, seconds: float) -> bool:
-        """Wait for at most this time; return whether the event was set.
+        """Wait until the event is set, but at most this time, and reset the event; return whether it was set.
 
-        It uses a timer instead of a cancel scope. Cancel scopes were a tenth of the event loop's work for a message.
+        A timer ends the wait, because cancel scopes were a tenth of the event loop's work for a message.
         """
         if self.is_set or seconds == math.inf:
             await self.wait()

@@ -1,6 +1,6 @@
-"""When the runs of a DAG are due: what DAG authors use, and what authors of timetables implement.
+"""Timetables, which decide when the runs of a DAG are due: the ready-made classes, and the interface for new ones.
 
-Names are imported when they are first asked for.
+Each name is imported at its first use.
 """
 
 from __future__ import annotations

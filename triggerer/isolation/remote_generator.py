@@ -101,7 +101,7 @@ class RemoteGenerator:
                     return
 
     async def _until_pulled(self) -> None:
-        # The filter may receive an event that was sent ahead before the pump has pulled the event, so wait for the pump.
+        # The filter may receive an event that was sent ahead before the pump has pulled the event. Wait for the pump.
         # If the stream ends first, the pump pulls no further event, and the runtime ignores the filter.
         while self._pulled < self._opened and not self._pump_is_over:
             await self._has_pulled.wait()
