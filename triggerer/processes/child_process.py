@@ -82,7 +82,7 @@ class ChildProcess:
             lifelines: Reading ends of pipes. When all writers of one of these pipes have ended, the group is killed.
             captures_output: True: store the end of the child's output in `output`. False: the child writes to the
                 standard error of this process.
-            inherits: Further descriptors that the child inherits, with equal numbers.
+            inherits: Further descriptors that the child inherits. Their numbers are equal in the child.
         Raises:
             OSError: The process cannot be started.
         """
@@ -92,7 +92,7 @@ class ChildProcess:
                 channel, socket = await Channel.open()
                 ours.push_async_callback(channel.aclose)
                 theirs.enter_context(socket)
-                # No process writes to this pipe. The child notices our death because the kernel closes our end.
+                # No process writes to this pipe. When this process dies, the kernel closes its end and kills the child.
                 lifeline, end = os.pipe()
                 ours.callback(os.close, end)
                 theirs.callback(os.close, lifeline)
@@ -133,8 +133,8 @@ class ChildProcess:
     async def supervise(self) -> None:
         """Read the output and wait for the end of the process. Run this from `start` until just before `aclose`.
 
-        After the end of the process, `receive` returns only frames that were already sent, even if a process that has
-        left the group still has the other end of the channel.
+        After the end of the process, `channel.receive` returns only frames that were already sent. This is true even if
+        a descendant that has left the group still has the other end of the channel.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read_output)
@@ -189,7 +189,7 @@ class ChildProcess:
         return -signal.SIGKILL if self.returncode is None else self.returncode
 
     async def aclose(self, grace_s: float = 0.0) -> None:
-        """Kill the group unless it ends within `grace_s`, and release everything that `start` has opened.
+        """Wait `grace_s` for the end of the process, kill its group, and release everything that `start` has opened.
 
         Cancellation: The group is ended nevertheless, within `grace_s` and some seconds.
         """

@@ -22,7 +22,7 @@ _LOOK_EVERY_S: Final = 0.001
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants whose parent ends, instead of the system's first process.
+    """Become the parent of all descendants whose own parent ends. Otherwise process 1 of the system adopts them.
 
     Raises:
         OSError: The system has no such call.
@@ -62,9 +62,10 @@ def _children_by_parent(pid: int) -> list[int]:
 def end_children(
     kept: Callable[[], Collection[int]], *, reap: Callable[[], None], within_s: float
 ) -> list[int]:
-    """Kill this process's children except `kept`. Their own children are then adopted and killed too.
+    """Kill this process's children except `kept`, and then their descendants, which this process has adopted.
 
     Args:
+        kept: Returns the ids of the children to spare. Called before each look at the children.
         reap: Reaps the children that have ended, without blocking.
     Returns:
         The children that are still there after `within_s`, for instance because a file system hangs.

@@ -14,15 +14,15 @@ STANDARD_ERROR: Final = 2
 
 
 class GroupLeader:
-    """A child process with its process group. A kill never hits a stranger that received a reused process id.
+    """A child process with its process group. A kill never hits a foreign process that received a reused process id.
 
     The kernel does not reuse a process id before the process has been reaped and its group is empty. asyncio would reap
-    the process as soon as it has ended, and its group might have to be killed later. So only this class reaps the
-    process, directly after it has killed the group.
+    the process as soon as the process has ended. A later kill of the group could then hit a foreign process. So only
+    this class reaps the process, directly after it has killed the group.
 
     Args:
-        output: The descriptor for standard output and standard error. The default keeps the output of users' code out
-            of our standard output.
+        output: The child's standard output and standard error. The default is our standard error, so that the output
+            of users' code does not mix with the output of our commands.
     Raises:
         OSError: The process cannot be started.
     """

@@ -14,7 +14,7 @@ def new_instance_id() -> str:
 
 
 def this_process() -> str:
-    """Return `<host>:<pid>`, with which the ids of this process's instances begin."""
+    """Return `<host>:<pid>` of this process. The ids of its instances begin with it."""
     return f"{_host()}:{os.getpid()}"
 
 
@@ -24,7 +24,7 @@ def process_of(instance_id: str) -> str:
 
 
 def host_and_pid(instance_id: str) -> tuple[str, int | None]:
-    """Return the host and the process of the instance with this id."""
+    """Return the host and the process id of the instance with this id; None if the id contains no process id."""
     host, _, pid = process_of(instance_id).rpartition(":")
     return host, int(pid) if pid.isdecimal() else None
 
@@ -43,7 +43,7 @@ def is_on_this_host(instance_id: str) -> bool:
 
 
 def is_known_dead(instance_id: str) -> bool:
-    """True if the instance ran on this host and its process is gone. False: it lives, or only heartbeats can tell."""
+    """True if the instance ran on this host and its process is gone. False: it lives, or this host cannot tell."""
     if not is_on_this_host(instance_id):
         return False
     try:

@@ -24,14 +24,14 @@ from triggerer.processes.lifelines import die_with_writer, open_again
 CHANNEL_VARIABLE: Final = "TRIGGERER_IPC_FD"
 LIFELINE_VARIABLE: Final = "TRIGGERER_LIFELINE_FD"
 _HEADER: Final = struct.Struct("!4sI")
-# The start of a frame. Other writers of the channel will not produce it by chance.
+# The first bytes of a frame. If other code writes to the channel by mistake, its bytes will not begin like this.
 _MAGIC: Final = b"\xf7TRG"
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 """The most bytes of a frame, many times the report of a run with a hundred thousand events."""
 _AT_ONCE: Final = 64 * 1024
 _DESCRIPTORS_AT_ONCE: Final = 16
 _STALL_S: Final = 60.0
-"""If a frame is incomplete and no byte arrives for this time, its rest counts as lost."""
+"""If a part of a frame has arrived, and then no byte for this time, the rest of the frame counts as lost."""
 
 
 class ChannelClosed(Exception):
@@ -73,7 +73,7 @@ def _frame(body: bytes) -> bytes:
 
 
 def _size_in(header: bytes) -> int:
-    """Return the size of the frame that follows the header.
+    """Return the size in bytes of the frame's body, which follows the header.
 
     Raises:
         MalformedFrame: The bytes are no header, or the size exceeds the limit.
@@ -217,11 +217,11 @@ class ChildChannel:
 
     @property
     def has_more(self) -> bool:
-        """True if a part of the next frame has arrived together with the previous frame."""
+        """True if at least a part of the next frame was read together with the previous frame."""
         return bool(self._received)
 
     def fileno(self) -> int:
-        """Return the descriptor for `select`. It reports no frame that came with the previous one, see `has_more`."""
+        """Return the descriptor for `select`, which does not report a frame that was read already, see `has_more`."""
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
@@ -280,12 +280,11 @@ class ChildChannel:
 
 
 def connect_to_parent() -> ChildChannel:
-    """Return the channel to the parent. Arm each lifeline: the kernel kills this process when the other end is gone.
+    """Return the channel to the parent, and let this process die when the parent dies.
 
-    Standard output and standard error become UTF-8, because the parent reads UTF-8.
-
-    A process that `triggerer.processes.child_process` has started calls this first, and once. Its own children inherit
-    none of the descriptors.
+    A process that `ChildProcess` has started calls this first, and once. It arms the lifelines, so the kernel kills
+    this process when the process at the other end of a lifeline is gone. Standard output and standard error become
+    UTF-8, because the parent reads UTF-8. Children of this process inherit none of the descriptors.
     """
     for stream in (sys.stdout, sys.stderr):
         # With another locale or PYTHONIOENCODING, a task would fail if it prints characters that the encoding lacks.

@@ -1,8 +1,8 @@
 """Lets the kernel kill a process when another process ends.
 
-The connection between the two is a *lifeline*: a pipe into which nobody writes. The other process has the only writing
-end. When that process is gone, the pipe closes, and the kernel sends SIGKILL to the process group that has *armed* the
-reading end: it has asked the kernel for this signal.
+The connection between the two processes is a *lifeline*: a pipe into which nobody writes. The other process has the
+only writing end. A process *arms* the reading end: it asks the kernel for a SIGKILL to its process group when the pipe
+closes. The pipe closes when the other process is gone.
 
 This module imports only the standard library: `triggerer_python_daemon` loads it on machines without triggerer.
 """
@@ -55,7 +55,8 @@ def arm_again() -> None:
     inherited = _armed.copy()
     _armed.clear()
     for lifeline in inherited:
-        # The receiver of the signal belongs to the open file, which parent and child share. So open the pipe again.
+        # The kernel stores the receiver of the signal with the open file, which parent and child share. So the child
+        # opens the pipe again.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
 
@@ -63,8 +64,8 @@ def arm_again() -> None:
 def armed_lifelines() -> tuple[str, ...]:
     """Return the paths of this process's lifelines, for other processes that must die together with it.
 
-    Those processes may be in another process group, which our signals do not reach. In a forked process that did not
-    call `arm_again`, the paths are those of its parent.
+    Such processes may be in another process group, which the signal to our group does not reach. In a forked process
+    that did not call `arm_again`, the paths lead to the descriptors of its parent.
     """
     return tuple(f"/proc/{_armed_by}/fd/{lifeline}" for lifeline in _armed)
 

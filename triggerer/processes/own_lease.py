@@ -1,8 +1,9 @@
 """A lease from its owner's view: how long the owner may act, by the owner's own clock.
 
-Other instances take over a lease that has expired by the database's clock. The owner may be unable to ask the database,
-or may be frozen for a while: stopped, suspended, or blocked by a call. So before it acts, the owner checks its own
-clock, and it stops a margin earlier. The clock is `CLOCK_BOOTTIME`, which also counts the time of a suspended machine.
+Other instances take over a lease that has expired by the database's clock. The owner may not notice: it may be unable
+to ask the database, or it was frozen for a while (stopped, suspended, or blocked by a call). So the owner checks its
+own clock before it acts, and stops a margin before the lease expires. The clock is `CLOCK_BOOTTIME`, which also counts
+the time of a suspended machine.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ _TRIES: Final = 20
 def give_way(niceness: int) -> None:
     """Raise the niceness of this process, which leads a session, and of its descendants.
 
-    With autogroups (sched(7)) Linux schedules sessions. Then a process's niceness counts only within its session, and
-    the session has its own niceness. So this function raises both. The session's niceness does not change on other
-    systems, without permission, or if other processes keep changing autogroups for two seconds.
+    With autogroups (sched(7)), Linux divides the processor among sessions. A process's niceness counts only within its
+    session, and the session has a niceness of its own. So this function raises both. The session's niceness stays as it
+    is if the system has no autogroups or denies the change, or if other processes change theirs for two seconds.
     """
     os.nice(niceness)
     for _ in range(_TRIES):

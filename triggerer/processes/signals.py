@@ -1,4 +1,4 @@
-"""The actions of SIGINT, SIGTERM and SIGHUP during a command. The module is small, because commands import it first.
+"""Decides what SIGINT, SIGTERM and SIGHUP do during a command. The module is small, because commands import it first.
 
 1. Before anything is open that must be closed, `leave_when_told` makes a signal end the process at once.
 2. While a service runs, `told_to_stop` asks it to stop at the first signal, and ends the process at the second.
@@ -43,8 +43,8 @@ def signal_name(signum: int) -> str:
 def leave_when_told(exit_code: int, *signums: int) -> None:
     """Make these signals end the process with `exit_code` at once, without unwinding.
 
-    An exception could get lost in a module that is being imported. For instance, Python prints and ignores an exception
-    from the callback of a weak reference.
+    A signal handler that raises an exception is not enough, because the exception could get lost while modules are
+    imported. For instance, Python prints and ignores an exception from the callback of a weak reference.
     """
     for signum in filter(_is_heard, signums):
         signal.signal(signum, _Leave(exit_code))
@@ -77,7 +77,7 @@ def _is_heard(signum: int) -> bool:
 
 
 def are_told() -> bool:
-    """True if a handler of `told_to_stop` receives the signals. Then none of them raises `KeyboardInterrupt`."""
+    """True if a handler of `told_to_stop` receives SIGINT. Then Ctrl-C raises no `KeyboardInterrupt`."""
     return isinstance(signal.getsignal(signal.SIGINT), _Told)
 
 

@@ -12,7 +12,8 @@ Stopping, at the first SIGTERM or SIGINT
        events, keeps running, because the streams wait for it.
     2. The work that is left is cancelled. Then the recorder and the wake-ups stop. Nothing is lost: the broker
        redelivers messages that it was not told about, and cancelled runs are queued again.
-    A second signal ends the process at once, like SIGKILL. That is safe: the child processes notice and end.
+    A second signal ends the process at once, like SIGKILL. That is safe, because the kernel kills the child processes
+    when the service is gone, and a restart continues from the database.
     `triggerer.processes.signals` says what a signal does before the service has started.
 """
 

@@ -1,4 +1,4 @@
-"""The API as a part of the service. It is a child process, or the whole process if it is the only part."""
+"""The API as a part of the service: its child process, and the administrator's first token."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ _FIRST_START: Final = Actor("first start", Role.ADMIN, SERVICE)
 
 
 class ApiChild:
-    """Starts the API's process at the first connection, and again whenever the process has died."""
+    """Starts the API's process at the first connection, or at once if `[api] start` is "eager".
+
+    A process that has died is started again, at the next connection or at once.
+    """
 
     def __init__(self, settings: Settings, database: Database, listener: socket.socket) -> None:
         self._settings = settings
@@ -99,7 +102,8 @@ async def _closed(child: ChildProcess) -> AsyncIterator[None]:
 async def prepare_access(settings: Settings, database: Database, url: str) -> None:
     """Log the page's address. If there is no token yet, write a first administrator's token to `home/api-token`.
 
-    With the first token comes a link that signs in once. It is shown on a terminal only, because others read logs.
+    If standard error is a terminal, a link that signs in once is shown there too. The link is never logged, because
+    other people read logs.
 
     Raises:
         ConfigurationError: The file cannot be written; no token was stored.

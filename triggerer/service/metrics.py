@@ -1,4 +1,4 @@
-"""Reads the metrics of this process at a scrape: of its streams, of the database, and of the service."""
+"""Reads the metrics of this process when they are scraped: of its streams, of the database, and of the service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 MOST_STREAMS: Final = 50
 """How many streams have series of their own. The other streams are added up as the stream `other`."""
 MOST_LANES: Final = 20
-"""How many lanes have a series, in all streams together: the lanes with the most outstanding messages."""
+"""How many lanes have a series, in all streams together. The lanes with the most outstanding messages are chosen."""
 _LOOK_EVERY: Final = timedelta(seconds=15)
 
 
@@ -52,7 +52,7 @@ async def gathered(
 
 
 class StreamMetrics:
-    """Reads the metrics of the streams that this instance owns. The number of series has a bound."""
+    """Reads the metrics of the streams that this instance owns, at most for `MOST_STREAMS` and `MOST_LANES`."""
 
     def __init__(self, read: Callable[[], Sequence[StreamLive]]) -> None:
         self._read = read
@@ -76,9 +76,10 @@ class StreamMetrics:
             yield Sample(table.LANE_OUTSTANDING, outstanding, labels)
 
     def _count_acked(self, live: StreamLive) -> int:
-        """Return the number of acked messages, never less than before in the same run of the stream.
+        """Return the number of acked messages. While a stream lives, the number never falls from scrape to scrape.
 
-        The difference of the counters could shrink, because a message counts as failed before it counts as advanced.
+        It is computed as advanced minus rejected minus failed. This difference can fall, because a message counts as
+        failed before it counts as advanced.
         """
         acked = max(live.advanced - live.rejected - live.failed, 0)
         consumed, before = self._acked.get(live.stream, (0, 0))

@@ -41,7 +41,7 @@ class Part(StrEnum):
 
 ALL_PARTS: Final = frozenset(Part)
 _OWN_NOTHING: Final = frozenset({Part.SCHEDULER, Part.DAG_PROCESSOR, Part.API})
-"""The parts that own no streams and no runs. Their heartbeat is only shown; the other parts register under a lease."""
+"""The parts that own no streams and no runs, so they need no lease. Their heartbeat is only shown to users."""
 
 
 async def start_parts(
@@ -111,7 +111,7 @@ async def _start_triggerer(
     from triggerer.streams.supervision.live_state import read_streams
 
     chosen = settings.triggerer
-    # A SQLite database has one service at a time, so no other instance can take over its streams.
+    # A SQLite database has one service at a time, so no other instance can own or take over streams.
     is_alone = database.dialect == "sqlite"
 
     # The writers and the host need each other: this function looks up the host when a writer calls it.

@@ -29,7 +29,7 @@ class SystemdNotifier:
 
     Args:
         address: A path, or `@` and an abstract name; None if there is no manager.
-        watchdog: The manager kills a service that has been silent for this time; None if it does not watch.
+        watchdog: The manager kills a service that sends nothing for this time. None: the manager has no watchdog.
     """
 
     def __init__(self, address: str | None, watchdog: timedelta | None = None) -> None:
@@ -111,7 +111,7 @@ class SystemdNotifier:
 
 def _read_watchdog(usec: str | None, pid: str | None) -> timedelta | None:
     if usec is None or (pid is not None and pid != str(os.getpid())):
-        # The variables name another process, from which this process inherited them.
+        # The variables are meant for another process, from which this process inherited them.
         return None
     if not usec.isascii() or not usec.isdecimal() or int(usec) == 0:
         _log.warning("WATCHDOG_USEC is no number of microseconds and is ignored", value=usec)

@@ -1,7 +1,7 @@
 """Answers `/metrics`, `/livez` and `/readyz` from threads, also while the event loop is blocked.
 
-The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one. It serves only a few
-connections at a time and refuses more. Each connection has a deadline, because a slow client takes a thread.
+The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one. Each connection has a
+thread. So the server closes a connection that is silent for 10 s, and refuses connections beyond the eighth.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def unix_listener(path: Path) -> Iterator[socket.socket]:
         # The path contains this process's id, so only a process that has ended can have left the file.
         path.unlink(missing_ok=True)
         with short_path(path) as address:
-            # The umask sets the mode at once. Another user could connect before a later change of the mode.
+            # Set the mode by the umask: before a later chmod, another user could connect.
             before = os.umask(0o177)
             try:
                 listener.bind(address)
@@ -128,7 +128,8 @@ def _serve(
         at_end.callback(connections.release)
         at_end.callback(connection.close)
         with suppress(OSError):
-            # The handler's constructor reads the request and answers. It takes no routes, so a new subclass has them.
+            # The handler's constructor reads the request and answers it. It takes no argument for the routes, so a new
+            # subclass has them.
             type("_Handler", (_Handler,), {"routes": routes})(connection, ("", 0), None)
 
 

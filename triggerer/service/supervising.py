@@ -31,10 +31,10 @@ async def once_it_answers(
     """Repeat a query until the database answers, because a service and its database may start together.
 
     Args:
-        waits_for_mending: Whether to wait after a refusal as well. For example, a deployment may be about to create
-            the database's user.
+        waits_for_mending: True: also wait while the database refuses, for example because a deployment is about to
+            create the database's user.
     Raises:
-        StoreUnavailable: The database did not answer within `patience`. The last error is raised.
+        StoreUnavailable: The last error, after the database did not answer within `patience`.
     """
     deadline = anyio.current_time() + patience.total_seconds()
     failures = 0
@@ -63,7 +63,7 @@ async def unless_it_returns(
 
 
 def without_status(run: Callable[[], Awaitable[None]]) -> Runs:
-    """Turn a function without `task_status` into a part that counts as started once the function is called."""
+    """Turn a function without `task_status` into a part, which counts as started just before the function is called."""
 
     async def running(*, task_status: TaskStatus[None]) -> None:
         task_status.started()
