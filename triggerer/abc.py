@@ -99,7 +99,7 @@ class AdvanceOutcome:
 
     @property
     def blames_event(self) -> bool:
-        """True if the failure counts against the event: a failed subscriber had the event open, or was absent."""
+        """True if the failure counts against the event: a failed subscriber had pulled the event, or was absent."""
         return self.failed > self.unread
 
 
@@ -146,8 +146,8 @@ class StreamState(ABC):
         """Replace the value. Returns when the new value is durable. Waits while the database is unreachable.
 
         Call this in `advance`, when the events of its items are durable. After a restart, the producer continues at the
-        saved position. So the position must not lie behind items that are not advanced, because they would be lost.
-        Items that are read again are recognised by their idempotency keys.
+        saved position. So never save a position after an item that is not advanced: the item would be lost. Items that
+        are read again are recognised by their idempotency keys.
 
         Args:
             value: JSON, of at most 1 MiB.
@@ -219,7 +219,7 @@ class SharedStreamProducer(ABC):
         raise NotImplementedError(f"{type(self).__qualname__} advances each lane separately")
 
     async def run(self) -> None:  # noqa: B027  (an optional hook)
-        """Work concurrently with the poll while the stream is open: renew locks, receive. Off by default.
+        """Work concurrently with the poll, for instance to renew locks or to receive messages. Off by default.
 
         Awaited once, in a separate task, as soon as `open_stream` is first iterated. Returning or raising ends the
         group. The method continues while the group drains.
@@ -287,8 +287,8 @@ class SharedStreamProducer(ABC):
         """
         return False
 
-    # The next hooks are optional. They are not abstract, because the overridden hooks show the abilities of the source.
-    # The runtime calls only overridden hooks.
+    # The next hooks are optional. They are not abstract: the runtime calls only overridden hooks, and learns from them
+    # what the source can do.
 
     # A log: messages remain after they were read, and can be read again from any position.
 
@@ -429,8 +429,8 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     `create_shared_stream_producer` (ack mode).
     """
 
-    # The methods that raise NotImplementedError are not abstract, because no trigger implements all of them. Its stream
-    # key and its overridden methods decide how a trigger runs. NotImplementedError names a method that it lacks.
+    # The methods that raise NotImplementedError are not abstract, because no trigger implements all of them. The
+    # stream key and the overridden methods of a trigger decide how it runs. The error names a method that it lacks.
 
     def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield events. An async generator, for a trigger without a stream key, which has no shared stream."""
@@ -595,7 +595,7 @@ class RejectsOpenEvent(Protocol):
     """The runtime's side of `reject_shared_stream_event`."""
 
     def reject_open_event(self, reason: str | None = None) -> bool:
-        """Reject the event that the filter has open. Return False if no event is open."""
+        """Reject the event that the filter pulled last. Return False if the filter has requested the next event."""
 
 
 # The runtime sets this in the task that runs a filter. Child tasks and `asyncio.to_thread` inherit the value.
@@ -605,11 +605,11 @@ current_subscriber: ContextVar[RejectsOpenEvent | None] = ContextVar(
 
 
 def reject_shared_stream_event(reason: str | None = None) -> None:
-    """Reject the raw event that the calling filter has open, because it can never be processed.
+    """Reject the raw event that the calling filter pulled last, because the event can never be processed.
 
     The event counts as rejected, and is resolved at once. The message goes to the source's dead letters, or is set
-    aside for the watcher. The filter, tasks that it started and `asyncio.to_thread` may call this function. If no event
-    is open, it only logs a warning.
+    aside for the watcher. The filter, tasks that it started and `asyncio.to_thread` may call this function. If the
+    filter has requested the next event already, the function only issues a warning.
 
     Args:
         reason: Shown with a message that is set aside.

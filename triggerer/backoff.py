@@ -29,7 +29,8 @@ class Backoff:
     """The delays between attempts at one task, in seconds.
 
     Each delay is random, between zero and a ceiling that doubles with every failure, up to `longest`. So clients that
-    failed together do not retry together. A run of `healthy_after` seconds or more resets the ceiling.
+    failed together do not retry together. If an attempt has run for `healthy_after` seconds or more before it failed,
+    the ceiling begins with `first` again.
 
     Source: "Exponential backoff and jitter", AWS Architecture Blog, 2015.
     """

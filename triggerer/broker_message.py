@@ -22,10 +22,10 @@ class BrokerMessage:
     Attributes:
         value: The body; None if the message has none (a Kafka tombstone).
         key: The value that orders messages: a Kafka record's key, a message group, an ordering key, a session.
-        attributes: Headers, attributes or properties; the last of several with the same name.
+        attributes: Headers, attributes or properties. If several have one name, this is the last of them.
         position: The message's position at the broker, as JSON: topic, partition and offset; queue and message id; …
         published_at: When the message was published, by the broker's or the publisher's clock (aware, UTC).
-        deliveries: How often the broker has delivered it, this time included; None if unknown.
+        deliveries: How often the broker has delivered the message, including this time; None if unknown.
     """
 
     value: bytes | None

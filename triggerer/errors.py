@@ -33,7 +33,7 @@ class UnknownConnection(ConfigurationError):
 
 
 class DagError(TriggererError):
-    """The author of a DAG file has to change it: an invalid URI, a cycle of tasks, an unknown argument."""
+    """A DAG file has a mistake, such as an invalid URI, a cycle of tasks or an unknown argument. Its author acts."""
 
 
 class TemplateError(DagError):
@@ -144,7 +144,7 @@ class MoveRefused(TriggererError):
 
 
 class DagFileError(DagError):
-    """A DAG file cannot be read. `file` is the given path; `line` is None if the error has no line."""
+    """A DAG file cannot be read. `file` is its path as the caller gave it; `line` is None if the error has no line."""
 
     def __init__(
         self, reason: str, *, file: str, line: int | None = None, hint: str | None = None
@@ -164,7 +164,7 @@ class InvalidPartitionKey(DagError):
 
 
 class PluginError(TriggererError):
-    """The author of a trigger or of a producer has to change it."""
+    """A trigger or a producer does not work as it should. The author of its class has to change it."""
 
 
 class AckTimeout(PluginError):
@@ -214,8 +214,8 @@ class StoreUnavailable(TransientStoreError):
 class StoreRefused(StoreUnavailable, ConfigurationError):
     """The database answers, and refuses the login, the rights or the tables: an operator has to change that.
 
-    At the start it is a mistake of configuration. Later it is an outage: a password was rotated, or a server failed
-    over.
+    When the service starts, the refusal counts as a mistake of configuration. Later it counts as an outage, because a
+    password may have been rotated, or a server failed over.
     """
 
 
@@ -240,7 +240,7 @@ class Conflict(TransientStoreError):
 
 
 class OutcomeUnknown(TransientStoreError):
-    """The commit was sent, but no answer came. Repeat the exact transaction, which its unique keys make safe."""
+    """The commit was sent, but no answer came. Repeat the exact transaction: unique keys make a repeat harmless."""
 
 
 class SparkError(TriggererError):

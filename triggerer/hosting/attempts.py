@@ -67,7 +67,7 @@ class Attempts:
             self._failed.pop(member, None)
 
     def error_before(self, member: Member) -> BaseException | None:
-        """Return the error of the attempt that failed last. None: the present attempt counts as a success."""
+        """Return the error of the trigger's last failure. None: it has not failed, or counts as working again."""
         failed = self._failed.get(member)
         return None if failed is None else failed.error
 

@@ -67,7 +67,7 @@ class TriggerFactory:
         return PreparedTrigger(row, self.begin_load, self._isolation)
 
     def begin_load(self, row: TriggerRow) -> ClassLoad:
-        """Begin to load the row's class again. If its watchers demand a guarantee, the load also checks the promise."""
+        """Begin to load the row's class again. If its watchers demand a guarantee, the load checks it too."""
         if row.guarantee is None:
             return self.loader.begin(row.classpath)
         assert self._promises is not None, "enter the factory first"

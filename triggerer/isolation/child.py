@@ -104,13 +104,13 @@ def _write(channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]) -
         chunk = [reports.get()]
         while len(chunk) < _MOST_AT_ONCE and not reports.empty():
             chunk.append(reports.get())
-        told = [report for report in chunk if not isinstance(report, _Ended)]
+        sent = [report for report in chunk if not isinstance(report, _Ended)]
         try:
-            for frame in in_frames(told):
+            for frame in in_frames(sent):
                 channel.send_bytes(to_frame(frame))
         except OSError:
             return  # the reader notices a closed channel too
-        if len(told) < len(chunk):
+        if len(sent) < len(chunk):
             return
 
 

@@ -47,7 +47,7 @@ class RawEvents(NamedTuple):
 
 
 class EndStream(NamedTuple):
-    """The end of the stream. The filter's next request raises this error. None: its `async for` ends."""
+    """The end of the stream. The filter's next request raises this error. None: the filter's `async for` ends."""
 
     error: BaseException | None
 

@@ -73,10 +73,10 @@ class PackedError(NamedTuple):
     @classmethod
     def of(cls, error: BaseException) -> PackedError:
         # Hide secrets before sending: the other process cannot recognise secrets that only this process has read.
-        told = f"{type(error).__name__}: {error}"
-        text = hide_known(told)
+        original = f"{type(error).__name__}: {error}"
+        text = hide_known(original)
         trace = hide_known("".join(traceback.format_exception(error)))
-        if text != told:
+        if text != original:
             return cls(None, text[:_MOST_TEXT], trace[-_MOST_TEXT:])
         try:
             pickled = pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL)

@@ -111,7 +111,7 @@ class TriggerProcess(RemoteTrigger):
         """Read reports until the channel ends; return the reason of the end."""
         while True:
             try:
-                told = from_frame(await process.channel.receive_bytes())
+                reports = from_frame(await process.channel.receive_bytes())
             except MalformedFrame as error:
                 return PluginError(
                     f"The process of {self.name} cannot be understood: {error.reason}"
@@ -120,7 +120,7 @@ class TriggerProcess(RemoteTrigger):
                 return await self._died(process)
             except Exception as error:  # noqa: BLE001  (the plugin wrote to our channel: its trigger fails)
                 return PluginError(f"The process of {self.name} cannot be understood: {error!r}")
-            for report in told:
+            for report in reports:
                 self._reports.put(report)
 
     async def _died(self, process: ChildProcess) -> PluginError:

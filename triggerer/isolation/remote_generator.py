@@ -42,8 +42,8 @@ _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
 class RemoteGenerator:
     """One run of an isolated filter. The runtime iterates over `events` instead of the plugin's filter.
 
-    `pump` runs concurrently with `events`, because the filter may yield an event while it waits for the stream. The
-    pump pulls a raw event from the runtime only after the isolated filter has requested the event.
+    `pump` runs concurrently with `events`, because a filter may read the stream in a child task and yield events
+    meanwhile. The pump pulls a raw event from the runtime only after the isolated filter has requested the event.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
@@ -68,7 +68,7 @@ class RemoteGenerator:
         self._pump_ended = anyio.Event()
 
     async def events(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Yield the filter's events, each while its raw event is open.
+        """Yield the filter's trigger events. The raw event from which an event derives is not resolved until later.
 
         Raises:
             Exception: The filter's error, or the error that ended its thread or process.

@@ -154,7 +154,7 @@ class KafkaRanges:
 
 
 def _kafka() -> Any:
-    """Return the package of the Kafka producer, which has the client.
+    """Return the package of the Kafka producer, which contains the Kafka client.
 
     Raises:
         ConfigurationError: The package is not installed.

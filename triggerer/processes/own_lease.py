@@ -26,7 +26,7 @@ def boottime() -> float:
 
 
 class OwnLease:
-    """How long the owner of a lease may act. For one event loop.
+    """How long the owner of a lease may act. Use it on one event loop.
 
     Args:
         duration: The time from an extension until other instances may take over the lease, by the database's clock.
