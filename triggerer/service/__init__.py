@@ -11,7 +11,7 @@ Stopping, at the first SIGTERM or SIGINT
        messages in flight, and runs may end, for at most `[core] shutdown_grace`. The recorder, which stores
        events, keeps running, because the streams wait for it.
     2. The work that is left is cancelled. Then the recorder and the wake-ups stop. Nothing is lost: the broker
-       redelivers messages that it was not told about, and cancelled runs are queued again.
+       redelivers messages that were not acknowledged, and cancelled runs are queued again.
     A second signal ends the process at once, like SIGKILL. That is safe, because the kernel kills the child processes
     when the service is gone, and a restart continues from the database.
     `triggerer.processes.signals` says what a signal does before the service has started.
