@@ -237,7 +237,7 @@ class SharedStreamProducer(ABC):
         """Return the state after these items, to be stored in the transaction of their events. Off by default.
 
         This saves a second transaction: without this method, `advance` saves the state after the events are stored. The
-        items are the next items of the stream, in order. Every subscriber has passed them, but their events are not
+        items are the next items of the stream, in order. All subscribers have accepted them, but their events are not
         durable yet. So this method must not settle the items at the source.
 
         If the transaction succeeds, `advance` is called with the same items next. When it saves the same state, this

@@ -83,8 +83,8 @@ def every_parse_recreates_the_triggers() -> Replacements:
     """A trigger is deleted and made again whenever its file is parsed, although nothing about it has changed."""
 
     def difference(self: Roster, rows: Collection[TriggerRow]) -> Difference:
-        replayed = [row for row in rows if row.replays]
-        return Difference(list(self._placed.values()), [], list(rows), [], replayed=replayed)
+        rewound = [row for row in rows if row.replays]
+        return Difference(list(self._placed.values()), [], list(rows), [], rewound=rewound)
 
     yield Roster.difference, difference
 
