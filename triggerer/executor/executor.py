@@ -251,28 +251,28 @@ class Executor:
             self._uses_pools = await self._claims.uses_pools()
             self._has_broken_files = await self._claims.has_broken_files()
         if self._more and self._has_lease and (room := self._room()):
-            self._more = False
-            leases_lost = self._leases_lost
-            if self._uses_pools or self._has_broken_files:
-                orders = await self._claims.claim(
-                    room,
-                    uses_pools=self._uses_pools,
-                    has_broken_files=self._has_broken_files,
-                )
-            else:
-                step = self._claims.claim_step(room)
-                orders = self._claims.claimed(
-                    await self._result_writer.perform_with_next_commit(step)
-                )
-            if leases_lost != self._leases_lost:
-                # The lease has ended meanwhile, so other executors may have these runs. A sweep decides.
-                return
-            self._more |= len(orders) == room
-            for order in orders:
-                self._claimed_queue.add(order)
-            self._assign_runs()
-            if self._more:
-                self._changed.set()
+            await self._claim(room)
+
+    async def _claim(self, room: int) -> None:
+        """Claim up to `room` runs, and give them to free slots."""
+        self._more = False
+        leases_lost = self._leases_lost
+        if self._uses_pools or self._has_broken_files:
+            orders = await self._claims.claim(
+                room, uses_pools=self._uses_pools, has_broken_files=self._has_broken_files
+            )
+        else:
+            step = self._claims.claim_step(room)
+            orders = self._claims.claimed(await self._result_writer.perform_with_next_commit(step))
+        if leases_lost != self._leases_lost:
+            # The lease has ended meanwhile, so other executors may have these runs. A sweep decides.
+            return
+        self._more |= len(orders) == room
+        for order in orders:
+            self._claimed_queue.add(order)
+        self._assign_runs()
+        if self._more:
+            self._changed.set()
 
     def _room(self) -> int:
         return self._claimed_queue.room(
