@@ -39,10 +39,10 @@ _FILE: Final = TypeAdapter(ParsedFile)
 
 
 def read_answer(document: object) -> Accepted | Begun | Answer:
-    """Return an answer. Its file is not checked yet; see `file_in`.
+    """Validate a message from the parser. The definitions in an `Answer` are only validated by `file_in`.
 
     Raises:
-        MalformedFrame: The parser never sends such an answer.
+        MalformedFrame: The message has none of the three forms.
     """
     try:
         return _ANSWER.validate_python(document)
@@ -61,7 +61,7 @@ def file_in(answer: Answer) -> ParsedFile:
         if parsed.path == path:
             return parsed
         reason = f"it is of another file, {parsed.path}"
-    # The file's code has probably written into the pipe for its result.
+    # The file's code has probably written into the pipe through which its fork returns the definitions.
     problem = f"importing it left a result that cannot be understood: {reason}"
     return ParsedFile(
         path=path, parse_seconds=0.0, errors=(Problem(path, None, problem),), is_broken=True

@@ -33,7 +33,10 @@ class ParsedFolder:
     """The part of `errors` that is about files and folders that cannot be read."""
 
     def in_place_of(self, incumbents: Incumbents) -> ParsedFolder:
-        """Return the result that the DAG processor would get if the store had the definitions `incumbents`."""
+        """Return the result that the DAG processor would get if the store already had the definitions `incumbents`.
+
+        A file that is broken or cannot be read keeps its stored definitions, and a stored DAG id stays with its file.
+        """
         hidden = {path for path in incumbents.files if self.scanned.hides(path)}
         broken = {file.path for file in self.files if file.is_broken}
         folder = merge(self.files, incumbents, unusable=frozenset(hidden | broken))

@@ -103,7 +103,7 @@ def _describe(
     broken: dict[WatcherKey, Problem] = {}
     for asset in loaded.assets:
         described = _asset(asset, folder)
-        # If an asset is mentioned several times, a mention with extra wins.
+        # The file may define an asset several times. A definition with `extra` takes precedence.
         if asset not in assets or (described.extra and not assets[asset].extra):
             assets[asset] = described
         for watcher in asset.watchers:
@@ -186,7 +186,7 @@ def _doubted_start(dag: DAG) -> Iterator[str]:
         restriction = TimeRestriction(_utc(dag.start_date), _utc(dag.end_date), catchup)
         return next_info(dag.schedule, None, restriction) is not None
 
-    # Ask every timetable, even if its start is clear, because the question also finds timetables that raise.
+    # Call every timetable, even if the DAG has a start date, because this call also finds timetables that raise.
     is_silent = not is_asked_for(catchup=dag.catchup)
     if is_silent and dag.catchup and dag.start_date is None and is_asked_for(catchup=False):
         yield "with catchup=True its timetable asks for no run unless a start_date says where to begin"
@@ -267,10 +267,10 @@ def _inlet(inlet: Asset | AssetAlias | AssetRef) -> dict[str, Any]:
 def _watcher(
     asset: Asset, watcher: AssetWatcher, folder: DagsFolder, allowed_modules: tuple[str, ...]
 ) -> ParsedWatcher:
-    """Return the watcher, after checking that another process can make its trigger again.
+    """Return the watcher, after checking that another process can rebuild its trigger from `serialize()`.
 
     Raises:
-        PluginError: The trigger cannot be made again.
+        PluginError: The trigger cannot be rebuilt.
         Exception: A method of the trigger raised it.
     """
     trigger = watcher.trigger
@@ -291,8 +291,9 @@ def _watcher(
     digest = trigger_digest(classpath, kwargs, watcher.guarantee)
     identity = None
     if key is None and has_bookmark(kind):
-        # Each watcher has a bookmark of its own, so two watchers never share a trigger. The watcher identifies the
-        # stream, not the arguments. So the same instance still owns the stream after a change of arguments.
+        # Each watcher has a bookmark of its own, so two watchers never share a trigger. The stream's digest is computed
+        # from the watcher, not from the trigger's arguments. So the instance that owns the stream still owns it after a
+        # change of arguments.
         name = again.describe_stream() or classpath
         identity = stream_digest(("watcher", asset.name, asset.uri, watcher.name))
         digest = trigger_digest(classpath, kwargs, watcher.guarantee, watcher=identity)

@@ -29,7 +29,7 @@ RESULT_LIMIT: Final = 64 * 1024 * 1024
 # The time that a fork has, after its timeout, to write its stack.
 _LAST_WORDS_S: Final = 0.3
 NOT_NOW: Final = 75
-"""The exit code of a process that cannot start another one now, as in sysexits.h."""
+"""The exit code of a parser that cannot fork at present: `EX_TEMPFAIL` of sysexits.h."""
 # How long closing waits for killed processes to end.
 _CLOSE_S: Final = 1.0
 
@@ -131,7 +131,7 @@ class ForkPool:
             elif isinstance(fork, Orphan):
                 self._orphans.reap(fork, self._pids())
             elif self._running.get(fork.path) is not fork:
-                continue  # an earlier entry of this list has finished the fork
+                continue  # an earlier key in this loop was the pidfd of the fork, which has ended
             elif key.fd != fork.pidfd:
                 if not _read(key.fd, fork):
                     self._selector.unregister(key.fd)
@@ -292,7 +292,7 @@ def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
 
 
 def _kill(fork: _Fork) -> None:
-    # The fork makes its group itself, and may not have made it yet.
+    # The fork makes its process group itself. It may not have done so yet, so kill the fork by its own id too.
     with suppress(ProcessLookupError):
         os.killpg(fork.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):

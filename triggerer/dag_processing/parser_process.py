@@ -29,7 +29,10 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 _SILENCE_S: Final = 10.0
 """A busy parser that is silent for longer than the file timeout plus this time is killed."""
 _LOOKS: Final = 8
-"""The parser must be silent at this number of looks. A clock alone would also count time of a stopped service."""
+"""The parser is killed after this number of silent periods in a row. Each is an equal part of the allowed time.
+
+A single long timer could expire at once when the service itself was suspended (SIGSTOP) and continues.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class ParserSettings:
     dags_folder: Path
     allowed_modules: tuple[str, ...] = ()
     file_timeout: timedelta = timedelta(seconds=30)
-    # The number of files that are read at once. A file that hangs does not delay the others then.
+    # The number of files that are read at once, so that a file that hangs does not delay the others.
     at_once: int = 4
     pools: frozenset[str] | None = None
     """The names in `[pools]`. None: the pools are unknown, and a task may name any pool."""
@@ -205,7 +208,8 @@ class ParserProcess:
         while True:
             while not self._unsent:
                 await self._has_work.wait()
-            # Send one frame at a time, because the parser waits with `select`, see `ChildChannel.fileno`.
+            # Wait until the parser has accepted the frame before. The parser waits with `select`, which does not see a
+            # second frame that was already read into the buffer; see `ChildChannel.fileno`.
             await accepted.acquire()
             paths, self._unsent = list(self._unsent), {}
             self._offered = frozenset(paths)

@@ -38,7 +38,8 @@ _log = structlog.get_logger(__name__)
 # How long results are gathered for one write. A write does not wait for all files, because one may hang.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# The delay before the next look at unreadable parts, which no watch reports. It doubles each time.
+# The delay before the next scan while something in the folder is unreadable, because the operating system does not
+# report when it becomes readable. The delay doubles each time.
 _RETRY_S: Final = 5.0
 
 
@@ -54,7 +55,7 @@ class DagProcessor:
         min_file_process_interval: How often the folder is scanned for changes that the operating system does not
             report, as on network file systems. Only changed files are read.
         pools: The names in `[pools]`. A file whose task uses another pool is broken. None: a task may use any pool.
-        file_timeout: A file that takes longer to import is stopped and shown as broken. A new stream begins once all
+        file_timeout: A file that takes longer to import is stopped and shown as broken. A new stream is opened once all
             files have been read, or at the latest after this time.
         removal_grace: A file that is missing for this time counts as deleted. A deployment may need it to replace a
             file.
@@ -123,7 +124,7 @@ class DagProcessor:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process files until cancelled.
 
-        The processor has started when all files are in the store, or the files that were read within a second.
+        The processor counts as started after its first write: of all files, or of those that were read within a second.
 
         Cancellation: The parser ends. A write under way is completed, or not made at all.
         """
@@ -212,7 +213,7 @@ class DagProcessor:
         self._open_streams()
 
     def _record_changes(self, changed: set[str], scan_started: float) -> None:
-        """Record the files that have just changed, and forget the files that have been unchanged for long enough."""
+        """Remember which files have just changed. Drop those that have been unchanged for `STABLE_AFTER_S`."""
         stable = {path for path, until in self._changing.items() if until <= scan_started}
         for path in stable:
             del self._changing[path]
@@ -244,7 +245,7 @@ class DagProcessor:
 
     async def _store(self) -> None:
         try:
-            # Each write contains the whole state, so a repeat is safe even if the first write succeeded.
+            # Each write contains the whole state, so a retry is safe even if the first write succeeded.
             changed = await retry(
                 self._sync,
                 on=TransientStoreError,
@@ -252,7 +253,7 @@ class DagProcessor:
                 on_failure=log_failure(_log, "DAGs could not be stored; trying again"),
             )
         except RowRefused as error:
-            # Unexpected, because the parser refuses definitions that no store accepts. A repeat would fail too, so the
+            # Unexpected, because the parser refuses definitions that no store accepts. A retry would fail too, so the
             # stored definitions stay in force.
             _log.error("The database refuses what the DAG files define", error=str(error))
             self._due = anyio.current_time() + self._interval_s if self._away else math.inf
@@ -269,8 +270,8 @@ class DagProcessor:
         self._is_dirty = False
         async with self._database.transaction() as session:
             incumbents = await read_incumbents(session)
-            # No await between these two lines, because the files must agree with the answer whether files are being
-            # read.
+            # No await between these two lines: both must see the same state of the parser, or `reading` could say that
+            # all files have been read when `files` lacks one.
             files = self._files(incumbents)
             reading = Reading(self._is_reading, not self._has_stored, self._file_timeout)
             self._writing = frozenset(
@@ -297,7 +298,10 @@ class DagProcessor:
             )
 
     def _files(self, incumbents: Incumbents) -> dict[str, ParsedFile | None]:
-        """Return the folder's files by path; None: a file cannot be seen, is not yet parsed, or is withheld."""
+        """Return the folder's files by path. The store keeps the former definitions of a file that is None.
+
+        A file is None if it cannot be read, is not yet parsed, or defines less than before and is still changing.
+        """
         seen = self._seen
         # While a file is parsed again, its known definitions come from an older version.
         unstable = {*self._changing, *self._parser.unanswered}

@@ -20,9 +20,9 @@ from triggerer.streams.supervision.promised_guarantee import promise_of, too_wea
 
 @dataclass(frozen=True, slots=True)
 class CheckedPromise:
-    """A watcher and its guarantee.
+    """A watcher, and the guarantee that its events are stored with.
 
-    `promise` is None if the guarantee is unknown. Then `errors` or `check_sources` says why.
+    `promise` is None if the guarantee could not be computed. `CheckedPromises` or `check_sources` reports the reason.
     """
 
     watcher: ParsedWatcher
@@ -35,7 +35,7 @@ class CheckedPromises:
 
     promises: tuple[CheckedPromise, ...] = ()
     errors: tuple[Problem, ...] = ()
-    """Errors of watchers that promise less than they ask for or give no answer, and of plugins that answer wrongly."""
+    """Watchers whose guarantee is unknown, or weaker than the `guarantee` in their DAG file. Also errors of plugins."""
     warnings: tuple[Problem, ...] = ()
     """Warnings about streams, each only once, even if several watchers share the stream."""
 
@@ -48,12 +48,13 @@ async def check_promises(
     ask: bool,
     allowed_modules: tuple[str, ...] = (),
 ) -> CheckedPromises:
-    """Compute the guarantee of each watcher with one trigger per stream, all concurrently.
+    """Compute the guarantee of each watcher. One trigger is made for each stream; all streams are checked concurrently.
 
     This runs users' code in this process, as `check_sources` does.
 
     Args:
-        ask: True if the sources may be asked. If a source does not answer, only the settings count.
+        ask: True to query the brokers, for example for a retention time. If a broker is unavailable, the guarantee is
+            computed from the settings alone, as with False.
     """
     watchers = list(watchers)
     streams = {watcher.stream_digest: watcher for watcher in reversed(watchers)}
@@ -90,7 +91,8 @@ async def check_promises(
         elif isinstance(result, PluginError):
             errors.append(problem_of(watcher, result))
         elif isinstance(result, Exception) and wanted is not None:
-            # If the sources are not asked, this machine may lack their settings too, so the failure is only a warning.
+            # A check that queries no broker may run on a machine without the connection settings, such as a CI runner.
+            # So the failure is only a warning there.
             (errors if ask else warnings).append(problem_of(watcher, result))
         if promised is not None and streams[watcher.stream_digest] is watcher:
             warnings += [problem_of(watcher, _as_error(one)) for one in promised.warnings]
@@ -101,7 +103,7 @@ async def check_promises(
 def _divided(
     watchers: Iterable[ParsedWatcher], found: Mapping[str, Promise | Exception]
 ) -> Iterator[Problem]:
-    """Yield a warning for each stream whose source another stream reads too, because they share the messages then."""
+    """Yield a warning for two streams that read one source, such as a queue: each gets only a part of its messages."""
     first: dict[str, ParsedWatcher] = {}
     for watcher in sorted(watchers, key=lambda one: one.location):
         result = found[watcher.stream_digest]

@@ -128,7 +128,7 @@ def _look_at(
     folders: list[str],
     ignored: dict[str, str],
 ) -> None:
-    """Add the entry to the right collection.
+    """Add the entry to the collection for its kind: folders, DAG files, unreadable or ignored files.
 
     Raises:
         PermissionError: The folder can be listed, but the status of its entries cannot be read.

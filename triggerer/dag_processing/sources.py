@@ -45,8 +45,8 @@ async def check_sources(
     reported, and does not affect the others.
 
     Args:
-        deadline: A source that takes longer counts as silent. Each check first imports its broker's client, on this
-            event loop, which blocks all checks. So the time starts after these imports, when all checks have begun.
+        deadline: A source that takes longer is reported as unavailable. Each check first imports its broker's client,
+            which blocks the event loop. So the time starts only after all checks have imported their clients.
     """
     streams: dict[str, ParsedWatcher] = {}
     for watcher in watchers:
@@ -67,7 +67,7 @@ async def check_sources(
     async with anyio.create_task_group() as tasks:
         for watcher, limit in zip(streams.values(), limits, strict=True):
             tasks.start_soon(ask, watcher, limit)
-        # In this turn of the loop each check proceeds to its first wait.
+        # Now each check runs until its first wait, and so imports its client.
         await checkpoint()
         ends_at = anyio.current_time() + deadline.total_seconds()
         for limit in limits:
@@ -93,7 +93,7 @@ async def _look(
             with plugin_code(what):
                 await trigger.check_source()
         except Exception as error:
-            # A client may raise any error when it is cancelled. The silence of the source is the cause.
+            # A client may raise any error when it is cancelled. Report the timeout instead, which is the cause.
             if scope.cancel_called:
                 raise _silent(seconds) from error
             if isinstance(error, TriggererError):
@@ -116,7 +116,8 @@ def problem_of(watcher: ParsedWatcher, error: Exception) -> Problem:
     hint = error.hint if isinstance(error, TriggererError) else None
     who = f"watcher {watcher.name!r} of asset {watcher.asset_name!r}"
     if isinstance(error, PluginError):
-        # The DAG file is right, so its line would mislead. The text names the watcher for the file's author.
+        # The fault is in the plugin, so report the plugin's file. The text names the watcher and its place in the DAG
+        # file.
         reason = f"{said}; used by {who} ({watcher.location})"
         return Problem(_file_of(watcher.classpath), None, f"{reason}: {hint}" if hint else reason)
     reason = f"{who}: {said}"

@@ -78,7 +78,7 @@ class FolderWatch:
     async def _watch(self, end: anyio.Event) -> float:
         """Watch until `end`, or until the watch fails. Return the number of seconds until the next try."""
         try:
-            # Only the fact of a change is used: details may be merged, or have a former path.
+            # Do not use the paths in `changes`: watchfiles may merge changes, or report the path before a rename.
             async for changes in awatch(
                 self._folder,
                 watch_filter=None,
