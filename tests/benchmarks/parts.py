@@ -27,9 +27,9 @@ from tests.benchmarks.load import publish_paced
 from triggerer.store.database.engines import SQLITE_WRITER_PRAGMAS
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
+from triggerer.store.events.batch_statement import RecordEvents
 from triggerer.store.events.bulk_insert import EventRow
 from triggerer.store.events.event_rows import EventRows, SharedFields
-from triggerer.store.events.record_step import RecordEvents
 from triggerer.store.schema.migrate import upgrade
 from triggerer.store.schema.models import Asset, Dag, DagScheduleAsset
 

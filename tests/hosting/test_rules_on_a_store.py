@@ -21,7 +21,7 @@ from triggerer.plugins import trigger_digest
 from triggerer.store.database.script import Row, Step
 from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.database.wakeups.signals import Signal, announce
-from triggerer.store.events.record_step import RecordEvents
+from triggerer.store.events.batch_statement import RecordEvents
 from triggerer.store.schema.models import Stream, Trigger, Watcher
 from triggerer.store.watchers.hosting import WatcherState, write_states
 

@@ -36,9 +36,9 @@ from triggerer.store.database.group_commit import GroupCommit
 from triggerer.store.database.script import Row, Script
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.events.batch_statement import RecordEvents
 from triggerer.store.events.encoding import check_identity, encode_extra
 from triggerer.store.events.event_batch import EventBatch, size_of
-from triggerer.store.events.record_step import RecordEvents
 from triggerer.store.streams.states import save_states
 from triggerer.synchronization import Notifier
 
@@ -58,9 +58,9 @@ class EventRecorder(GroupCommit[EventBatch]):
     """The `EventSink` to which streams submit events. It stores and completes them in the order of submission.
 
     An event has a row for each of its watchers. Once all its rows are durable, `complete(None)` is called on the event.
-    This holds for a repeat too, whose rows an earlier transaction has stored. While the database is away, events wait,
-    and none is completed. Streams submit no further events while the recorder is full. If `run` is cancelled, the
-    remaining events are never completed.
+    An event of a redelivered message, whose rows are stored already, is completed too. While the database is away,
+    events wait, and none is completed. Streams submit no further events while the recorder is full. If `run` is
+    cancelled, the remaining events are never completed.
 
     Args:
         max_pending_bytes: The recorder is full while payloads of this size wait or are being written. A payload counts
@@ -70,7 +70,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         random: For the jitter of retries.
     """
 
-    # If a commit with an unknown outcome did succeed, the rows exist. Their idempotency keys then make the repeat
+    # If a commit with an unknown outcome did succeed, the rows exist. Their idempotency keys then make the second write
     # harmless.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError
@@ -121,10 +121,10 @@ class EventRecorder(GroupCommit[EventBatch]):
         key: str | None,
         ordinal: int,
     ) -> None:
-        """Encode an event's payload and add the event to the next group; see `EventSink`."""
+        """Encode an event's payload and add the event to the next transaction; see `EventSink`."""
         if key is None:
             # The message has no identity, so its redelivery would be stored as another event. This random key only lets
-            # the store recognise a repeat of the commit.
+            # the store recognise the event if the commit is tried again.
             key = "~" + uuid4().hex
         batch = self._filling
         try:
@@ -167,7 +167,10 @@ class EventRecorder(GroupCommit[EventBatch]):
     def submit_with_state_nowait(
         self, submissions: Sequence[Submission], change: StateChange
     ) -> None:
-        """Add events to one transaction together with the stream state that moves past them; see `EventsWithState`."""
+        """Add events and their stream's next state to one transaction.
+
+        The state says that the source was read up to these events.
+        """
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:
             self._full.append(self._filling)
@@ -210,8 +213,8 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # The refused row may be a stream state. Or it is an event, and then the state that moves past this event
-            # must not be stored. So give up all states of the group, and write its events alone.
+            # The refused row may be a stream state. Or it is an event, and then a state that skips this event must not
+            # be stored. So report all states of the group as failed, and write its events alone.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()
@@ -221,7 +224,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         return ()
 
     async def _flush(self, batch: EventBatch) -> frozenset[Fence]:
-        """Write the rows whose fences hold, in one transaction; return the fences that do not hold."""
+        """Write the rows whose lease still holds, in one transaction; return the fences of the lost leases."""
         rows = len(batch.keys)
         if not rows:
             return frozenset()
@@ -274,7 +277,7 @@ class EventRecorder(GroupCommit[EventBatch]):
     def _recovered(self) -> None:
         if self.trouble is not None:
             self.trouble = None
-            # A commit whose answer was lost may have queued events. Its repeat found them stored, and announced
+            # A commit whose answer was lost may have queued events. The second try found them stored, and announced
             # nothing.
             self._database.wakeups.publish(Signal.EVENTS_QUEUED)
             _log.info("asset events are written again", events=self.unsettled)
@@ -284,9 +287,9 @@ def _count(batch: EventBatch, rows: int, began: float, *, new: int) -> None:
     """Count one transaction for the metrics.
 
     Args:
-        rows: The number of rows, repeats included.
+        rows: The number of rows, duplicates included.
         began: When the transaction began, in monotonic seconds.
-        new: The number of new events, without repeats.
+        new: The number of new events, without duplicates.
     """
     RECORD_DURATION.observe(time.monotonic() - began)
     RECORD_BATCH.observe(rows)

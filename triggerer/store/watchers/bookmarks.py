@@ -13,8 +13,8 @@ from triggerer.domain.watchers.bookmarks import Bookmark, BookmarkChange
 from triggerer.errors import LeaseLost, StoreError
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, parameter_rows
+from triggerer.store.events.batch_statement import RecordEvents
 from triggerer.store.events.event_rows import EventRows
-from triggerer.store.events.record_step import RecordEvents
 from triggerer.store.schema.models import WatcherBookmark
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.streams.lost_leases import lease_lost
@@ -66,7 +66,7 @@ def write_bookmarks(
     Args:
         changes: At most one for each watcher.
         rows: The events of each change that has events, by change id, with the fence number 1.
-        sender: See `AnnouncementTransport.sender`.
+        sender: The id of this process, so that it ignores its own notification.
     """
     written = Written()
     fences = {change.fence for change in changes}
@@ -98,7 +98,7 @@ def write_bookmarks(
 def _without_known_keys(
     changes: Sequence[BookmarkChange], rows: Mapping[str, EventRows], written: Written
 ) -> Script[list[BookmarkChange]]:
-    """Refuse changes with an event whose key the watcher has used before: the store would drop the event as a repeat.
+    """Refuse changes with an event whose key the watcher has used before: the store would drop it as a duplicate.
 
     Returns:
         The other changes.

@@ -25,8 +25,8 @@ from triggerer.store.database.wakeups.signals import (
     announce,
     announced_in,
 )
+from triggerer.store.events.batch_statement import RecordEvents
 from triggerer.store.events.bulk_insert import EventRow, InsertEvents
-from triggerer.store.events.record_step import RecordEvents
 from triggerer.store.partitions.keys import StoreNextKey, TakePartition
 from triggerer.store.runs.new_run import CreateRun
 from triggerer.store.runs.new_runs import CreateRuns

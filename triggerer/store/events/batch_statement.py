@@ -1,4 +1,4 @@
-"""The step that stores a batch of trigger events under the leases of their streams."""
+"""The statement that stores the events of many messages in one transaction, if their leases still hold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RecordEvents:
     """A step: store a batch of trigger events, and queue them for DAGs.
 
     Its one result row has three values: the ids of DAGs for which events may have been queued, the numbers of the
-    fences that hold, and how many events are new. Repeats do not count as new.
+    fences that hold, and how many events are new, without duplicates.
 
     Rows whose fence does not hold are not stored. The streams of the other rows stay locked until the transaction ends,
     so that no other instance takes them over meanwhile. On PostgreSQL the statement also notifies other processes, so
@@ -39,7 +39,7 @@ class RecordEvents:
     Args:
         rows: At least one row.
         fences: The fences that the rows need, in the order of their numbers, which count from 1.
-        sender: See `AnnouncementTransport.sender`.
+        sender: The id of this process, so that it ignores its own notification.
     """
 
     rows: EventRows
