@@ -74,7 +74,7 @@ def _mac(key: bytes, run_pk: int, attempt: int, epoch: int) -> str:
 
 
 async def outlets_of(session: AsyncSession, dag_id: str) -> dict[str, str]:
-    """Return which task of a DAG may update an asset: the task's id, by the name and by the URI of the asset."""
+    """Return the id of the task that has an asset among its outlets, under the asset's name and under its URI."""
     tasks = await session.scalar(select(Dag.tasks).where(Dag.dag_id == dag_id)) or []
     found: dict[str, str] = {}
     for task in tasks:

@@ -1,1 +1,1 @@
-"""The audit of changes that people and programs asked for, and the numbers of rows that cleanings deleted."""
+"""The audit of changes that people and programs requested, and the numbers of rows that cleanings deleted."""

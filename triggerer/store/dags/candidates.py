@@ -43,7 +43,7 @@ _MAX_RUN_ID: Final = 250
 # If the id of a scheduled run exists, the scheduler takes the run as created. So a manual run must not have such an id.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
-# Finds the DAGs that have queued events, about which the scheduler then decides. The query jumps from one DAG id in the
+# Finds the DAGs that have queued events and may therefore be due. The query jumps from one DAG id in the
 # queue to the next, with one index look-up each. A join would read the whole queue. A look-up for every DAG would be
 # no faster if few DAGs have queued events.
 CANDIDATES: Final = Statement(
@@ -138,7 +138,7 @@ class Timed:
 
 
 async def find_timed(session: AsyncSession) -> Timed:
-    """Return the active DAGs (neither paused nor stale) whose timetable asks for a run."""
+    """Return the active DAGs (neither paused nor stale) whose timetable has a next run."""
     now = await database_now(session)
     rows = await perform(session, single_step(_TIMED()))
     return Timed(now, {dag_id: cast("datetime", instant_from(due)) for dag_id, due in rows})
@@ -182,7 +182,8 @@ def create_run(
 
     Args:
         run_after: The instant of the run. None: the present instant. If the run takes an event that is later, the
-            instant is raised. If `run_id` is None and the instant's id exists, the next free microsecond is used.
+            run gets that event's instant. If `run_id` is None and a run with the resulting id exists, the instant is
+            moved to the next free microsecond.
         run_id: The id of the run. None: `<type>__<run_after>`.
         selection: The events queued for the DAG that the run takes. None: no events.
         logical_date: The logical date of the run. None: the run has none.
@@ -221,7 +222,7 @@ async def create_manual_run(
     params: Mapping[str, Any] | None = None,
     partition_key: str | None = None,
 ) -> CreatedRun:
-    """Queue a run that a person asked for, even if the DAG is paused or has `max_active_runs` runs.
+    """Queue a run on a user's request, even if the DAG is paused or has `max_active_runs` runs.
 
     Args:
         params: They replace the DAG's parameters of the same names.

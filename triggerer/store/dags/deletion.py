@@ -36,7 +36,7 @@ _CALLBACK_RUNNING: Final = "running"
 
 @dataclass(frozen=True, slots=True)
 class DagUse:
-    """The file of a DAG, and its runs. A DAG with a busy run may not be deleted yet."""
+    """What decides whether a DAG may be deleted: it must be stale, and none of its runs may be busy."""
 
     path: str
     is_stale: bool
@@ -46,7 +46,7 @@ class DagUse:
 
 
 async def use_of_dag(session: AsyncSession, dag_id: str) -> DagUse | None:
-    """Return the file and the runs of a DAG, or None if there is no such DAG."""
+    """Return whether a DAG is stale, its file, and its number of runs; None: there is no such DAG."""
     query = select(Dag.path, Dag.is_stale).where(Dag.dag_id == dag_id)
     found = (await session.execute(query)).one_or_none()
     if found is None:
@@ -91,7 +91,7 @@ async def release_some_keys(
 ) -> int | None:
     """Replace the idempotency keys of events that tasks of a DAG emitted, so that the old keys are free.
 
-    A later DAG with this id would use the old keys again, and the store would drop its events as repeats.
+    A later DAG with this id would use the old keys again, and the store would drop its events as duplicates.
 
     Args:
         after: Only events with higher ids than this.

@@ -38,13 +38,13 @@ WHERE dag_id = {dag_id}
 
 @dataclass(frozen=True, slots=True)
 class StoreNextRun:
-    """A step without result rows: store when a DAG's timetable asks for the next run."""
+    """A step without result rows: store when the next run of a DAG's timetable is due."""
 
     dag_id: str
     run_after: datetime | None
-    """None: the timetable asks for no run."""
+    """None: the timetable has no next run."""
     interval: tuple[datetime, datetime] | None
-    """The data interval of that run; None if the timetable names none."""
+    """The data interval of that run. None: the timetable gave no interval, or there is no next run."""
     has_run: bool
     """True if this transaction creates runs of the DAG. The step then stores the present time as `last_run_at`."""
 
@@ -66,10 +66,10 @@ class StoreNextRun:
 
 
 async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
-    """Ask the timetables of these DAGs again, and set when the DAGs are due. Call it after a change of a schedule.
+    """Compute again when these DAGs are due. Call it after their schedules have changed.
 
-    If the stored moment has passed, the DAG stays due only if the timetable still names this moment. If a timetable
-    cannot be read, or raises, its DAG is due at once, so that the scheduler reports the error. The other DAGs go on.
+    If the stored due time has passed, the DAG stays due only if its timetable still returns this time. If a timetable
+    cannot be loaded, or raises, its DAG is due at once, so that the scheduler reports the error.
     """
     now = None
     for dag in dags:

@@ -1,4 +1,4 @@
-"""Reads which assets, watchers and DAGs lead to which others."""
+"""Reads the graph that the page draws: from watchers to assets to DAGs, and on to the assets that DAGs update."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class AssetGraph:
-    """Which nodes lead to which others: a watcher to its asset, an asset to DAGs, and a DAG to its outlets."""
+    """A graph whose edges lead from a watcher to its asset, from an asset to DAGs, and from a DAG to its outlets."""
 
     nodes: list[GraphNode]
     edges: list[tuple[str, str]]
     """Pairs of node ids."""
     is_cut_short: bool
-    """True if there are more nodes than the answer has."""
+    """True if some nodes are left out, because the graph has too many."""
 
 
 @dataclass(slots=True)
@@ -69,8 +69,8 @@ async def read_graph(
     """Return the graph of all that DAG files declare, or the neighbourhood of one asset.
 
     Args:
-        around: The name or URI of an asset. The answer then has the watchers of this asset, and the nodes at most
-            `hops` steps away from it. Only the 100 nearest nodes are returned.
+        around: The name or URI of an asset. Then only the watchers of this asset are returned, and the nodes at most
+            `hops` edges away from it: the 100 nearest at most.
         group: Only assets of this group, and the DAGs that wait for them or update them.
     Raises:
         UnknownAsset: There is no asset `around`.
@@ -156,7 +156,10 @@ def _worst(states: set[str]) -> str | None:
 
 
 def _connected_first(whole: _WholeGraph) -> dict[str, None]:
-    """Return each DAG with its assets, then the assets that no DAG has. A cut then keeps what has arrows."""
+    """Return each DAG with its assets, then the assets that no DAG has.
+
+    If the end is cut off, the connected nodes remain.
+    """
     by_dag = sorted(
         whole.edges, key=lambda edge: max(edge, key=lambda node: node.startswith("dag:"))
     )
@@ -164,7 +167,7 @@ def _connected_first(whole: _WholeGraph) -> dict[str, None]:
 
 
 def _near(centre: str, edges: Iterable[tuple[str, str]], hops: int) -> list[str]:
-    """Return the nodes at most `hops` steps away, nearest first."""
+    """Return the nodes at most `hops` edges away from `centre`, nearest first."""
     beside: dict[str, list[str]] = defaultdict(list)
     for start, end in edges:
         beside[start].append(end)

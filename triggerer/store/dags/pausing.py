@@ -19,7 +19,7 @@ async def set_paused(session: AsyncSession, dag_id: str, *, paused: bool) -> boo
         return None
     was_paused, dag.is_paused = dag.is_paused, paused
     if was_paused and not paused:
-        # Intervals may have passed during the pause. The timetable decides which of their runs are due now.
+        # Data intervals may have ended during the pause. The timetable decides which of their runs are created now.
         await renew_due_moments(session, [dag])
     announce(session, Signal.DAGS_CHANGED, dag_id)
     return was_paused

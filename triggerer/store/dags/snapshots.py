@@ -21,14 +21,16 @@ from triggerer.store.database.statement import (
 from triggerer.store.runs.new_run import HINT
 
 NEWEST_EVENTS: Final = 16
-"""How many queued events of each asset are read for the quiet period: those with the highest ids.
+"""How many queued events of each asset are read, to find the newest one: those with the highest ids.
 
-The quiet period begins at the latest of their instants. Instants in the future are ignored, because they are from
-before the clock was set back."""
+A DAG with a `quiet_period` waits until that time has passed since the newest event. Events with an instant in the
+future are ignored: they were recorded before the clock was set back."""
 
 CLOCK_STEP: Final = timedelta(minutes=1)
-"""A last run or an event counts even if its instant is this far in the future. Otherwise a small correction of the
-clock would make a timetable ask for a run twice, or end a quiet period at once."""
+"""A run or an event may be from the future by this much, and still counts.
+
+Otherwise a small correction of the clock would create a timetable's run twice, or end a quiet period at once.
+"""
 
 _SOON: Final = f"statement_timestamp() + interval '{CLOCK_STEP.total_seconds():g} s'"
 _SINCE: Final = """coalesce((
@@ -104,7 +106,7 @@ ORDER BY d.dag_id, w.asset_id
 """,
     HINT=HINT,
     IN_DAGS=in_list("dag_ids", "text"),
-    # As text, because SQLAlchemy would decode JSON columns, and most schedules are decoded already, see `DagRow`.
+    # As text, because SQLAlchemy would decode a JSON column each time. The scheduler has decoded most schedules before.
     SCHEDULE=("d.schedule", "d.schedule::text AS schedule"),
     PARAMS=("d.params", "d.params::text AS params"),
     # The time when the statement began, which is after the lock was granted. It is equal in all rows.
@@ -161,7 +163,7 @@ class ReadDags:
 class DagRow(NamedTuple):
     """A DAG with one asset that has queued events, or without an asset if no events are queued.
 
-    The rows of one DAG follow one another.
+    The rows of one DAG are adjacent.
     """
 
     dag_id: str
@@ -184,10 +186,10 @@ class DagRow(NamedTuple):
     last_run_at: datetime | None
     now: datetime
     version: str | None
-    """The version (`xmin`) of the DAG's row, see `Unchanged`. None on SQLite."""
+    """The version of the DAG's row (PostgreSQL's `xmin`), to detect a later change of the row. None on SQLite."""
     active_runs: int
     last_automated: tuple[datetime, datetime, datetime] | None
-    """`run_after` and the data interval of the last run that the DAG's timetable asked for."""
+    """`run_after` and the data interval of the last run that was created for the DAG's timetable."""
     made: tuple[tuple[datetime, datetime], ...]
     """Data intervals that already have a run, from the interval of the last timed run on.
 
@@ -206,7 +208,7 @@ class DagRow(NamedTuple):
 
     @property
     def is_partitioned(self) -> bool:
-        """True if the DAG is scheduled by partition keys: no other schedule's JSON begins with this key."""
+        """True if the DAG is scheduled by partition keys. Only the JSON of such a schedule begins in this way."""
         return self.schedule_json is not None and self.schedule_json.startswith('{"partitioned"')
 
     @property

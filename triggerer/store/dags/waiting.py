@@ -154,7 +154,7 @@ class Waiting:
 
 
 def count_waiting(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Waiting]]:
-    """Return, by DAG, the number of events that wait for it, divided or not. Counting stops at `bound`."""
+    """Return, by DAG, the number of events that wait for it, divided into shares or not. Counting stops at `bound`."""
     rows = yield _WAITING(dag_ids=list(dag_ids), limit=bound + 1)
     return {
         dag_id: Waiting(
@@ -165,7 +165,9 @@ def count_waiting(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Wai
 
 
 def count_queued(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Counts]]:
-    """Return, by DAG, how many events of each asset are queued and not divided, up to `bound` for each asset.
+    """Return, by DAG, how many events of each asset are queued and not yet divided.
+
+    Counting stops at `bound` per asset.
 
     DAGs without queued events are left out.
     """
@@ -183,14 +185,17 @@ def count_shared(dag_id: str, *, bound: int) -> Script[Counts]:
 
 
 def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
-    """Return up to `limit` events that wait for the DAG, divided or not, sorted by id. No event comes twice."""
+    """Return up to `limit` events that wait for the DAG, divided into shares or not, sorted by id.
+
+    No event comes twice.
+    """
     return keyed_events((yield _SOME(dag_id=dag_id, limit=limit)))
 
 
 def taken_by_runs(
     dag_id: str, shares: Iterable[tuple[str, int]]
 ) -> Script[frozenset[tuple[str, int]]]:
-    """Return the pairs (partition key, event id), among the given pairs, whose share a run has taken already."""
+    """Return those of the given pairs (partition key, event id) whose share a run has taken already."""
     rows = list(shares)
     if not rows:
         return frozenset()
@@ -209,10 +214,13 @@ def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
 def newest_queued(
     dag_id: str, asset_ids: Sequence[int], *, soon: datetime
 ) -> Script[list[datetime]]:
-    """Return, for each of these assets, the latest instant among its newest queued events. Some may have none.
+    """Return, for each of these assets, the latest instant among its newest queued events.
+
+    Assets without one are left out.
 
     Args:
-        soon: Later instants are ignored, because they are from before the clock was set back.
+        soon: The present instant, plus a tolerance. Later events are ignored: they were recorded before the clock was
+            set back.
     """
     found = []
     for asset_id in asset_ids:

@@ -39,10 +39,10 @@ _NO_DESCRIPTOR: Final = (
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _MIGRATE: Final = "run `triggerer db migrate`"
 # The hint for a unique violation. The service looks for a row before it inserts it, or inserts with ON CONFLICT. So
-# another transaction inserted the row after the look, and a repeat of the transaction finds it.
+# another transaction inserted the row after this look-up, and a retry of the transaction finds it.
 _ROW_EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
 
-# A SQLSTATE is looked up by its beginning: the first entry that matches decides.
+# Each entry is the beginning of a SQLSTATE. The first entry that matches an error decides.
 _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("40001", Conflict, None),
     ("40P01", Conflict, None),

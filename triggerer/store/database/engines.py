@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from triggerer.store.database.postgres.primary import Primary
 
 # How long a write waits for a writer in another process, such as a command that runs beside `triggerer standalone`.
-# After that, the recorder of events repeats its write, and a command reports an error.
+# After that, the recorder of events tries its write again, and a command reports an error.
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
 POSTGRES_POOL_SIZE: Final = 5
 SQLITE_WRITER_PRAGMAS: Final = (
@@ -41,7 +41,7 @@ def _dump(value: Any) -> str:
     return dump_json(value, "a value").decode()
 
 
-# `triggerer.store.database.statement`, which does not use SQLAlchemy, uses the same JSON functions, so both agree.
+# The statements that bypass SQLAlchemy (`triggerer.store.database.statement`) use the same JSON functions.
 _JSON: Final[Any] = {"json_serializer": _dump, "json_deserializer": load_json}
 
 

@@ -25,7 +25,7 @@ class GroupCommit(ABC, Generic[G]):
     retried: ClassVar[tuple[type[TriggererError], ...]] = (TransientStoreError,)
     """Errors after which the group may be written later."""
     refusals: ClassVar[type[StoreError]]
-    """Errors that would come again if the group were written again, so the group is halved.
+    """Errors that another try of the group would raise again, so the group is halved.
 
     An error that is in `retried` and in `refusals` is retried. Any other error ends `run`.
     """
@@ -76,7 +76,7 @@ class GroupCommit(ABC, Generic[G]):
 
     @abstractmethod
     async def _write(self, group: G) -> None:
-        """Write a group in one transaction, then do what its items wait for, such as completing events.
+        """Write a group in one transaction, then report the outcome to its items, for instance by completing events.
 
         Raises:
             TriggererError: The group was not written, or the outcome is unknown.
@@ -84,12 +84,15 @@ class GroupCommit(ABC, Generic[G]):
 
     @abstractmethod
     def _record_failure(self, error: TriggererError, delay: float) -> None:
-        """Record that a group was not written, or that this is unknown. It is written again after `delay` seconds."""
+        """Record that a write failed or has an unknown outcome. The group is written again after `delay` seconds."""
 
     @abstractmethod
     def _halves(self, group: G) -> tuple[G, ...] | None:
-        """Return two halves of the group, or the group without its optional part. None if it is a single item."""
+        """Return smaller groups to try instead: two halves, or the group without stream states.
+
+        None: it is a single item.
+        """
 
     @abstractmethod
     def _without_refused(self, group: G, error: StoreError) -> tuple[G, ...]:
-        """Handle a group of one item that the store refused; return the groups to write in its place, often none."""
+        """Report that the store refused this single item; return groups to write in its place, often none."""

@@ -1,4 +1,4 @@
-"""Opens a database: makes the connections that its URL asks for, and checks that it answers."""
+"""Opens a database: makes the connections that its URL describes, and checks that it answers."""
 
 from __future__ import annotations
 

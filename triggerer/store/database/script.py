@@ -66,7 +66,7 @@ class Announcement:
 
 
 Script = Generator[Step | Announcement, list[Row], T]
-"""A script is performed once, and returns a T."""
+"""A script can be performed only once. `T` is the type of its result."""
 
 PerformStep = Callable[[Step], Awaitable[list[Row]]]
 """Performs a step and returns its rows."""
@@ -102,7 +102,7 @@ class ScriptRunner(ABC):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseNow:
-    """A step: read the database's time, see `database_now`."""
+    """A step: read the database's time, which is the host's time for SQLite."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         return [(now(),)]

@@ -1,4 +1,4 @@
-"""A step of two statements. The second statement is needed only if the first changed rows."""
+"""A step of two statements. The second is executed only if the first returned rows."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def attach_events(
     Args:
         rows: The rows that were passed to `insert_events`.
         aliases: For each row the ids of its aliases.
-        new_ids: The ids that `insert_events` returned. Only new rows are attached: a repeated event was attached when
+        new_ids: The ids that `insert_events` returned. Only new rows are attached: a duplicate event was attached when
             it was first stored.
     Returns:
         The ids of the DAGs for which events may have been queued.

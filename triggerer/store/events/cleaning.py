@@ -15,7 +15,8 @@ from triggerer.store.partitions.keys import DIVIDED
 
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NO_REPEAT: Final = "~"
-"""The first character of keys that the store makes. An event with such a key is never a repeat, see `AssetEvent`."""
+"""The first character of the random keys that the store makes up if the broker gives none. An event with such a key is
+never a duplicate."""
 
 _NEWEST: Final = Statement(
     "SELECT (SELECT max(e.id) FROM asset_event e WHERE e.asset_id = a.id) FROM asset a"
@@ -78,7 +79,8 @@ class OldEvent:
     watcher_id: int
     """0 if the event is not from a watcher."""
     is_quiet: bool
-    """True if the event is so old that the broker has advanced past its message, if the watcher's stream is healthy."""
+    """True if the event is from before `quiet_since`: if its stream is healthy, the broker has advanced past it by now.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ class Window:
     in_runs: frozenset[int]
     """Events that were taken by a run that is not deleted."""
     emitted: frozenset[int]
-    """Events that a task emitted, if the task's run is not deleted. A repeat of the task finds them by their keys."""
+    """Events that a task emitted, if the task's run is not deleted. If the task is tried again, their keys show that
+    they are stored already."""
     orphans: frozenset[int]
     """Events whose emitting run is deleted, and that still have the idempotency key that the run's task gave them."""
     divided: frozenset[int]
@@ -172,7 +175,7 @@ def release_keys(event_ids: Sequence[int]) -> Script[None]:
     """Replace the idempotency keys of these events, so that the old keys are free.
 
     A later run may have the id of a deleted run. Its tasks would use the old keys again, and the store would drop its
-    events as repeats.
+    events as duplicates.
     """
     if event_ids:
         yield _RELEASE(event_ids=list(event_ids))

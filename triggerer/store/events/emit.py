@@ -30,9 +30,9 @@ class NewAssetEvent:
     asset_id: int
     extra: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
-    """If an event with this key, ordinal and asset is stored, the new event is a repeat and dropped.
+    """If an event with this key, ordinal and asset is stored already, the new event is dropped as a duplicate.
 
-    None: the event is never a repeat."""
+    None: the event is never a duplicate."""
     ordinal: int = 0
     timestamp: datetime | None = None
     """None: the database's time."""
@@ -48,7 +48,7 @@ async def record_events(session: AsyncSession, events: Sequence[NewAssetEvent]) 
     """Record events in the caller's transaction, queue them for the DAGs that wait, and announce them.
 
     Returns:
-        The ids of the new events, in the given order, without repeats.
+        The ids of the new events, in the given order, without duplicates.
     Raises:
         RowRefused: An event cannot be stored. Let the transaction roll back.
     """

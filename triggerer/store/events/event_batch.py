@@ -1,4 +1,4 @@
-"""A batch of trigger events. If a write must be repeated, the batch writes identical rows again."""
+"""A batch of trigger events. If a write is tried again, it writes identical rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def size_of(extra: str) -> int:
 
 
 class EventBatch:
-    """Events and their rows, stored as columns: thousands of events are a few lists, as both databases take them.
+    """Events and their rows.
+
+    The rows are stored by column, in a few long lists, because both databases insert them in this form.
 
     `add` and `add_without_rows` fill the batch. Once its write has begun, no event is added.
     """
@@ -142,7 +144,7 @@ class EventBatch:
             first = None
 
     def _share(self, source: EventSource, now: datetime, ordinal: int) -> None:
-        """Find or add the fields that the next rows share."""
+        """Let the next rows share the fields of this source, instant and ordinal. Add these fields if they are new."""
         known = self._known.get((id(source), now, ordinal))
         if known is None:
             first = len(self.shared)
@@ -204,7 +206,7 @@ class EventBatch:
         return part
 
     def drop_states(self, error: StoreError) -> None:
-        """Remove the stream states from the batch, and report this error for each. The events stay."""
+        """Remove the stream states from the batch, and report this error for each state. The events stay."""
         states, self.states = self.states, []
         for change in states:
             change.on_done(error)

@@ -1,4 +1,4 @@
-"""Reads the asset events that a run's tasks ask for, page by page."""
+"""Reads asset events for the tasks of a run, page by page."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Page:
     """Which part of a sequence of events to read. The sequence is ordered by id.
 
     A page of large events ends early. It has at least one event, unless the sequence ends before the page begins.
-    Events are skipped by counting entries of an index.
+    Skipped events cost time too, because the database counts their index entries one by one.
     """
 
     last_id: int
@@ -203,7 +203,7 @@ async def _entries_of(
 
 
 async def _spans(session: AsyncSession, uri: str | None, alias: str | None) -> list[Span]:
-    """Return spans with the events that were recorded under a URI, or with all events of the assets of an alias."""
+    """Return the spans of events that were recorded under a URI, or, for an alias, one span for each of its assets."""
     if alias is None:
         assert uri is not None
         return await spans_of(session, uri=uri)

@@ -94,7 +94,7 @@ async def _source_run(session: AsyncSession, event: AssetEventView) -> RunView |
 async def _runs_with(session: AsyncSession, event_id: int) -> list[tuple[int, str, str]]:
     """Return the primary key, DAG id and run id of runs that took the event, newest first.
 
-    At least one run more than is shown is returned, if there is one, to tell that there are more.
+    If there are more runs than the trace shows, more are returned too, so that the caller can tell.
     """
     found: set[tuple[int, str, str]] = set()
     for entry in (QueuedAssetEvent, DagPartitionEvent):
@@ -121,8 +121,8 @@ async def _traced(
         .where(
             AssetEvent.source_dag_id == dag_id,
             AssetEvent.source_run_id == run_id,
-            # A run emits events after it has taken the event, so theirs are newer. The bound saves reading older
-            # events.
+            # The run took the event before it emitted its own, so those have higher ids. This condition saves reading
+            # older events.
             AssetEvent.id > event_id,
         )
         .order_by(AssetEvent.id)

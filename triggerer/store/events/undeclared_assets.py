@@ -49,12 +49,12 @@ async def ensure_asset(
 ) -> StoredAsset:
     """Return the asset with this name and URI. If it does not exist, create it, and log a warning.
 
-    If only the name or only the URI is given, the asset is searched by the given one. A new asset then gets the same
-    text as its name and as its URI.
+    If only the name or only the URI is given, the asset is found by that. A new asset then gets this text both as its
+    name and as its URI.
 
     Raises:
         AssetConflict: The name belongs to an asset with another URI, or the URI to an asset with another name.
-        DagError: Neither name nor URI is given, or the given one is not valid.
+        DagError: Neither name nor URI is given, or what is given is not valid.
     """
     declared = Asset(uri=uri, name=name)
     if name and uri:

@@ -82,7 +82,8 @@ class BackfillView:
     partition_keys: dict[str, int]
     """How many partition keys are pending, started, skipped or cancelled; empty for a backfill of intervals."""
     runs: dict[str, int]
-    """The runs that the backfill started, by current state. They include runs that a later backfill has repeated."""
+    """The runs that the backfill started, by current state. They include runs that a later backfill has queued
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class AttemptView:
     """One attempt of a run."""
 
     number: int
-    """Two attempts have the same number if the first of them did not count."""
+    """If an attempt does not count, for instance because no worker began it, the next attempt has the same number."""
     epoch: int
     """The run's epoch when the attempt was claimed. Two attempts never have the same epoch."""
     state: str
@@ -229,7 +230,8 @@ class RunView:
     log_path: str | None
     partition_key: str | None
     waiting_for: str | None = None
-    """The reason why a queued or running run waits, such as a free worker or its file. None: it does not wait."""
+    """What a queued or running run waits for, such as a free worker, or its DAG file to be repaired. None: it does not
+    wait."""
     waiting_since: datetime | None = None
     progress: Progress | None = None
     """How much of the run's Spark work is done. None: the run is not running, or has no Spark work."""
@@ -263,7 +265,7 @@ class WatcherView:
     set_aside: int
     """The number of parked messages, which wait until somebody replays or discards them."""
     guarantee: str | None
-    """The least delivery guarantee that the DAG file asks of the trigger."""
+    """The delivery guarantee that the DAG file demands at least."""
     owner_seen_at: datetime | None = None
     """The last heartbeat of the instance that owns the stream."""
     lease_ends_at: datetime | None = None
@@ -301,7 +303,7 @@ class ParkedMessageView(ParkedView):
 
 @dataclass(frozen=True, slots=True)
 class AuditView:
-    """A change that a person or a program asked for."""
+    """A change that a person or a program requested."""
 
     id: int
     at: datetime

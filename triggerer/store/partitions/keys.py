@@ -246,7 +246,8 @@ def leave_queue(dag_id: str, *, divided: Iterable[int], refused: Iterable[int]) 
 
     Args:
         divided: The ids of divided events.
-        refused: The ids of events that belong to no run.
+        refused: The ids of events that could not be divided, for instance because the mapper refused their partition
+            key.
     """
     for statement, event_ids in ((TAKE_OUT, list(divided)), (DROP, list(refused))):
         if event_ids:
@@ -297,7 +298,7 @@ def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Scr
 
 
 def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[list[str]]:
-    """Return up to `limit` keys whose due time was computed later than `soon`, an instant just ahead of the clock.
+    """Return up to `limit` keys whose due time was computed after `soon`, an instant slightly in the future.
 
     Such a due time was computed before the clock was set back, so it must be computed again.
     """
@@ -305,9 +306,10 @@ def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[li
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """For these keys, set the first event's time of each part to `at`, if that time is later than `after`.
+    """Correct the parts of these keys whose first event is later than `after`: set its time to `at`.
 
-    Such a time is from before the clock was set back. The deadlines of the part count from its first event.
+    `after` is in the future, so such an event was recorded before the clock was set back. The deadlines of the part
+    count from its first event.
     """
     yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
 

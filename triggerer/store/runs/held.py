@@ -33,9 +33,9 @@ _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _FIRST_DELAY_S: Final = 5.0
 _LONGEST_DELAY_S: Final = 60.0
 _OTHERS_FIRST: Final = timedelta(seconds=12)
-"""How long other executors are preferred for a run whose file this executor could not load for lack of a package.
+"""How long other executors are preferred for a run whose file this executor could not load.
 
-It is longer than the time between two looks of an executor for runs to release, so that another executor looks first.
+Executors release due runs periodically. This time is longer than that period, so another executor gets the run first.
 """
 
 # The query reads only the next claimable runs. A run that is held leaves their index, so later claims do not read it
@@ -98,8 +98,8 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
     The step changes nothing, and returns no row, if another attempt has the run, if the run must be cancelled, or if no
     file defines the DAG any longer.
     """
-    # The delay doubles with each hold, that is with the number of the attempt. So the number is not given back, and
-    # `after_attempt` says that attempts up to this one do not count.
+    # The delay doubles with each hold, that is with the number of the attempt. So the number of the attempt is not used
+    # again. Instead, `after_attempt` says that attempts up to this one do not count.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
     delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)
@@ -146,8 +146,8 @@ async def release_due(
     Args:
         holds: False if the configuration says that no runs are held for broken files. Then all runs that wait for their
             file are released.
-        executor: The executor that asks. If this executor could not load a run's file, it releases the run later than
-            other executors would, see `_OTHERS_FIRST`.
+        executor: The executor that calls this. If this executor could not load a run's file, it releases the run later
+            than other executors would, see `_OTHERS_FIRST`.
         alone: True if there is no other executor.
     """
     now = datetime.now(UTC)

@@ -190,11 +190,11 @@ async def _with_events_of(
 ) -> list[DagRun]:
     """Return the runs of `query` that took an event of one of the assets, newest first, up to `limit` runs (0: all).
 
-    There are two ways to find these runs. One looks up each event of the assets for each DAG. The other reads the runs
-    from the newest on, until the page is full. Which way is quicker is not known before. So runs are read in growing
-    windows, and the other way is taken once it looks cheaper. This takes a few times as long as the quicker way alone.
-    Both ways are slow if the asset has many events and no recent run took one. An index for this would cost time at
-    each event.
+    The runs can be found by events, with a look-up for each event of the assets and each DAG, or by reading runs from
+    the newest on until the page is full. It is not known beforehand which is quicker. So runs are read in growing
+    windows, until finding the rest by events looks cheaper. This takes a few times as long as the quicker way alone.
+    Both ways are slow if the asset has many events and no recent run took one. An index for this would slow down the
+    insert of every event.
 
     Args:
         dags: The ids of the DAGs to which the runs belong.
@@ -215,7 +215,7 @@ async def _with_events_of(
         # A query for each table: for both tables in one query, PostgreSQL would read all entries.
         for one in _ENTRIES:
             if by_way_of_events:
-                # There is no lower bound now: this query finds the runs of all events at once.
+                # No lower bound on run ids: this query finds the remaining runs of all events at once.
                 taken = select(one.run_pk).where(
                     one.dag_id.in_(dags), one.asset_event_id.in_(events)
                 )

@@ -55,8 +55,8 @@ class Unchanged:
     nobody else can write between reading the row and creating the run.
 
     Args:
-        version: The version (`xmin`) of the DAG's row when it was read, see `DagRow.version`.
-        sender: See `AnnouncementTransport.sender`.
+        version: The version (`xmin`) of the DAG's row when it was read.
+        sender: The id of this process, so that it ignores its own notification.
     """
 
     version: str

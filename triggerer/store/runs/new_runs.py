@@ -38,10 +38,10 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """The run that a DAG's timetable asks for next."""
+    """The next run of a DAG's timetable."""
 
     run_after: datetime | None
-    """None: the timetable asks for no run."""
+    """None: the timetable has no next run."""
     interval: tuple[datetime, datetime] | None
 
 
@@ -51,7 +51,7 @@ class PlannedDag:
 
     dag_id: str
     version: str
-    """The version of the row, see `Unchanged`."""
+    """The version of the row (PostgreSQL's `xmin`) when the scheduler read it."""
     runs: tuple[PlannedRun, ...]
     """The runs to create, in order; may be empty."""
     next_run: NextRun | None
@@ -67,7 +67,7 @@ class CreateRuns:
     exists already is not created, and takes no events. Other processes are notified of the new runs.
 
     Args:
-        sender: See `AnnouncementTransport.sender`.
+        sender: The id of this process, so that it ignores its own notification.
     """
 
     dags: Sequence[PlannedDag]

@@ -26,8 +26,8 @@ MAX_ATTEMPTS: Final = 3
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
-# Only for later attempts does `started_at` tell whether they began. The claim of the first attempt counts as its
-# beginning, see `begin_run`.
+# Attempts whose worker never began them. `started_at` shows this only from the second attempt on, because the claim of
+# the first attempt sets `started_at` at once (see `begin_run`).
 _NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
 
 
@@ -50,7 +50,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
     open launches becomes `unknown`, and an attempt without open launches becomes `lost`.
 
     Args:
-        executor: The executor that asks. Its own runs are no orphans.
+        executor: The executor that calls this. Its own runs are no orphans.
         alone: True if no other executor can be alive, because SQLite is locked for this process. Then the runs of all
             other executors are orphans. False: an executor is dead if its instance is deregistered or has expired.
     """

@@ -28,15 +28,21 @@ class AttemptUpdate:
     end: RunEnd | None = None
     wait: Wait | None = None
     is_unloaded: bool = False
-    """True if the run has not begun because its file does not load. The run is held if it can be; otherwise it ends."""
+    """True if the attempt did not begin, because the DAG's file does not load.
+
+    The run is held, or ends if it was cancelled or if no file defines its DAG any longer.
+    """
     launches: tuple[Launch, ...] = ()
     """The new states of launches, in order."""
     is_blocked: bool = False
-    """True if the run has not begun because a former attempt may still be at work. The run is held if it can be."""
+    """True if the attempt did not begin, because a former attempt may still be at work.
+
+    The run is held for a while, or ends if it was cancelled.
+    """
 
     @property
     def is_unbegun(self) -> bool:
-        """True if the run has not begun, for one of the two reasons above."""
+        """True if the attempt did not begin: `is_unloaded` or `is_blocked`."""
         return self.is_unloaded or self.is_blocked
 
     @property
@@ -73,7 +79,7 @@ class SaveResults:
     Args:
         updates: Updates in the order of reporting. If several contain the same task, the last one counts. At most one
             update ends a run.
-        sender: See `AnnouncementTransport.sender`.
+        sender: The id of this process, so that it ignores its own notification.
     """
 
     executor: str

@@ -103,7 +103,7 @@ async def requeue_runs(
 ) -> int:
     """Queue runs of this executor again, for instance because it stops. Return the number of runs that it still had.
 
-    The attempts do not count: they are counted only to find a run that kills its executors, and this executor is alive.
+    These attempts do not count. Only attempts whose executor died count, to find a run that kills its executors.
 
     Args:
         epochs: The epoch of each run, by primary key.
@@ -187,7 +187,10 @@ async def cancel_queued(session: AsyncSession) -> list[str]:
 
 
 async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
-    """Set running tasks of these runs to cancelled. An earlier attempt left them so when the run was queued again."""
+    """Set the running tasks of these queued runs to cancelled.
+
+    They were running when an earlier attempt was interrupted.
+    """
     await session.execute(
         update(_TASKS)
         .where(_TASKS.c.run_pk.in_(run_pks), _TASKS.c.state == TaskState.RUNNING.value)

@@ -1,6 +1,6 @@
 """Finds the reason why a run does not proceed.
 
-The run waits for its DAG's file to load, for a worker or an executor, or for what its attempt has reported.
+The run waits for its DAG's file to load, for a free worker, for an executor, or for a reason that its attempt reported.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def count_queued(session: AsyncSession, dag_id: str) -> int:
 
 
 async def awaited_worker(session: AsyncSession) -> str:
-    """Return what a queued run waits for if there is no other reason: an executor, or a worker that is free."""
+    """Return what a queued run waits for if nothing else holds it up: an executor, or a worker that is free."""
     now = await database_now(session)
     alive = select(Instance.id).where(Instance.kind == "executor", Instance.expires_at > now)
     if await session.scalar(alive.limit(1)) is None:

@@ -49,7 +49,7 @@ class FencedWriter(GroupCommit[list[C]]):
     """
 
     what: ClassVar[str]
-    """The name of the changes, for logs."""
+    """What is written, as the beginning of a log message."""
     # Writing a group again is safe: it writes identical rows.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError

@@ -26,7 +26,7 @@ _LOCK: Final = Statement(
 
 
 def valid_fences(fences: Iterable[Fence]) -> Script[frozenset[Fence]]:
-    """Return the fences that hold, and lock their streams, so that they still hold when the transaction ends."""
+    """Return the fences that hold. Their streams are locked, so that they hold until the transaction ends."""
     rows = yield VALID(rows=ParameterRows(sorted(map(tuple, set(fences)))))
     return frozenset(Fence(*row) for row in rows)
 

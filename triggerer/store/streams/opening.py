@@ -19,7 +19,7 @@ from triggerer.store.database.transactions import database_now
 from triggerer.store.schema.models import Stream, Trigger, Watcher
 
 REASON: Final = "the DAGs folder has not been read yet"
-"""The error shown at a watcher whose stream is closed."""
+"""The error that is shown for a watcher whose stream may not be opened yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """The outcome for the streams that were never opened."""
+    """Which of the streams that no instance has opened yet may be opened now."""
 
     opened: frozenset[str] = frozenset()
     """The digests of streams that were closed and may be opened now."""
@@ -45,7 +45,7 @@ class Openings:
 
 
 async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) -> Openings:
-    """Store, for streams that no instance has claimed yet, until when they are closed; show it at their watchers.
+    """Store until when streams that no instance has claimed yet stay closed, and show the reason at their watchers.
 
     Args:
         new: The digests of the streams that this transaction has created.

@@ -1,6 +1,6 @@
 """Finds the watchers whose old events must stay, because their messages may be delivered again.
 
-If a message is delivered again, its stored event shows by its idempotency key that the message is a repeat. So a
+If a message is delivered again, its stored event shows by its idempotency key that the message is not new. So a
 watcher's events may be deleted only once the broker has advanced past their messages. The store does not see the
 broker's position. But the broker has advanced if the stream is in good order. That means: an instance has the stream's
 lease, all watchers of the stream have been running for a while, and this watcher has no backlog.
@@ -31,7 +31,7 @@ from triggerer.store.schema.models import (
 
 @dataclass(frozen=True, slots=True)
 class UnsettledWatcher:
-    """A watcher whose old events must stay, and the reason."""
+    """A watcher whose old events must stay, and the reason why."""
 
     asset_name: str
     watcher: str
@@ -126,8 +126,8 @@ async def mark_cleaned(
         replay that is requested after this call is refused, see `ask_for_replay`.
     """
     chosen = Watcher.id.in_(watcher_ids)
-    # Locked in the order of the ids, so that two such transactions cannot deadlock. The look for replays is a later
-    # statement, so that it sees requests for which the lock had to wait.
+    # Locked in the order of the ids, so that two such transactions cannot deadlock. Replay requests are read by a later
+    # statement. So it sees a request whose transaction had the lock before.
     await session.execute(select(Watcher.id).where(chosen).order_by(Watcher.id).with_for_update())
     rows = await session.execute(
         select(Watcher.id, Asset.name, Watcher.name)

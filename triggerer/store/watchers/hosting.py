@@ -38,7 +38,7 @@ class TriggerRow:
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests for the trigger's watchers, by watcher, in the order of the requests."""
     guarantee: str | None = None
-    """The least delivery guarantee that the DAG files ask of the trigger."""
+    """The delivery guarantee that the DAG files demand of the trigger at least."""
 
     @property
     def display_name(self) -> str:
@@ -143,7 +143,7 @@ async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
 
 
 async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> None:
-    """Store why the watchers of free streams wait, for people. A stream that is being claimed is skipped.
+    """Store why the watchers of free streams wait, for display. A stream that is being claimed is skipped.
 
     Args:
         reasons: The reason why a stream's watchers wait, by digest of the stream.
@@ -180,7 +180,7 @@ async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -
 
 
 async def write_states(session: AsyncSession, states: Sequence[WatcherState]) -> None:
-    """Store these states for people to see. A state is skipped if its stream has another owner by now.
+    """Store these states, for display. A state is skipped if its stream has another owner by now.
 
     A state is also skipped if the watcher has another trigger by now.
     """

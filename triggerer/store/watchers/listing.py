@@ -225,7 +225,10 @@ def _shown_state(now: datetime) -> ColumnElement[str]:
 
 
 def _why_unsure(row: Watcher, shown: str, known: Liveness, now: datetime) -> str | None:
-    """Return why the stored state may be out of date, or why another state is shown. None: the state is certain."""
+    """Return why the stored state may be out of date, or why another state is shown instead.
+
+    None: the stored state is right.
+    """
     if row.owner is None or not (known.is_silent or shown != row.state):
         return None
     return why_silent(row.owner, known, now)

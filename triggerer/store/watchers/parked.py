@@ -113,7 +113,7 @@ PARKING: Final = {
     DROP,
     DROP_BODIES,
 }
-"""All statements of this module. A test double uses them to answer in place of a database."""
+"""All statements of this module. The simulated database recognises them and returns their rows itself."""
 
 
 class Body(NamedTuple):
@@ -233,7 +233,7 @@ def _store(
             usage.total_bytes += size_bytes
         usage.add(change.watcher_id, size_bytes)
         allowed.append((place, change.watcher_id, of, what))
-        # A message that was broadcast again may appear a second time in this group.
+        # A message that was broadcast twice may also be in this group twice.
         known.add((change.watcher_id, what.key))
     if allowed:
         written = yield StoreBodies(list(bodies.values()))
@@ -249,8 +249,8 @@ def _store(
             else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
-            # Some messages were stored already. If the watcher read another stream then, their rows refer to the bytes
-            # stored for that stream, and nobody needs the bytes stored just now.
+            # Some messages were stored before. If their watcher read another stream at that time, their rows refer to
+            # the bytes that were stored for that stream. Then no row needs the bytes stored just now.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 
@@ -285,8 +285,8 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
-    # If the message was stored already when the watcher read another stream, its row refers to the bytes stored for
-    # that stream. Then nobody needs the bytes stored just now.
+    # If the message was stored before, while the watcher read another stream, its row refers to the bytes that were
+    # stored for that stream. Then no row needs the bytes stored just now.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True

@@ -79,8 +79,7 @@ class ParkedWriter(FencedWriter[ParkedChange]):
             self._usage_read_at = now
         usage, self._usage = self._usage, ParkedUsage()
         lost, refused = await self._database.perform(write_parked(group, self._bounds, usage))
-        # If the write raises, this line is not reached, and the usage is read again: the write may not have been
-        # stored.
+        # If the write raised, nobody knows what was stored. Then this line is skipped, so that the usage is read again.
         self._usage = usage
         for fence in lost:
             self._on_fenced(fence)

@@ -83,7 +83,7 @@ async def sync_folder(
         files: Every file of the folder, by path; None if the file is not parsed yet.
         now: The time to store with changed rows.
         gone_for: How long ago missing files were last seen, by path, if known.
-        reading: Whether new streams must stay closed for now. None: they may open.
+        reading: Which files have been read. New streams stay closed until all have. None: new streams may open at once.
         reread: Files that were read since the last call. Runs that wait because a worker could not load their file are
             released, to be tried again.
     """
@@ -101,7 +101,7 @@ async def sync_folder(
     await _announce_broken_files(session, changed)
     if released := await release_runs(session, reread):
         announce(session, Signal.RUNS_QUEUED, *released)
-    # Moving waiting events needs the lock on the DAGs' rows. This transaction has the lock since it wrote these rows.
+    # Moving waiting events needs the lock on the DAGs' rows. This transaction got the lock when it wrote these rows.
     await return_to_queue(session, remapped)
     await sync_schedules(session, folder, assets, aliases, changed)
     new_streams = await sync_watchers(session, folder, kept, assets, changed, now)

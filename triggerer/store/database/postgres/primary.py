@@ -20,7 +20,8 @@ from triggerer.store.database.postgres.hosts import Host, read_settings
 
 _log = LazyLogger(__name__)
 
-# If a server vanishes without closing the connection, a statement fails after this time. No statement takes as long.
+# If a server vanishes without closing the connection, a statement fails after this time. Every statement of the
+# service takes less.
 STATEMENT_TIMEOUT_S: Final = 60.0
 SETTINGS: Final = {
     # 10 seconds. A process that is stopped or cut off in the middle of a transaction must not keep its locks for ever.
@@ -51,7 +52,7 @@ _UNKNOWN_HISTORY: Final = (
 
 
 class History(NamedTuple):
-    """Tells which cluster a server belongs to, and since which promotion. A standby has no history."""
+    """Identifies a primary: its cluster, and the promotion that made it primary. A standby has no history."""
 
     system: int
     """The id of the cluster. The primary and its standbys have the same id."""

@@ -25,7 +25,7 @@ class SqliteFile:
     """The file that was at `path` when this object was made.
 
     Raises:
-        OSError: There is no such file, or this user may not look at it.
+        OSError: There is no such file, or this user has no access to it.
     """
 
     def __init__(self, path: Path, *, name: str) -> None:

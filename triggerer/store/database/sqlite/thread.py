@@ -91,8 +91,8 @@ class _Turn(Generic[T]):
             with anyio.CancelScope(shield=True):
                 in_time = await self._ended.wait_for(until - self._loop.time())
             if anyio.current_effective_deadline() > -math.inf:
-                # No cancel scope is cancelled, so this cancellation comes from asyncio, which delivers it only once.
-                # Raise it now. A cancel scope would deliver it again.
+                # No cancel scope is cancelled, so asyncio itself cancelled the task. asyncio raises CancelledError only
+                # once, so pass it on now. A cancel scope would raise it again at the next await.
                 raise
         if not in_time:
             raise StillUnderWay

@@ -25,11 +25,11 @@ from triggerer.store.database.wakeups.signals import Wakeups
 _log = LazyLogger(__name__)
 
 _MAX_DATAGRAM: Final = 65_536
-# How often to look for stuck sessions, and for a promoted server. Another server may have been promoted even while the
+# How often to check for stuck sessions and for a promoted server. Another server may have been promoted even while the
 # former primary still answers.
 _LOOK: Final = timedelta(seconds=5)
-# Every sixth look, a test announcement checks whether this connection still receives any. A server may vanish without
-# closing its socket.
+# At every sixth of these checks, a test announcement shows whether this connection still receives any. A server may
+# vanish without closing its socket.
 _LOOKS_PER_TEST: Final = 6
 _HEARING_TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0

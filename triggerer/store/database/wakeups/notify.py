@@ -13,7 +13,8 @@ def notify_cte(signal: Signal, *, sender: str, dag_ids: str) -> str:
     reads it. If the DAG ids are too long for NOTIFY, all DAGs are announced.
 
     Args:
-        sender: The parameter with the id of this process, such as `$1`; see `AnnouncementTransport.sender`.
+        sender: The parameter with the id of this process, such as `$1`. The process ignores announcements with its own
+            id.
         dag_ids: A query for one row with one column, an array of DAG ids or NULL.
     """
     return f"""notified AS (

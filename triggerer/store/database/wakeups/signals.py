@@ -1,7 +1,7 @@
 """Wake-ups: after a commit, the parts of the service that wait for such a change are woken, and so need not poll.
 
-A wake-up only hints that something changed. The part that is woken then reads the database. So a wake-up may be
-repeated or too broad, but it must not be lost.
+A wake-up only hints that something changed. The part that is woken then reads the database. So a wake-up may come twice
+or name too many subjects, but it must not be lost.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from triggerer.synchronization import AutoResetEvent
 ALL: Final = "*"
 """The subject that means every subject."""
 
-# Bounds the memory of a subscription that nobody reads. With more subjects, acting on "all" is cheaper anyway.
+# Bounds the memory of a subscription that nobody reads. With more subjects the wake-up is about all subjects, which is
+# cheaper to handle anyway.
 _MAX_SUBJECTS: Final = 10_000
 _ANNOUNCED: Final = "triggerer.announced"
 
 
 class Signal(StrEnum):
-    """The kind of change that a commit made. In parentheses: the subjects of its wake-up, such as ids of DAGs."""
+    """The kind of change that a commit made.
+
+    A wake-up names the changed objects, its subjects: their kind is in parentheses.
+    """
 
     EVENTS_QUEUED = "events_queued"
     """Asset events were queued for DAGs (DAG ids)."""
@@ -35,7 +39,7 @@ class Signal(StrEnum):
     RUNS_ENDED = "runs_ended"
     """Runs ended or were cancelled (DAG ids)."""
     RUNS_CANCELLED = "runs_cancelled"
-    """Somebody asked to cancel runs (primary keys)."""
+    """Somebody requested that runs are cancelled (primary keys)."""
     BACKFILLS_CHANGED = "backfills_changed"
     """A backfill was created (DAG ids)."""
     CALLBACKS_DUE = "callbacks_due"

@@ -62,7 +62,10 @@ class ApiLogin(Base):
 
 
 class ApiRequest(Base):
-    """A request with an `Idempotency-Key`. The row shows that a later request with the key is a repeat, or refused."""
+    """A request with an `Idempotency-Key`.
+
+    A later request with the same key is answered as a duplicate if its content is equal, and refused otherwise.
+    """
 
     __tablename__ = "api_request"
 

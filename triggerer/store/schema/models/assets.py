@@ -86,10 +86,10 @@ class AssetEvent(Base):
 
     __tablename__ = "asset_event"
     __table_args__ = (
-        # The identity of an event. A redelivered message, a repeated commit or a repeated task gives the same identity,
-        # so the event is stored once. If the broker gives no key, the writer makes one ("~" and a UUID), so the column
-        # is never null. The key is the first column, so that rows that are written together are neighbours in the
-        # index, even if they belong to a thousand watchers.
+        # The identity of an event. A redelivered message, a second try of a commit, and another attempt of a task give
+        # the same identity, so the event is stored once. If the broker gives no key, the writer makes one ("~" and a
+        # UUID), so the column is never null. The key is the first column, so that rows that are written together are
+        # neighbours in the index, even if they belong to a thousand watchers.
         UniqueConstraint(
             "idempotency_key", "watcher_id", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),

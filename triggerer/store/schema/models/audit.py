@@ -1,4 +1,4 @@
-"""The audit of changes that people and programs asked for, and the numbers of rows that cleanings have deleted."""
+"""The audit of changes that people and programs requested, and the numbers of rows that cleanings have deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 
 
 class Audit(Base):
-    """One change that somebody asked for. The row is written in the transaction of the change."""
+    """One change that somebody requested. The row is written in the transaction of the change."""
 
     __tablename__ = "audit"
     __table_args__ = ({"sqlite_autoincrement": True},)
@@ -31,7 +31,7 @@ class Audit(Base):
     before: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The changed values before the change. None: there were none, or they are unknown."""
     after: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """The changed values after the change. None: there are none any longer."""
+    """The changed values after the change. None: there are none, for instance because the object was deleted."""
     request_id: Mapped[str | None] = mapped_column(String(80))
 
 

@@ -22,6 +22,9 @@ class WatcherBookmark(Base):
     classpath: Mapped[str] = mapped_column(Text)
     """The class path of the trigger that stored the bookmark. A trigger of another class does not get the bookmark."""
     change: Mapped[str] = mapped_column(String(32))
-    """The id of the last change. The next change must name it, or it is refused: so no change can be skipped."""
+    """The id of the last change. The next change must give this id as its predecessor, or it is refused.
+
+    So no change can be lost in between.
+    """
     value: Mapped[str] = mapped_column(Text)
     """JSON text. It may be a single number, which a `Json` column must not contain."""

@@ -69,9 +69,9 @@ class Dag(Base):
     next_run_after: Mapped[datetime] = mapped_column(
         UtcDateTime, server_default=f"{NEVER:%Y-%m-%d %H:%M:%S.%f}", default=NEVER
     )
-    """When the timetable makes the DAG due next. `NEVER`: there is no timetable, or it asks for no further run.
+    """When the timetable makes the DAG due next. `NEVER`: there is no timetable, or it has no further run.
 
-    At this instant the scheduler looks at the DAG. `triggerer.scheduler.decide` then decides whether a run is due.
+    At this instant the scheduler reads the DAG, and `triggerer.scheduler.decide` decides whether a run is due.
     """
     next_interval_start: Mapped[datetime | None] = mapped_column(UtcDateTime)
     next_interval_end: Mapped[datetime | None] = mapped_column(UtcDateTime)

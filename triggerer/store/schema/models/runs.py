@@ -43,7 +43,7 @@ class DagRun(Base):
             "id",
             sqlite_where=_UNSUCCESSFUL,
         ),
-        # For the last run that a DAG's timetable asked for.
+        # For the last run of a DAG's timetable.
         Index("ix_dag_run_automated", "dag_id", "run_after", sqlite_where=_AUTOMATED),
         Index("ix_dag_run_callback", "callback", "id", sqlite_where=_CALLED),
         Index("ix_dag_run_backfill_id_state", "backfill_id", "state", sqlite_where=_BACKFILLED),
@@ -94,7 +94,10 @@ class DagRun(Base):
     again: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The JSON of `triggerer.domain.attempts.Repeat` for the next attempts. None: they execute all tasks."""
     callback: Mapped[str | None] = mapped_column(String(20))
-    """The state of the call that the DAG wants after the end of the run: due or running. None: there is none to do."""
+    """The state of the DAG's success or failure callback after the end of the run: due or running.
+
+    None: nothing is left to call.
+    """
     callback_executor: Mapped[str | None] = mapped_column(String(80))
     callback_attempts: Mapped[int] = mapped_column(server_default="0", default=0)
     backfill_id: Mapped[int | None] = mapped_column(BigId)

@@ -1,4 +1,4 @@
-"""The states that producers store because their source has no broker that remembers them, such as a position."""
+"""The states that producers store, such as a position, because their source (a URL, a directory) remembers nothing."""
 
 from __future__ import annotations
 

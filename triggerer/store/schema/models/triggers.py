@@ -26,7 +26,7 @@ class Trigger(Base):
     kwargs: Mapped[dict[str, Any]] = mapped_column(Json)
     stream_digest: Mapped[str] = mapped_column(ForeignKey("stream.digest"), index=True)
     guarantee: Mapped[str | None] = mapped_column(String(20))
-    """The least delivery guarantee that its watchers ask for, or None."""
+    """The delivery guarantee that the DAG files demand of its watchers at least. None: they demand none."""
 
 
 class Watcher(Base):
@@ -58,7 +58,7 @@ class Watcher(Base):
     cleaned_before: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """`db clean` has deleted events of the watcher from before this instant. None: no events were deleted.
 
-    The idempotency keys of deleted events are gone, so a repeated message from before this instant makes an event
+    The idempotency keys of deleted events are gone, so a redelivered message from before this instant makes an event
     again.
     """
 
@@ -79,7 +79,7 @@ class Stream(Base):
     "watcher-" and the watcher's digest.
     """
     key: Mapped[str] = mapped_column(Text)
-    """The stream key as text for people: the result of the trigger's `describe_stream()`, or the parts of the key."""
+    """The stream key as readable text: the result of the trigger's `describe_stream()`, or the parts of the key."""
     owner: Mapped[str | None] = mapped_column(String(80))
     epoch: Mapped[int] = mapped_column(BigId, default=0)
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
