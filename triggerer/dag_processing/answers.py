@@ -1,4 +1,4 @@
-"""Checks the parser's answers. They contain the results of forks, where the code of DAG files ran."""
+"""Validates what the parser sends. It contains the results of forks, in which the code of DAG files ran."""
 
 from __future__ import annotations
 

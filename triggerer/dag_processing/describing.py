@@ -1,4 +1,4 @@
-"""Describes a loaded file in plain values, and checks its watchers. This runs users' code."""
+"""Describes a loaded file as data that can be stored, and checks its watchers. This runs users' code."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def _stream_of(key: Hashable | None, digest: str, identity: str | None) -> str:
 
 
 def _as_stored(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a trigger's arguments as the store returns them.
+    """Return a trigger's arguments as the store would return them: after encoding as JSON and decoding.
 
     Raises:
         PluginError: The store cannot represent the arguments.

@@ -262,7 +262,7 @@ def _keep(data: bytes, fd: int, fork: _Fork) -> None:
 
 def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
     """Wait for the fork's end, kill its group, read the rest of its pipes, and close them."""
-    # WNOWAIT does not reap the fork, so its group keeps its number until it is killed.
+    # WNOWAIT does not reap the fork. So the id of its process group is not reused before the group is killed.
     os.waitid(os.P_PID, fork.pid, os.WEXITED | os.WNOWAIT)
     _kill(fork)
     _, status = os.waitpid(fork.pid, 0)

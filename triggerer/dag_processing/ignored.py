@@ -1,4 +1,4 @@
-"""Reports files of the DAGs folder that look like DAGs and are not loaded."""
+"""Reports files of the DAGs folder that look like DAG files but are not loaded, such as notebooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REASONS: Final = {
 
 
 def why_ignored(entry: os.DirEntry[str]) -> str | None:
-    """Return why a file that looks like DAGs is not loaded; None: the file is loaded, or does not look like DAGs.
+    """Return why a file that looks like a DAG file is not loaded. None: it is loaded, or does not look like one.
 
     Raises:
         OSError: A zip archive cannot be read.
@@ -50,7 +50,7 @@ def problems_of_ignored(ignored: Mapping[str, str]) -> tuple[Problem, ...]:
 
 
 def as_files(ignored: Mapping[str, str]) -> dict[str, ParsedFile]:
-    """Return each ignored file as a file without definitions and with a warning, so that lists include it."""
+    """Return each ignored file as a parsed file with a warning and no definitions, so that lists include it."""
     return {
         problem.file: ParsedFile(path=problem.file, parse_seconds=0.0, warnings=(problem,))
         for problem in problems_of_ignored(ignored)

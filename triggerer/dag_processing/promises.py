@@ -20,7 +20,7 @@ from triggerer.streams.supervision.promised_guarantee import promise_of, too_wea
 
 @dataclass(frozen=True, slots=True)
 class CheckedPromise:
-    """A watcher, and the guarantee that its events are stored with.
+    """A watcher, and its delivery guarantee.
 
     `promise` is None if the guarantee could not be computed. `CheckedPromises` or `check_sources` reports the reason.
     """

@@ -108,7 +108,7 @@ def _silent(seconds: float) -> BrokerUnavailable:
 
 
 def problem_of(watcher: ParsedWatcher, error: Exception) -> Problem:
-    """Return an error as a problem that names its watcher, and the watcher's definition."""
+    """Return an error as a problem that names its watcher, and the line that defines the watcher."""
     file, _, line = watcher.location.rpartition(":")
     said = (
         error.message if isinstance(error, TriggererError) else f"{type(error).__name__}: {error}"

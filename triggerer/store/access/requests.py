@@ -1,4 +1,4 @@
-"""Stores which request used an `Idempotency-Key`, so that a request that is sent again is not done again."""
+"""Stores which request used an `Idempotency-Key`, so that a request that is sent twice is carried out once."""
 
 from __future__ import annotations
 

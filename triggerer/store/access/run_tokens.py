@@ -35,7 +35,7 @@ class KnownRun:
 
 
 def run_token(key: bytes, run_pk: int, attempt: int, epoch: int) -> str:
-    """Return the token of an attempt, given the key of `triggerer.store.access.service_key`."""
+    """Return the token of an attempt, signed with `key` (see `triggerer.store.access.service_key`)."""
     return f"{RUN_PREFIX}_{run_pk}-{attempt}-{epoch}_{_mac(key, run_pk, attempt, epoch)}"
 
 
@@ -74,7 +74,7 @@ def _mac(key: bytes, run_pk: int, attempt: int, epoch: int) -> str:
 
 
 async def outlets_of(session: AsyncSession, dag_id: str) -> dict[str, str]:
-    """Return the id of the task that has an asset among its outlets, under the asset's name and under its URI."""
+    """Return which task updates an asset: task ids, by the names and the URIs of the assets in their outlets."""
     tasks = await session.scalar(select(Dag.tasks).where(Dag.dag_id == dag_id)) or []
     found: dict[str, str] = {}
     for task in tasks:

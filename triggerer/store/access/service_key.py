@@ -1,4 +1,4 @@
-"""The secret key of all services on one database: one signs with it, such as the token of a run, and another verifies.
+"""The secret key that all services on one database share. They sign run tokens and requests to one another with it.
 
 The key is in the database, so that no operator has to configure the same secret on every machine.
 """

@@ -31,7 +31,7 @@ class KnownSession:
 async def open_session(
     session: AsyncSession, *, name: str, role: str, token_id: str | None = None
 ) -> tuple[KnownSession, str]:
-    """Store a new session; return it and the secret for its cookie. Sessions that are over are deleted."""
+    """Store a new session; return it and the secret for its cookie. Expired sessions are deleted."""
     now = await database_now(session)
     await session.execute(delete(ApiSession).where(ApiSession.expires_at <= now))
     secret = new_secret()
@@ -81,7 +81,7 @@ def _known(row: ApiSession) -> KnownSession:
 
 
 async def end_session(session: AsyncSession, secret: str) -> KnownSession | None:
-    """Delete a session and return it; None if it is over already."""
+    """Delete a session and return it; None if it was not valid any longer."""
     found = await find_session(session, secret)
     await session.execute(delete(ApiSession).where(ApiSession.digest == digest_of(secret)))
     return found
@@ -100,7 +100,7 @@ async def create_login(session: AsyncSession, *, name: str, role: str) -> str:
 
 
 async def use_login(session: AsyncSession, code: str) -> tuple[str, str] | None:
-    """Delete a one-time login and return its name and role; None if it was used, is over or never existed."""
+    """Delete a one-time login and return its name and role; None if it was used, has expired or never existed."""
     now = await database_now(session)
     used = (
         delete(ApiLogin)

@@ -20,7 +20,7 @@ async def old_backfills(
     unfinished: Collection[int],
     removed: Collection[int],
 ) -> list[int]:
-    """Return the ids of backfills that were created before an instant, whose runs are gone and which are not needed.
+    """Return the ids of backfills from before an instant that may be deleted, because their runs are gone.
 
     Some backfills cover intervals that the DAG's timetable has not reached yet. Such a backfill stays, because without
     its row the timetable would create the runs of these intervals again.

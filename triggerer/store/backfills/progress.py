@@ -149,7 +149,7 @@ async def _begin(
         "backfill_id": backfill.id,
     }
     if interval.partition_key is not None:
-        # A run from before its DAG had keys gets the key when it is repeated.
+        # A run that was created before its DAG had keys gets the key now, when it is queued again.
         values["partition_key"] = interval.partition_key
     await session.execute(update(DagRun).where(DagRun.id == run_pk).values(values))
     interval.state, interval.run_pk = STARTED, run_pk

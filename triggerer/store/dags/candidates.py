@@ -40,7 +40,8 @@ from triggerer.store.schema.models.dags import NEVER
 
 _TICK: Final = timedelta(microseconds=1)
 _MAX_RUN_ID: Final = 250
-# If the id of a scheduled run exists, the scheduler takes the run as created. So a manual run must not have such an id.
+# If a run has the id of a scheduled run, the scheduler assumes that it created this run. So no manual run may have such
+# an id.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
 # Finds the DAGs that have queued events and may therefore be due. The query jumps from one DAG id in the

@@ -121,10 +121,10 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # EARLIEST bounds the runs that are read for `made`. A timetable never asks again for an interval that ended before
-    # SINCE, the logical date of the last run. So only runs whose interval ended later are needed. The `run_after` of
-    # such a run is later than SINCE too, and the index on `run_after` skips all earlier runs. If SINCE is ahead of the
-    # clock, EARLIEST is the present.
+    # EARLIEST bounds the runs that are read for `made`. No timetable returns an interval that ended before SINCE, the
+    # logical date of its last run. So only runs whose interval ended later are needed. The `run_after` of such a run is
+    # later than SINCE too, and the index on `run_after` skips all earlier runs. If SINCE is ahead of the clock,
+    # EARLIEST is the present.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",

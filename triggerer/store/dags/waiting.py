@@ -28,7 +28,7 @@ Counts = Mapping[tuple[int, str, str], int]
 """Asset (id, name, URI) to the number of its waiting events."""
 
 _SHARES_HINT: Final = ("INDEXED BY ix_dag_partition_event_waiting", "")
-"""The text after `dag_partition_event` in a query of waiting shares: on SQLite the index, on PostgreSQL nothing."""
+"""SQL text (for SQLite, for PostgreSQL) after `dag_partition_event`: SQLite must use the index of waiting shares."""
 
 # The query jumps from one asset to the next in the index, with one look-up for each. So it also finds events of assets
 # that the DAG's condition no longer names.

@@ -144,7 +144,7 @@ def json_from(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ParameterRows:
-    """A table as the value of one parameter, which the statement reads with `parameter_rows`."""
+    """A table that is passed as one parameter. The SQL text of `parameter_rows` turns the parameter into rows."""
 
     rows: Sequence[Sequence[Any]]
 
@@ -173,7 +173,7 @@ class ParameterRows:
 
 
 def in_list(parameter: str, kind: str) -> OneOrMany:
-    """Return the SQL text "is in the list" for a `Statement`, such as `dag_id {IN_DAGS}`.
+    """Return the SQL text "is in the list", for a constant of a `Statement` such as `dag_id {IN_DAGS}`.
 
     Args:
         parameter: The name of the parameter that has the list.
@@ -188,7 +188,7 @@ def in_list(parameter: str, kind: str) -> OneOrMany:
 
 
 def parameter_rows(**columns: str) -> OneOrMany:
-    """Return the SQL text of a table for a `Statement`: the `ParameterRows` in the parameter `rows`.
+    """Return the SQL text that turns the parameter `rows`, a `ParameterRows`, into a table.
 
     Args:
         columns: The names of the table's columns, each with PostgreSQL's type. The values may be texts, numbers, truth

@@ -103,7 +103,7 @@ class Database:
         Raises:
             StoreUnavailable, Conflict: Nothing was written. Trying again later may succeed.
             StoreRefused: Nothing was written. Trying again may succeed once tables, rights or the login are corrected.
-            RowRefused: Nothing was written, and the database would refuse a repeat again.
+            RowRefused: Nothing was written, and the database would refuse a second try too.
             OutcomeUnknown: The commit was sent, and no answer came.
         Cancellation: Before the commit, nothing is written. The commit itself is shielded, up to its deadline. No
             checkpoint follows the commit, so the caller's lines up to its next await still run.

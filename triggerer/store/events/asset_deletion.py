@@ -45,7 +45,8 @@ class AssetUse:
     parked: tuple[str, int] | None
     """A watcher that has parked messages, and their number. The watcher may be deleted already."""
     queued: int
-    """How many entries in the queues of DAGs wait with an event of the asset."""
+    """How many queued events of the asset wait. An event that waits for two DAGs, or two partition keys, counts twice.
+    """
 
 
 async def use_of_asset(session: AsyncSession, asset_id: int) -> AssetUse | None:
@@ -105,7 +106,7 @@ async def find_asset(session: AsyncSession, asset: str) -> tuple[int, str, str] 
 
 
 async def _queued(session: AsyncSession, asset_id: int) -> int:
-    """Return how many queue entries wait with events of an asset.
+    """Return how many queued events of an asset wait, see `AssetUse.queued`.
 
     The query joins with the DAGs, because the indexes of both queue tables begin with the DAG.
     """

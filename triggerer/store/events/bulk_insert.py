@@ -47,7 +47,7 @@ class Inserted:
     """The outcome of a bulk insert."""
 
     dag_ids: tuple[str, ...]
-    """DAGs for which events were queued. If rows were duplicates, some of these DAGs may have got none."""
+    """DAGs for which events were queued. If rows were duplicates, some of these DAGs may have got no event."""
     event_ids: tuple[int, ...]
     """The ids of the new rows in the given order, without duplicates; empty if `want_ids` is false."""
 

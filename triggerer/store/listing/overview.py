@@ -52,7 +52,7 @@ class ParkedOf:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The problems that may need a person, and the figures that are of interest without problems."""
+    """The problems that may need a person, and some figures that are of interest at any time."""
 
     at: datetime
     """The database's time."""

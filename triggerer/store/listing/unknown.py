@@ -50,7 +50,8 @@ async def refuse_unknown(
 async def with_suggestion(session: AsyncSession, error: UnknownName) -> UnknownName:
     """Return the error with the nearest known name as its hint.
 
-    If the run or the watcher is unknown because its DAG or its asset is unknown, the error of that is returned.
+    If the DAG of an unknown run, or the asset of an unknown watcher, is unknown too, the error for that DAG or asset is
+    returned.
     """
     if error.has_suggestion:
         return error

@@ -190,7 +190,7 @@ class AttemptView:
     """One attempt of a run."""
 
     number: int
-    """If an attempt does not count, for instance because no worker began it, the next attempt has the same number."""
+    """If an attempt does not count, for instance because its executor stopped, the next may have the same number."""
     epoch: int
     """The run's epoch when the attempt was claimed. Two attempts never have the same epoch."""
     state: str
@@ -374,7 +374,10 @@ class LaneView:
 
 @dataclass(frozen=True, slots=True)
 class StreamHistoryView:
-    """The last hour of a stream, minute by minute, as far back as its current owner has had it."""
+    """The last hour of a stream, minute by minute.
+
+    It is shorter if the current owner took the stream less than an hour ago.
+    """
 
     since: datetime
     """When the first minute began."""
@@ -406,7 +409,10 @@ class StreamView:
     outstanding: int | None = None
     outstanding_bytes: int | None = None
     consumed: int | None = None
-    """Messages that the owner has received since it took the stream. The next four numbers count from then too."""
+    """Messages that the owner has received since it took the stream.
+
+    The numbers down to `restarts` count from then too.
+    """
     advanced: int | None = None
     """Messages that the broker's position has moved past, or that the broker was told to deliver again."""
     rejected: int | None = None

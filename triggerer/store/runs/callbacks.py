@@ -113,8 +113,7 @@ async def recover_calls(session: AsyncSession, *, executor: str, alone: bool) ->
     """Make the calls of dead executors due again; return the ids of the runs whose calls are given up.
 
     Args:
-        executor: The executor that calls this. It makes no call now, so a call under its id is left over from an
-            earlier moment.
+        executor: The executor that calls this. It makes no call now, so a call under its id was interrupted.
         alone: True if no other executor can be alive. Then all calls that are under way are made due again.
     """
     gone: list[ColumnElement[bool]] = []

@@ -1,4 +1,4 @@
-"""Finds the old runs that nothing reads any longer, and deletes them."""
+"""Finds the old runs that neither the scheduler nor a waiting event needs, and deletes them."""
 
 from __future__ import annotations
 

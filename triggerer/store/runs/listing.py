@@ -117,7 +117,8 @@ def _runs(
     if run_id is not None:
         wanted.append(DagRun.run_id == run_id)
     if state in ("queued", "running"):
-        # A subquery with the partial index. Otherwise the planners read all runs, because these are sorted already.
+        # A subquery, so that the planners use the partial index. Otherwise they read all runs by primary key, because
+        # the list is sorted by it.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):

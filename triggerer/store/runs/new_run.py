@@ -20,7 +20,7 @@ from triggerer.store.database.wakeups.signals import Signal
 # The index of waiting events must be named: SQLite without statistics may choose another.
 _INDEX: Final = "INDEXED BY ix_queued_asset_event_waiting"
 HINT: Final = (_INDEX, "")
-"""The text after `queued_asset_event` in a query of waiting events: on SQLite the index, on PostgreSQL nothing."""
+"""SQL text (for SQLite, for PostgreSQL) after `queued_asset_event`: SQLite must use the index of waiting events."""
 
 
 @dataclass(frozen=True, slots=True)

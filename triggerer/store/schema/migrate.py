@@ -23,7 +23,7 @@ _log = LazyLogger(__name__)
 # Two services that start together upgrade one after the other under this lock. The number is arbitrary, and unique in
 # the database.
 _ADVISORY_LOCK: Final = 0x7269_6767
-# Before release 0.1.0, the revision of a script was only a number of four digits.
+# Before release 0.1.0, the revision of a migration script was only a number of four digits.
 _UNRELEASED: Final = re.compile(r"\d{4}")
 
 
@@ -70,7 +70,7 @@ async def upgrade(database: Database, on_upgrade: OnUpgrade | None = None) -> bo
 
     Raises:
         ConfigurationError: The tables belong to a newer release, or the database's encoding lacks some characters.
-        StoreUnavailable, OutcomeUnknown: As for `Database.transaction`. A repeat is safe.
+        StoreUnavailable, OutcomeUnknown: As for `Database.transaction`. A second try is safe.
     """
     if await current(database) == HEAD:
         return False

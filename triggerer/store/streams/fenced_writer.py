@@ -39,7 +39,7 @@ C = TypeVar("C", bound=Change)
 
 
 class FencedWriter(GroupCommit[list[C]]):
-    """Writes the changes that were submitted during one transaction in the next transaction.
+    """Writes many changes in each transaction: all that were submitted while the previous transaction was under way.
 
     While the database is away, the changes wait.
 

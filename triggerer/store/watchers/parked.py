@@ -150,7 +150,8 @@ def write_parked(
 ) -> Script[tuple[frozenset[Fence], list[ParkedChange]]]:
     """Store these changes, each only if its fence holds and the bounds allow it.
 
-    Messages that a watcher has passed are deleted last, after other changes of the group may have stored them again.
+    Messages that a watcher no longer needs are deleted last, because an earlier change of the group may have stored
+    them.
 
     Args:
         changes: The changes in the order of submission.
@@ -197,7 +198,7 @@ def write_parked(
 def _store(
     changes: Iterable[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
 ) -> Script[list[ParkedChange]]:
-    """Store messages for backlogs. The bytes of a message are stored once, even if several watchers need it.
+    """Store messages for backlogs. The bytes of a message are stored once, even if several watchers need them.
 
     Returns:
         The changes for which there is no room.

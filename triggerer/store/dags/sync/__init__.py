@@ -1,4 +1,4 @@
-"""Updates the stored DAGs, assets and watchers to what the DAG files define. It writes only the differences."""
+"""Updates the stored DAGs, assets and watchers to match the DAG files. It writes only the differences."""
 
 from triggerer.store.dags.sync.differences import Changed
 from triggerer.store.dags.sync.folder import (

@@ -16,7 +16,7 @@ from triggerer.store.schema.models import Asset, AssetAlias, AssetEvent, FormerI
 async def sync_assets(
     session: AsyncSession, folder: Folder, kept: Set[str], now: datetime
 ) -> dict[AssetKey, int]:
-    """Update the asset rows to the folder; return the ids of all stored assets.
+    """Update the asset rows to match the DAG files; return the ids of all stored assets.
 
     Args:
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
@@ -42,9 +42,9 @@ async def _rename_assets(
     """Rename the row of an asset that is no longer defined, if a new asset has its name or its URI.
 
     The renamed row keeps its watchers, queued events and schedules. Earlier events keep the name and URI of their time.
-    If one new asset has the row's name and another new asset has its URI, only one of them gets the row. An undefined
-    asset may still have a name or URI that a renamed row needs. Its row then gets a retired name, because names are
-    unique.
+    If one new asset has the row's name and another new asset has its URI, only one of them gets the row. If an asset
+    that is no longer defined still has a name or URI that a renamed row needs, it gets a retired name, because names
+    are unique.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}

@@ -21,7 +21,7 @@ from triggerer.store.schema.models import Dag, DagScheduleAlias, DagScheduleAsse
 async def sync_dags(
     session: AsyncSession, folder: Folder, kept: Set[str], changed: Changed, now: datetime
 ) -> list[str]:
-    """Update the DAG rows to the folder.
+    """Update the DAG rows to match the DAG files.
 
     Args:
         kept: The files whose stored definitions stay for now, for instance because the file is broken.

@@ -1,4 +1,4 @@
-"""Updates the store to a folder of DAG files, as it was last read."""
+"""Updates the store to match a folder of DAG files, as it was last read."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def sync_folder(
     reading: Reading | None = None,
     reread: Collection[str] = (),
 ) -> Changed:
-    """Update the store to the folder in the caller's transaction, write only differences, and announce them.
+    """Update the store to match the folder, in the caller's transaction. Write only differences, and announce them.
 
     The stored definitions of a file stay if the file is broken, contradicts another file or is not parsed yet. They
     also stay if the file has been missing for less than `removal_grace`. DAGs of a deleted file become stale. Watchers

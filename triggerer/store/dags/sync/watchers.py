@@ -29,7 +29,7 @@ async def sync_watchers(
     changed: Changed,
     now: datetime,
 ) -> set[str]:
-    """Update the rows of watchers, triggers and streams to the folder; return the digests of new streams.
+    """Update the rows of watchers, triggers and streams to match the files; return the digests of new streams.
 
     Args:
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
@@ -93,7 +93,7 @@ async def sync_watchers(
 
 
 def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger | None) -> set[str]:
-    """Return the digests of the streams that a watcher leaves or joins, or whose filter changes; empty if none.
+    """Return the digests of the streams that a watcher leaves or joins, or where its filter changes; empty if none.
 
     Args:
         watcher: The definition in the DAG file.

@@ -68,7 +68,7 @@ class SqliteConnections:
 
 
 class _Connection(aiosqlite.Connection):
-    """A connection that adds the future of its thread's end to `ending`, for `SqliteConnections.ended`."""
+    """A connection whose `stop` adds a future to `ending`, which is done when the connection's thread has ended."""
 
     def __init__(self, connector: Any, ending: set[asyncio.Future[Any]]) -> None:
         super().__init__(connector, iter_chunk_size=64)

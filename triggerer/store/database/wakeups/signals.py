@@ -112,7 +112,7 @@ class Wakeups:
         self._subscriptions: dict[Subscription, None] = {}
 
     def subscribe(self, *signals: Signal) -> Subscription:
-        """Subscribe to these signals. From now on, their subjects collect for the next `wait`."""
+        """Subscribe to these signals. The next `wait` returns the subjects that are published from now on."""
         subscription = Subscription(self, frozenset(signals))
         self._subscriptions[subscription] = None
         return subscription

@@ -25,7 +25,7 @@ _ENDED: Final = text("dag_run.state IN ('success', 'failed', 'cancelled')")
 async def left_launches(
     session: AsyncSession, *, executor: str, alone: bool, limit: int
 ) -> list[tuple[int, FormerLaunch]]:
-    """Return launches of ended runs that have not ended themselves, each with its run's primary key.
+    """Return the open launches of ended runs, each with its run's primary key.
 
     Only the runs of this executor and of dead executors are searched. The launch that was seen longest ago comes first.
 

@@ -119,7 +119,7 @@ def close_launches(
 
     Args:
         state: The final state of the launches and attempts.
-        reason: Why they are in this state, for people.
+        reason: Why they are in this state, as text for people to read.
     Returns:
         The epochs of the attempts whose launches were ended.
     """

@@ -62,7 +62,7 @@ class ParkedMessage(Base):
     state: Mapped[str] = mapped_column(String(20))
     """See `triggerer.domain.watchers.parked.ParkedState`."""
     failures: Mapped[int] = mapped_column()
-    """How often the watcher has failed while it had the message, and had not resolved it."""
+    """How often the watcher has failed after it received this message and before it resolved the message."""
     error: Mapped[str | None] = mapped_column(Text)
     traceback: Mapped[str | None] = mapped_column(Text)
     parked_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -77,7 +77,10 @@ class DagRun(Base):
     executor: Mapped[str | None] = mapped_column(String(80))
     """The executor that last claimed the run. It must give this id and `epoch` with each result."""
     attempt: Mapped[int] = mapped_column(default=0)
-    """The number of the last attempt. A claim adds one. If the attempt does not count, one is subtracted again."""
+    """The number of the last attempt. A claim adds one.
+
+    If the attempt does not count, one is subtracted, except by `hold_attempt`.
+    """
     epoch: Mapped[int] = mapped_column(server_default="0", default=0)
     """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)
@@ -147,7 +150,7 @@ class RunAttempt(Base):
     """The name under which a Spark server or cluster knows the attempt."""
     state: Mapped[str] = mapped_column(String(20))
     reason: Mapped[str | None] = mapped_column(Text)
-    """Why the attempt is in this state, for people."""
+    """Why the attempt is in this state, as text for people to read."""
     intent_at: Mapped[datetime] = mapped_column(UtcDateTime)
     """When the run was claimed for the attempt."""
     launched_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -33,7 +33,7 @@ class Watcher(Base):
     """A watcher of an asset, identified by asset and name, not by the arguments of its trigger.
 
     The row stays when the watcher is deleted, because its id is a part of its events' identity. If the watcher is
-    declared again, and a message is redelivered, the message must find its events under the same id.
+    declared again and a message is redelivered, its stored events are found by the same watcher id.
     """
 
     __tablename__ = "watcher"
