@@ -1,4 +1,4 @@
-"""Validates what the parser sends. It contains the results of forks, in which the code of DAG files ran."""
+"""Validates the parser's messages, because they contain results of forks, in which the code of DAG files ran."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class DagProcessor:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process files until cancelled.
 
-        The processor counts as started after its first write: of all files, or of those that were read within a second.
+        The processor has started once its first write is done. That write has the files that were read within a second.
 
         Cancellation: The parser ends. A write under way is completed, or not made at all.
         """
@@ -213,7 +213,7 @@ class DagProcessor:
         self._open_streams()
 
     def _record_changes(self, changed: set[str], scan_started: float) -> None:
-        """Remember which files have just changed. Drop those that have been unchanged for `STABLE_AFTER_S`."""
+        """Remember which files have just changed, and forget files that have been unchanged for `STABLE_AFTER_S`."""
         stable = {path for path, until in self._changing.items() if until <= scan_started}
         for path in stable:
             del self._changing[path]

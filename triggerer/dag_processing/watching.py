@@ -93,7 +93,7 @@ class FolderWatch:
                     # would see no difference.
                     return 0.0
         except FileNotFoundError:
-            return _LOOKUP_INTERVAL_S  # the folder, or one in it, was deleted while the watch was set up
+            return _LOOKUP_INTERVAL_S  # the folder, or a folder below it, was deleted while the watch was set up
         except Exception as error:  # noqa: BLE001  (whatever watchfiles makes of what the system answers)
             # The folder is unreadable, or no watch, descriptor or thread is available. The periodic scans go on.
             complaint = str(_innermost(error))

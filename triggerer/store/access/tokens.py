@@ -17,7 +17,7 @@ from triggerer.store.listing.views import TokenView, view_of
 from triggerer.store.schema.models import ApiSession, ApiToken
 
 _LAST_USE_PRECISION: Final = timedelta(minutes=5)
-"""A token's stored last use may be this much too old. So most requests with the token cause no write."""
+"""A token's stored last use may be too early by this much. So most requests with the token cause no write."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _CALLBACK_RUNNING: Final = "running"
 
 @dataclass(frozen=True, slots=True)
 class DagUse:
-    """What decides whether a DAG may be deleted: it must be stale, and none of its runs may be busy."""
+    """The facts that decide whether a DAG may be deleted: it must be stale, and none of its runs may be busy."""
 
     path: str
     is_stale: bool

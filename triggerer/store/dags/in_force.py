@@ -38,7 +38,7 @@ NO_BACKLOG = Backlog()
 async def folder_in_force(session: AsyncSession) -> Folder:
     """Return the DAGs that are not stale, the declared assets, and the watchers, each with its file.
 
-    Locations and `is_paused_upon_creation` are empty, because the store does not have them.
+    The store has no source locations and no `is_paused_upon_creation`, so these fields are empty.
     """
     dags = await session.scalars(select(Dag).where(~Dag.is_stale).order_by(Dag.dag_id))
     assets = await session.scalars(select(Asset).where(Asset.declared_in.is_not(None)))

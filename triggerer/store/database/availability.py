@@ -31,7 +31,7 @@ class Use(StrEnum):
 
 @dataclass(slots=True)
 class _Outage:
-    """The current outage of one use, or the last outage if the database works now."""
+    """The current outage for reading or for writing, or the last outage if the database works now."""
 
     since: datetime | None = None
     began_at: float = 0.0

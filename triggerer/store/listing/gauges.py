@@ -38,7 +38,7 @@ async def read_gauges(session: AsyncSession, bounds: ParkedBounds) -> list[Sampl
     """Return the gauges of the database: watchers, parked messages, runs, DAGs and instances.
 
     Args:
-        bounds: The bounds on parked messages, to tell how full they are.
+        bounds: The configured limits on parked messages. The gauges show how much of them is used.
     """
     now = await database_now(session)
     samples = [Sample(table.CLOCK_SKEW, (datetime.now(UTC) - now).total_seconds())]

@@ -230,8 +230,7 @@ class RunView:
     log_path: str | None
     partition_key: str | None
     waiting_for: str | None = None
-    """What a queued or running run waits for, such as a free worker, or its DAG file to be repaired. None: it does not
-    wait."""
+    """The reason why a queued or running run waits, such as that no worker is free. None: it does not wait."""
     waiting_since: datetime | None = None
     progress: Progress | None = None
     """How much of the run's Spark work is done. None: the run is not running, or has no Spark work."""

@@ -191,11 +191,10 @@ async def _with_events_of(
 ) -> list[DagRun]:
     """Return the runs of `query` that took an event of one of the assets, newest first, up to `limit` runs (0: all).
 
-    The runs can be found by events, with a look-up for each event of the assets and each DAG, or by reading runs from
-    the newest on until the page is full. It is not known beforehand which is quicker. So runs are read in growing
-    windows, until finding the rest by events looks cheaper. This takes a few times as long as the quicker way alone.
-    Both ways are slow if the asset has many events and no recent run took one. An index for this would slow down the
-    insert of every event.
+    The runs can be found by a look-up for each event of the assets and each DAG, or by reading runs from the newest on.
+    It is not known beforehand which is quicker. So runs are read in growing windows, until the look-ups seem cheaper
+    for the rest. This takes a few times as long as the quicker way alone. Both ways are slow if the asset has many
+    events and no recent run took one. An index for this would slow down the insert of every event.
 
     Args:
         dags: The ids of the DAGs to which the runs belong.

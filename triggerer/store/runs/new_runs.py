@@ -179,8 +179,8 @@ asked AS (
     RETURNING id, dag_id, run_id
 )"""
 # The update gets the `ctid`s of the queue's rows from lateral queries, one for each DAG. With a plain join, a planner
-# that takes the queue for empty would read the events that wait for all DAGs. `coalesce` keeps the planner from using
-# the partial index for the update, because it would read that index from the start.
+# that assumes an empty queue would read the events that wait for all DAGs. `coalesce` keeps the planner from using the
+# partial index for the update, because it would read that index from the start.
 _TAKE: Final = """{name} AS (
     UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
     WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1

@@ -1,7 +1,7 @@
 """State changes of runs and tasks: waits, progress, queueing again, and cancelling. The caller commits.
 
-An executor's change counts only if the run's row shows this executor and this epoch. So an executor that was taken for
-dead, and whose runs were queued again, can no longer write.
+An executor's change counts only if the run's row shows this executor and this epoch. So an executor that seemed dead,
+and whose runs were queued again, can no longer write.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class FencedWriter(GroupCommit[list[C]]):
     """
 
     what: ClassVar[str]
-    """What is written, as the beginning of a log message."""
+    """The kind of the changes, as the beginning of a log message."""
     # Writing a group again is safe: it writes identical rows.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError

@@ -60,7 +60,7 @@ class ParkedUsage:
             self.add(watcher_id, size_bytes)
 
     def read(self, watcher_ids: Iterable[int]) -> Script[None]:
-        """Read the total, and the values of these watchers, unless they are known already."""
+        """Read the total size, and the values of these watchers, unless they are known already."""
         if self.total_bytes is None:
             ((self.total_bytes,),) = yield TOTAL()
         if missing := sorted(set(watcher_ids).difference(self.of_watchers)):

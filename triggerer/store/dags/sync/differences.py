@@ -41,7 +41,7 @@ def assign(row: object, **values: Any) -> bool:
     for name, value in different.items():
         setattr(row, name, value)
         if isinstance(value, dict | list):
-            # Say that the column changed, because SQLAlchemy takes `{"n": 1}` and `{"n": True}` for equal.
+            # Mark the column as changed, because to SQLAlchemy `{"n": 1}` and `{"n": True}` are equal.
             flag_modified(row, name)
     return bool(different)
 

@@ -45,8 +45,8 @@ async def finish_in_thread(
 ) -> T:
     """Call `work` in the connection's thread, and wait for its outcome even if the caller is cancelled.
 
-    `work` is a whole transaction, with its own BEGIN and COMMIT. If a cancelled caller did not wait, it might take a
-    transaction that will commit for undone.
+    `work` is a whole transaction, with its own BEGIN and COMMIT. A cancelled caller that did not wait could not know
+    whether the transaction will commit.
 
     Raises:
         StillUnderWay: `work` has not ended after `seconds`, and continues.

@@ -83,7 +83,7 @@ def claimed_runs(
     """Return the runs that `ClaimRuns` claimed, in the order of execution.
 
     Args:
-        rows: The rows of the step `ClaimRuns`. The other arguments are those that were given to `claim_runs`.
+        rows: The rows of the step `ClaimRuns`. The other arguments must equal the arguments of `claim_runs`.
     """
     ordered = sorted(rows, key=lambda row: (-row[-1], row[0]))
     return [_order(row[:-1], executor, log_home, connect) for row in ordered]
