@@ -36,7 +36,7 @@ _ENTRIES: Final = (
     (QueuedAssetEvent, AssetEvent.partition_key, literal_column("''", Text)),
     (DagPartitionEvent, DagPartitionEvent.partition_key, DagPartitionEvent.partition_key),
 )
-"""The two tables of waiting events, each with the partition key to show, and the partition key to sort by."""
+"""The two tables of waiting events. For each: the column of the partition key to show, and of the one to sort by."""
 
 
 async def list_queued_events(

@@ -230,7 +230,10 @@ class RunView:
     log_path: str | None
     partition_key: str | None
     waiting_for: str | None = None
-    """The reason why a queued or running run waits, such as that no worker is free. None: it does not wait."""
+    """The thing or event for which a queued or running run waits, such as `a worker that is free`.
+
+    None: it does not wait.
+    """
     waiting_since: datetime | None = None
     progress: Progress | None = None
     """How much of the run's Spark work is done. None: the run is not running, or has no Spark work."""
