@@ -35,7 +35,8 @@ class ParsedFolder:
     def in_place_of(self, incumbents: Incumbents) -> ParsedFolder:
         """Return the result that the DAG processor would get if the store already had the definitions `incumbents`.
 
-        A file that is broken or cannot be read keeps its stored definitions, and a stored DAG id stays with its file.
+        A file that is broken or cannot be read keeps its stored definitions. If two files contradict each other, the
+        file whose definition is stored wins.
         """
         hidden = {path for path in incumbents.files if self.scanned.hides(path)}
         broken = {file.path for file in self.files if file.is_broken}

@@ -2,9 +2,9 @@
 
 The first frame has the settings: `{"folder", "allowed_modules", "pools", "timeout_s", "at_once"}`. The parser answers
 each later frame `{"parse": [paths]}` at once with `{"accepted": n}`. Then, for each path, it sends `{"begun": path}`
-before it reads the file, and `{"path", "file": ParsedFile, "output": text}` afterwards. The service sends no
-frame before the previous one was accepted. If a path is sent again before its result, the parser sends one
-result, for the later request. The process ends when the service closes the channel.
+before it reads the file, and `{"path", "file": ParsedFile, "output": text}` afterwards. The service sends no frame
+before the previous one was accepted. If a path is sent again before its result, the parser sends one result, for the
+later request. The process ends when the service closes the channel.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ _MAX_RUN_ID: Final = 250
 # an id.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
-# Finds the DAGs that have queued events and may therefore be due. The query jumps from one DAG id in the
-# queue to the next, with one index look-up each. A join would read the whole queue. A look-up for every DAG would be
-# no faster if few DAGs have queued events.
+# Finds the DAGs that have queued events and may therefore be due. The query jumps from one DAG id in the queue to the
+# next, with one index look-up each. A join would read the whole queue. A look-up for every DAG would be no faster if
+# few DAGs have queued events.
 CANDIDATES: Final = Statement(
     """
 WITH RECURSIVE waiting AS (

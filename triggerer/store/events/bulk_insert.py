@@ -7,7 +7,7 @@ Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/st
   that each statement releases Python's global lock, and waits up to half a millisecond to get it back. With 1,000 rows
   in a statement, storing a message takes a seventh less time again.
 - On PostgreSQL, one INSERT that unnests arrays is ten times as fast as the ORM. `batch_statement`, which inserts the
-events of triggers, passes the values in a form that costs the driver a third of the time.
+  events of triggers, passes the values in a form that costs the driver a third of the time.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ async def mark_cleaned(
     """
     chosen = Watcher.id.in_(watcher_ids)
     # Locked in the order of the ids, so that two such transactions cannot deadlock. Replay requests are read by a later
-    # statement. So it sees a request whose transaction had the lock before.
+    # statement, which sees a request whose transaction held the lock before.
     await session.execute(select(Watcher.id).where(chosen).order_by(Watcher.id).with_for_update())
     rows = await session.execute(
         select(Watcher.id, Asset.name, Watcher.name)
