@@ -31,7 +31,7 @@ class Scanned:
     devices: dict[str, int] = field(default_factory=dict)
     """The file system of each folder that could be listed, by relative path; `.` is the DAGs folder."""
     ignored: dict[str, str] = field(default_factory=dict)
-    """Why files that look like DAGs are not loaded, by relative path."""
+    """Why files that look like DAG files are not loaded, by relative path."""
 
     def hides(self, path: str) -> bool:
         """True if the file may exist, but is out of sight."""

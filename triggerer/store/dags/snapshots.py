@@ -191,7 +191,7 @@ class DagRow(NamedTuple):
     last_automated: tuple[datetime, datetime, datetime] | None
     """`run_after` and the data interval of the last run that was created for the DAG's timetable."""
     made: tuple[tuple[datetime, datetime], ...]
-    """Data intervals that already have a run, from the interval of the last timed run on.
+    """Data intervals that already have a run, beginning with the interval of the last timed run.
 
     Such a run comes from a backfill, or is event-driven, for instance from before the clock was set back. The timetable
     must not create a second run for these intervals."""

@@ -27,7 +27,7 @@ _REMEMBERED: Final = timedelta(days=1)
 async def register_instance(
     session: AsyncSession, instance_id: str, *, kind: str, expiry: timedelta = LEASE_EXPIRY
 ) -> None:
-    """Register an instance as alive for `expiry` from now. A repeated call is the heartbeat.
+    """Register an instance as alive for `expiry` from now. Later calls for the instance are its heartbeats.
 
     Rows of instances that expired more than a day ago are deleted.
 

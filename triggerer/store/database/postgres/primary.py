@@ -118,7 +118,8 @@ class Primary:
     def is_current(self, connection: Any) -> bool:
         """False if this process has seen that another server was promoted after the connection was opened."""
         history: History | None = connection.history
-        # A difference means that another server was promoted since, because `_check_history` refuses an older history.
+        # If the newest known history differs, another server was promoted later, because `_check_history` refuses older
+        # histories.
         return history is None or history == self._newest
 
     async def look(self) -> None:

@@ -53,7 +53,7 @@ class DagPartitionPart(Base):
     partition_key: Mapped[str] = mapped_column(TextByBytes, primary_key=True)
     asset_id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
     part: Mapped[str] = mapped_column(TextByBytes, primary_key=True)
-    """The partition key of the events that are this part, as the asset's mapper writes it; "" if it has no parts."""
+    """The partition key of this part's events, as the asset's mapper writes it; "" if the asset has no parts."""
     first_at: Mapped[datetime] = mapped_column(UtcDateTime)
     """The instant of the part's first event, from which its deadlines count."""
 
