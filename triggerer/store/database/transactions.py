@@ -120,7 +120,7 @@ class Database:
         """Perform a script in a transaction of its own; return its result.
 
         Raises:
-            The errors of `transaction`, and the errors that the script raises; nothing is written then.
+            The errors of `transaction`. An error that the script raises is passed on, and nothing is written.
         Cancellation: As for `transaction`. But on SQLite, a script that has begun runs to its end and is committed.
         """
         announced: Announced = {}

@@ -167,7 +167,8 @@ async def _walk(
 ) -> list[Any]:
     """Return the rows of `query` for consumed or unused events, newest first, up to `limit` rows (0: all).
 
-    No index has these states. So the events are read in windows of ids, and compared with the queue of each window.
+    No index has these states. So the events are read in windows of ids, and compared with the queue entries of the same
+    ids.
 
     Args:
         wanted: The other conditions of `query`.

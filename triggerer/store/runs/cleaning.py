@@ -177,8 +177,8 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
     """Return the runs that must stay, because one of their events still waits for another partition key of the DAG.
 
-    A waiting event may be divided again, and then also for the key of the run that has taken it. Only the entry of that
-    run shows that the key already had the event. An event that no longer waits is never divided again.
+    A waiting event may be divided again, also for a key whose run has taken it already. Only that run's entry shows
+    that the key had the event. An event that no longer waits is never divided again.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}

@@ -3,8 +3,8 @@
 The server itself ends a session that is idle in a transaction (`triggerer.store.database.postgres.primary.SETTINGS`).
 But two kinds of stuck sessions count as active. The first kind waits for the arguments of a statement, which a driver
 sends only after the server has prepared the statement. The second kind waits for a client that does not read the rows.
-`statement_timeout` ends neither kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind. No other
-session is seen to wait for the locks, because a process that takes over the work skips locked rows (SKIP LOCKED).
+`statement_timeout` ends neither kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind. Nor do
+waiting sessions point to a stuck one, because a process that takes over the work skips locked rows (SKIP LOCKED).
 """
 
 from __future__ import annotations
