@@ -1,4 +1,4 @@
-"""Timetables that cache their answers: a replay asks for each run several times, and evaluating cron is slow."""
+"""Timetables that cache their answers. A replay asks for each run several times, and evaluating cron is slow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triggerer.domain.timetables.ticks import HasTicks
 def asked_once(schedule: Schedule | None) -> Schedule | None:
     """Return the schedule with a timetable that caches its answers, if the answers depend only on instants.
 
-    Other timetables may look at the clock, so their answers are not cached.
+    Other timetables may answer by the clock. So they stay as they are, without a cache.
     """
     if isinstance(schedule, OnTime | OnEither | OnBoth) and isinstance(
         schedule.timetable, HasTicks
@@ -23,7 +23,10 @@ def asked_once(schedule: Schedule | None) -> Schedule | None:
 
 
 class AskedOnce(Timetable):
-    """Asks another timetable once for each run. With catch-up and a start, the answer depends on the last run alone."""
+    """Asks another timetable once for each run, and repeats its answers.
+
+    A replay asks with catch-up and a start. Then the answer depends on the last run alone, and not on the clock.
+    """
 
     def __init__(self, timetable: HasTicks) -> None:
         self._timetable = timetable

@@ -1,4 +1,4 @@
-"""Starts the next intervals of backfills as their runs end."""
+"""Starts the next data intervals, or partition keys, of backfills when their runs have ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 class BackfillRunner:
-    """Starts a backfill's next intervals when its runs have ended.
+    """Starts a backfill's next intervals, or partition keys, when its runs have ended.
 
     Several runners may work at once, because `advance` locks the backfill's row.
 
@@ -33,7 +33,7 @@ class BackfillRunner:
         self._database = database
         self._sweep_every = sweep_every
         self._pending: dict[int, str] = {}
-        """The backfills with intervals left to start, with their DAG ids, as the last sweep found them."""
+        """Backfill id to DAG id, for the backfills that had intervals or keys left to start at the last sweep."""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. A transaction under way is then rolled back, or committed as a whole."""
@@ -70,7 +70,7 @@ class BackfillRunner:
                 signals = await subscription.wait(self._sweep_every)
 
     async def run_once(self) -> None:
-        """Read which backfills have intervals left, and start as many as each may."""
+        """Read which backfills have intervals or keys left. For each of them, start as many as it may run at once."""
         async with self._database.reading() as session:
             self._pending = await dags_with_pending(session)
         await self._advance(list(self._pending))

@@ -1,7 +1,8 @@
-"""Decides which runs must exist, and what delays the next one. Takes a snapshot and uses no clock and no database.
+"""Decides from a DAG's snapshot which runs must be created, and what delays the run after them.
 
-No other module decides this. `triggerer why-not` shows the result of `look`. The code that creates the runs only checks
-that the DAG's row has not changed since the snapshot.
+No other module decides this, and this module uses neither a clock nor a database. `triggerer why-not` shows the result
+of `look`. The code that creates the runs only makes sure that the DAG's row has not changed since the snapshot, by a
+lock or by the row's version.
 """
 
 from __future__ import annotations
@@ -29,16 +30,15 @@ from triggerer.scheduler.holds import Hold
 from triggerer.scheduler.looks import DagSnapshot, Look, NewRun, WaitingAsset
 
 _MOST_SKIPPED: Final = 10_000
-"""Runs of a timetable that one look passes over. A higher number would delay the other DAGs."""
+"""The most runs of a timetable that one look passes over. A higher number would delay the other DAGs."""
 
 
 def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
     """Return the runs to create now, and what delays the run after them.
 
-    A timetable gives its runs one after the other, each once. Events stay queued until a run takes them.
-
     Args:
-        bound: The number at which counting `WaitingAsset.queued` stopped.
+        at_most: The most runs to return.
+        bound: The number at which the snapshot stopped counting the queued events of an asset.
     Raises:
         Exception: A timetable from a plugin failed.
     """
@@ -63,7 +63,7 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
             runs += _triggered(dag, queue, room)
     if runs and not standing:
         standing = _after_runs(dag, len(runs), free)
-    # If counting stopped at the bound, more runs may be due than this look found.
+    # If counting stopped at the bound, more events are queued, and more runs may be due than this look found.
     counted_short = dag.events_per_run is not None and any(
         asset.queued >= bound for asset in dag.waiting
     )
@@ -77,17 +77,17 @@ def _look_at_partitions(dag: DagSnapshot, at_most: int) -> Look:
     free = _room(dag)
     standing = _standing(dag, free)
     if queue.is_behind:
-        # A run that starts now would have more or fewer events, depending on how far the division got.
+        # Some events are not divided among the keys yet. A run that started now would miss them.
         return Look(dag.dag_id, holds=standing, is_cut_short=not (dag.is_paused or dag.is_stale))
-    season = _out_of_season(dag)
-    room = 0 if standing or season else min(at_most, _room_for_one(dag, free))
+    outside = _outside_dates(dag)
+    room = 0 if standing or outside else min(at_most, _room_for_one(dag, free))
     runs = tuple(
         NewRun(dag.dag_id, RunType.ASSET_TRIGGERED, partition_key=key) for key in queue.due[:room]
     )
     if runs:
         standing = _after_runs(dag, len(runs), free)
     is_left = len(queue.due) > len(runs)
-    missing: tuple[Hold, ...] = () if season is None else (season,)
+    missing: tuple[Hold, ...] = () if outside is None else (outside,)
     if not is_left:
         missing += (Hold.partitions(queue.next_at),)
     is_cut_short = is_left and bool(runs) and not standing
@@ -95,12 +95,16 @@ def _look_at_partitions(dag: DagSnapshot, at_most: int) -> Look:
 
 
 def _room_for_one(dag: DagSnapshot, room: int) -> int:
-    """Return the room, or 1 if the first new run delays the others."""
+    """Return how many runs may be created now: `room`, but at most 1 if each new run delays the run after it."""
     return min(room, 1) if dag.min_run_gap is not None or dag.depends_on_past else room
 
 
 def _standing(dag: DagSnapshot, room: int) -> tuple[Hold, ...]:
-    """Return what keeps the DAG from starting any run, due or not."""
+    """Return what keeps the DAG from starting any run, even if a run is due.
+
+    Args:
+        room: How many further runs may be active.
+    """
     holds: list[Hold] = []
     if dag.is_stale:
         holds.append(Hold.stale())
@@ -143,9 +147,10 @@ def _room(dag: DagSnapshot) -> int:
 class _Upcoming:
     """The runs that a DAG's timetable asks for, one after the other.
 
-    Each look asks the timetable again. Without catch-up, it answers with the last of the missed runs. A timetable that
-    only looks ahead never names a run that was missed while no scheduler ran. So a run that it named before, and that
-    is due by now, wins over a new answer that is not due.
+    Each look asks the timetable again. Without catch-up, most timetables answer with the last run that was missed. But
+    a timetable may look only ahead of the present, and so never name a run that was missed while no scheduler ran. For
+    such a timetable the database stores the answer to the last question. If the stored run is due by now and the new
+    answer is not, the stored run is the next one.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:
@@ -159,7 +164,8 @@ class _Upcoming:
         self.info = self._ask(dag.last_interval)
         stored, last = dag.stored_info, dag.last_run_after
         if not isinstance(dag.schedule, OnBoth) and last is not None:
-            # After a change of the schedule, the next run may exist already, or lie before the last run.
+            # After a change of the schedule, the timetable may name a run that exists already, or one before the last
+            # run. Go on to the first run that is later.
             for _ in range(_MOST_SKIPPED):
                 if self.info is None or self.info.run_after > last:
                     break
@@ -180,7 +186,7 @@ class _Upcoming:
         before = self.info
         self.info = self._ask(before.data_interval)
         if self.info == before:
-            # The timetable would ask for this run for ever.
+            # The timetable repeats its answer, and would do so for ever. So there is no further run.
             self.info = None
 
     def _ask(self, last: DataInterval | None) -> DagRunInfo | None:
@@ -197,12 +203,13 @@ class _Upcoming:
     def _ask_once(self, last: DataInterval | None) -> DagRunInfo | None:
         asked_at = now()
         info = next_info(self._dag.schedule, last, self._dag.restriction)
-        # A timetable may answer with the host's "now", which differs from the database's clock. It is due.
+        # A timetable may answer with the present time by the host's clock, which may be ahead of the database's clock.
+        # Such a run is due now.
         self._is_now = info is not None and asked_at <= info.run_after <= now()
         return info
 
     def pass_over_missed(self) -> None:
-        """Without catch-up, skip to the last run that is due."""
+        """Without catch-up, skip to the last run that is due. With catch-up, do nothing."""
         for _ in range(0 if self._dag.restriction.catchup else _MOST_SKIPPED):
             before = self.info
             assert before is not None
@@ -220,7 +227,7 @@ class _Queue:
         self.queued = {asset: asset.queued for asset in dag.waiting}
 
     def satisfies(self, condition: Condition | None) -> bool:
-        # An expression is never true without an event.
+        # No run is due without an event, whatever the expression says.
         if condition is None or not self.queued:
             return False
         return is_satisfied(condition, partial(_has, self.queued))
@@ -244,26 +251,26 @@ def _timed(dag: DagSnapshot, upcoming: _Upcoming, room: int) -> Iterator[NewRun]
 
 def _triggered(dag: DagSnapshot, queue: _Queue, room: int) -> Iterator[NewRun]:
     condition = condition_of(dag.schedule)
-    if _quiet(dag) or _out_of_season(dag):
+    if _quiet(dag) or _outside_dates(dag):
         return
     for _ in range(room):
         if not queue.satisfies(condition):
             return
-        yield _taking(dag)
+        yield _event_driven(dag)
         queue.take()
 
 
 def _either(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> Iterator[NewRun]:
-    """Yield timed and event-driven runs. While both kinds are due they alternate.
+    """Yield timed and event-driven runs. While both kinds are due, they alternate.
 
-    Without turns, a timetable that is always due would leave no room for events, and events none for the timetable.
+    Otherwise a timetable that is always due would use up all runs, and no run would take the events, or the reverse.
     """
-    can_take = not (_quiet(dag) or _out_of_season(dag))
+    can_take = not (_quiet(dag) or _outside_dates(dag))
     is_turn_of_assets = dag.last_kind is RunType.SCHEDULED
     for _ in range(room):
         has_events = can_take and queue.satisfies(condition_of(dag.schedule))
         if has_events and (is_turn_of_assets or not upcoming.is_due):
-            yield _taking(dag)
+            yield _event_driven(dag)
             queue.take()
             is_turn_of_assets = False
         elif upcoming.is_due:
@@ -283,7 +290,7 @@ def _joint(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> I
             return
         upcoming.pass_over_missed()
         timed = _scheduled(dag, upcoming)
-        yield replace(_taking(dag), info=timed.info, partition_key=timed.partition_key)
+        yield replace(_event_driven(dag), info=timed.info, partition_key=timed.partition_key)
         upcoming.advance()
         queue.take()
 
@@ -295,7 +302,7 @@ def _scheduled(dag: DagSnapshot, upcoming: _Upcoming) -> NewRun:
     return NewRun(dag.dag_id, RunType.SCHEDULED, info=info, partition_key=key)
 
 
-def _taking(dag: DagSnapshot) -> NewRun:
+def _event_driven(dag: DagSnapshot) -> NewRun:
     assets = tuple(asset.asset_id for asset in dag.waiting)
     return NewRun(dag.dag_id, RunType.ASSET_TRIGGERED, assets, dag.events_per_run)
 
@@ -307,7 +314,7 @@ def _quiet(dag: DagSnapshot) -> Hold | None:
     return Hold.quiet(newest, period)
 
 
-def _out_of_season(dag: DagSnapshot) -> Hold | None:
+def _outside_dates(dag: DagSnapshot) -> Hold | None:
     earliest, latest, _ = dag.restriction
     if earliest is not None and dag.now < earliest:
         return Hold.not_begun(earliest)
@@ -321,8 +328,8 @@ def _missing(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue) -> Iterator[H
         yield _no_time(dag) if upcoming.info is None else Hold.time(upcoming.info.run_after)
     if condition is None:
         return
-    if not isinstance(dag.schedule, OnBoth) and (season := _out_of_season(dag)):
-        yield season
+    if not isinstance(dag.schedule, OnBoth) and (outside := _outside_dates(dag)):
+        yield outside
     if not queue.satisfies(condition):
         yield Hold.assets(tuple(dict.fromkeys(_lacking(condition, queue))))
     elif quiet := _quiet(dag):
@@ -350,7 +357,7 @@ def _has(queued: dict[WaitingAsset, int], leaf: Leaf) -> bool:
 
 
 def allot(looks: Sequence[Look], *, limit: int) -> list[Look]:
-    """Return the looks with at most `limit` runs in total: one run for each DAG in turn, in their order."""
+    """Return the looks, cut to `limit` runs in total. The DAGs get one run each in turn, until the limit is reached."""
     if sum(len(found.runs) for found in looks) <= limit:
         return list(looks)
     counts = [0] * len(looks)

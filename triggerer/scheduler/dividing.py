@@ -1,7 +1,7 @@
 """Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key may start.
 
-This happens under the lock of the DAG's row, in the transaction that creates the runs. The division is stored by key.
-So the cost of a look grows with the numbers of new events and new runs, not with the number of waiting events.
+This happens under the lock of the DAG's row, in the transaction that creates the runs. The shares of the events are
+stored by key. So each event is divided once, and the cost of a look does not grow with the number of waiting events.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from triggerer.store.partitions.keys import (
 _log = LazyLogger(__name__)
 
 MOST_EVENTS: Final = 1_000
-"""Events of one DAG to divide in one transaction. A higher number would delay the other DAGs."""
+"""The most events of one DAG to divide in one transaction. A higher number would delay the other DAGs."""
 _MOST_SHARES: Final = 5_000
+"""The most shares of one DAG to store in one transaction, because one event may have shares in many keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ NOTHING_DIVIDED: Final = Divided()
 
 
 def is_partitioned(schedule: Any) -> bool:
-    """True if a stored schedule is by partition keys."""
+    """True if this schedule, in its stored JSON form, is by partition keys."""
     return isinstance(schedule, dict) and "partitioned" in schedule
 
 
@@ -88,7 +89,7 @@ def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
             schedule = schedule_from_text(row.schedule_json)
             assert isinstance(schedule, OnPartitions)
             partitioner = partitioner_of(schedule)
-        except Exception as error:  # noqa: BLE001  (a row of a newer release, say: the other DAGs go on)
+        except Exception as error:  # noqa: BLE001  (such as a newer release's row: the other DAGs go on)
             unreadable[row.dag_id] = str(error) or repr(error)
             continue
         queues[row.dag_id] = yield from _divide(row, partitioner, limit)
@@ -110,7 +111,8 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # If the list is full, a key with a start far ahead may follow after its end.
+    # Keys are sorted by the time when their run may start. If some run may start only later, this time may have been
+    # computed before the clock was set back. If the list is full, such a key may follow after its end.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _restart_count(row, partitioner)
         if number == MOST_EVENTS:
@@ -122,7 +124,7 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
 
 def _report(dag_id: str, refused: Mapping[int, str]) -> None:
     for event_id, reason in refused.items():
-        # One log line in total: a producer that sets no key sets none for thousands of events.
+        # Log one line for all of them, because a producer that sets no key sets none for thousands of events.
         _log.warning(
             "events are for no run",
             dag_id=dag_id,
@@ -134,7 +136,7 @@ def _report(dag_id: str, refused: Mapping[int, str]) -> None:
 
 
 def queue_at(now: datetime, due: Sequence[tuple[str, datetime]]) -> PartitionQueue:
-    """Return the queue at an instant; `due` lists the keys in order, with the instant at which each may start."""
+    """Return the queue at the instant `now`. `due` has each key and the time when its run may start, earliest first."""
     return PartitionQueue(
         tuple(key for key, at in due if at <= now),
         next((at for _, at in due if at > now), None),
@@ -152,9 +154,10 @@ def _record_added(row: DagRow, partitioner: Partitioner, added: Sequence[Share])
 
 
 def _restart_count(row: DagRow, partitioner: Partitioner) -> Script[int]:
-    """Recompute up to `MOST_EVENTS` keys that were stored before the clock was set back; return their number.
+    """Recompute when keys are due that were stored before the clock was set back; return the number of these keys.
 
-    Otherwise they would wait until the clock has caught up.
+    Otherwise their runs would wait until the clock shows the stored time again. One call recomputes up to `MOST_EVENTS`
+    keys.
     """
     soon = row.now + CLOCK_STEP
     keys = yield from keys_computed_after(row.dag_id, soon, limit=MOST_EVENTS)
@@ -176,7 +179,8 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # Store the new start. Otherwise each later event would restart the deadlines of these parts.
+        # These parts count from now, see `begun_by`. Store that. Otherwise each later event would let them count from
+        # its own time, and so postpone their deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(
@@ -194,17 +198,17 @@ def _record_keys(
 
 
 def newest_at(now: datetime, times: Iterable[datetime]) -> datetime:
-    """Return the latest of these event instants. Instants far ahead count only if there are no others.
+    """Return the latest of these event instants. Instants far ahead of `now` count only if there are no others.
 
-    An event may lie far ahead of `now` if it was recorded before the clock was set back. An event may lie slightly
-    ahead of `now` if it was recorded during this transaction; such an event counts.
+    An instant far ahead belongs to an event that was recorded before the clock was set back. An instant slightly ahead
+    belongs to an event that was recorded during this transaction, so it counts.
     """
     in_order = sorted(times)
     return next((at for at in reversed(in_order) if at <= now + CLOCK_STEP), in_order[-1])
 
 
 def begun_by(now: datetime, parts: Iterable[Part]) -> list[Part]:
-    """Return the parts. If the first event of a part lies far ahead, the part begins now instead."""
+    """Return the parts. A part whose first event lies far ahead begins now instead, because the clock was set back."""
     soon = now + CLOCK_STEP
     return [replace(one, first_at=now) if one.first_at > soon else one for one in parts]
 
@@ -222,9 +226,10 @@ def key_record(
     """Return the record to store for a key that received events, or whose deadlines restart.
 
     Args:
-        parts: All parts that are present.
+        parts: All parts that have arrived for the next run of the key.
         newest_at: The instant of the newest event that arrived.
-        known: The stored record, if there is one.
+        known: The stored record; None: nothing is stored for the key.
+        quiet_period: How long no event may arrive before the run starts; None: the DAG has no quiet period.
     """
     has_run = known is not None and known.runs > 0
     at = partitioner.due_at(key, begun_by(now, parts), has_run=has_run, now=now)
@@ -234,17 +239,18 @@ def key_record(
         at = max(at, counted + quiet_period)
     is_postponed = quiet_period is not None and newest_at <= now + CLOCK_STEP
     if at is not None and not is_postponed and known is not None and known.due_at is not None:
-        # Further events never move the key back in the order.
+        # Only a quiet period postpones a run when further events arrive.
         at = min(at, known.due_at)
-    # The quiet period of an event that lies ahead cannot be measured. Later events count again.
+    # The quiet period after an event in the future cannot be measured, so such an event is left out. If there is no
+    # other event, `now` is stored as the newest instant, and later events count again.
     return KeyRecord(key, at, counted or now)
 
 
 def _latest_by(now: datetime, times: Iterable[datetime]) -> datetime | None:
-    """Return the latest instant that does not lie far ahead, or None."""
+    """Return the latest instant that does not lie far ahead of `now`; None: there is none."""
     return max((at for at in times if at <= now + CLOCK_STEP), default=None)
 
 
 def quiet_period_of(row: DagRow) -> timedelta | None:
-    """Return the DAG's quiet period."""
+    """Return the DAG's quiet period; None: it has none."""
     return None if row.quiet_period is None else timedelta(seconds=row.quiet_period)

@@ -1,4 +1,7 @@
-"""Explains why a DAG has no run now, when it will have one, and why a run exists. Uses the code that decides."""
+"""Explains why a DAG has no run now, when it will have its next run, and why a run exists.
+
+The answers come from the module `decide`, by which the scheduler itself decides.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ from triggerer.store.runs.waits import (
 from triggerer.store.watchers.listing import list_ailing_watchers, streams_of_watchers
 
 _WATCHERS_SHOWN: Final = 20
-"""`watchers list --dag` shows all of them."""
+"""The most watchers to show. `triggerer watchers list --dag` shows all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class WaitingEvents:
     asset_name: str
     asset_uri: str
     queued: int
-    """An exact count only if the DAG has `events_per_run`; otherwise 1 stands for any number."""
+    """The number of events if the DAG has `events_per_run`; otherwise 1, which stands for one or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +77,11 @@ class WhyNot:
 
     dag_id: str
     runs_due: int
-    """Runs that are due now. A scheduler is about to create them, unless no scheduler is running."""
+    """The number of runs that are due now. If a scheduler is running, it is about to create them."""
     holds: tuple[Hold, ...]
-    """The reasons that delay the run after the due ones."""
+    """The reasons that delay the run after the runs that are due."""
     next_run: NextRun | None
-    """The next run that the DAG's timetable asks for."""
+    """The next run that the DAG's timetable asks for; None: the timetable asks for none, or there is no timetable."""
     waiting: tuple[WaitingEvents, ...]
     partitions: tuple[WaitingPartition, ...] = ()
     """The first waiting keys, if the DAG is scheduled by partition keys."""
@@ -105,7 +108,7 @@ async def why_not(
     """Return what the scheduler would decide now, and which runs wait for a pool.
 
     Args:
-        pools: The configured slots of each pool.
+        pools: The configured number of slots of each pool.
     Raises:
         UnknownDag: There is no such DAG.
         DagError, PluginError: The schedule cannot be read here.
@@ -193,7 +196,7 @@ def _schedule_code(dag_id: str) -> Iterator[None]:
 
 
 async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, int]) -> list[Hold]:
-    """Return the queued runs of the DAG that wait for a slot of a pool, even if a worker is free."""
+    """Return a hold for each queued run of the DAG that waits for a slot of a pool."""
     waiting = await perform(session, pooled_runs())
     chosen = set(
         choose(

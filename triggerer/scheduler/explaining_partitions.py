@@ -1,4 +1,4 @@
-"""Lists the partition keys that a DAG waits for, and the events that each key lacks. Reads only."""
+"""Lists the partition keys that a DAG waits for, and the events that each key lacks. It only reads the database."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class WaitingPartition:
 
     partition_key: str
     due_at: datetime | None
-    """When its run may start with the present events, possibly in the past. None: only after another event."""
+    """When the key's run may start, which may be in the past. None: the run needs another event first."""
     runs: int
     """How many runs the scheduler has created for this key."""
     lacks: tuple[Lack, ...]
@@ -74,9 +74,9 @@ class WaitingPartitions:
 
     queue: PartitionQueue
     keys: tuple[WaitingPartition, ...] = ()
-    """The first keys, in their order."""
+    """The first keys, in alphabetical order."""
     refusals: tuple[Hold, ...] = ()
-    """Assets whose newest event belongs to no run."""
+    """A hold for each asset whose newest event belongs to no run."""
 
 
 def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
@@ -133,9 +133,9 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
 
 
 def past_of(dag_id: str, shares: Sequence[Share]) -> Script[KeyedPast]:
-    """Return what earlier runs have taken of the keys of these shares.
+    """Return which of these shares belong to keys that have had runs, and which of them a run has taken.
 
-    If an event is mapped again, runs of some of its keys may have taken it already.
+    After a change of the schedule, events are divided again. Runs may have taken some of their shares before.
     """
     known = yield from known_keys(dag_id, {one.partition_key for one in shares})
     have_run = frozenset(key for key, one in known.items() if one.runs)

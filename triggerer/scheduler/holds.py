@@ -11,7 +11,7 @@ from typing import Final
 from triggerer.domain.instants import readable
 
 _SHOWN: Final = 20
-"""Assets that a reason names. `assets list --dag` shows all of them."""
+"""The most assets that a reason names. `triggerer assets list --dag` shows all of them."""
 
 
 class HoldKind(StrEnum):

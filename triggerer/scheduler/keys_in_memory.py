@@ -1,4 +1,7 @@
-"""The partition keys of a DAG in memory, for a replay and for a plan that maps waiting events again."""
+"""The waiting events of a partitioned DAG, by partition key, in memory.
+
+`triggerer plan` uses this module to try a new schedule: on recorded events, and on the events that wait now.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class KeysInMemory:
     def add(
         self, events: Sequence[KeyedEvent], now: datetime, *, past: KeyedPast = NOTHING_TAKEN
     ) -> None:
-        """Divide events that one look finds together.
+        """Divide the events that one look of the scheduler finds together.
 
         Args:
             past: The events that earlier runs have taken. They are not added again.
@@ -81,7 +84,7 @@ class KeysInMemory:
         key.runs += 1
 
     def restart_count(self, now: datetime) -> None:
-        """Forget the clock before it was set back: begun quiet periods end, and deadlines count from `now`."""
+        """Restart the deadlines at `now`, and end quiet periods that have begun, because the clock was set back."""
         for name, key in self._keys.items():
             key.parts = {one: replace(part, first_at=now) for one, part in key.parts.items()}
             if key.due_at is not None:
@@ -90,7 +93,7 @@ class KeysInMemory:
                 )
 
     def queue(self, now: datetime) -> PartitionQueue:
-        """Return the queue for the decider."""
+        """Return the queue that a snapshot for `decide.look` needs."""
         due = [(key.due_at, name) for name, key in self._keys.items() if key.due_at is not None]
         return queue_at(now, [(name, at) for at, name in sorted(due)])
 

@@ -22,21 +22,21 @@ class WaitingAsset:
     name: str
     uri: str
     queued: int
-    """How many events, at least 1. Counting stops at the snapshot's bound."""
+    """The number of queued events, at least 1. Counting stops at the bound of `look`."""
     aliases: frozenset[str] = frozenset()
     """The DAG's aliases that resolve to this asset."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionQueue:
-    """The partition keys of a DAG whose runs may start."""
+    """The partition keys of one DAG that may get a run."""
 
     due: tuple[str, ...] = ()
-    """In order, cut off where a look may create no further run."""
+    """The keys whose runs may start now, in order; only as many as one look may create runs for, and one more."""
     next_at: datetime | None = None
-    """When the next key may start without another event. None: never, or not known yet."""
+    """When the run of the next key may start without another event. None: never, or not known yet."""
     is_behind: bool = False
-    """True if queued events are not divided among the keys yet. No run starts before they are."""
+    """True if some queued events are not divided among the keys yet. No run starts before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +68,16 @@ class DagSnapshot:
     last_run_after: datetime | None = None
     """The `run_after` of that run."""
     stored_info: DagRunInfo | None = None
-    """The run that the timetable named next, when that run was created or the file or the pause last changed."""
+    """The run that the timetable named next when it was last asked and the answer stored: after a run was created, or
+    after the file or the pause changed."""
     made: frozenset[DataInterval] = frozenset()
-    """Intervals that other runs, such as manual ones, cover already. The timetable's runs skip them."""
+    """Data intervals that a backfill or an event-driven run covers already. The timetable's runs skip them."""
     last_run_at: datetime | None = None
-    """When the last run was created, manual runs excepted."""
+    """When the last timed or event-driven run was created. Manual runs and backfills do not count."""
     min_run_gap: timedelta | None = None
     quiet_period: timedelta | None = None
     newest_event: datetime | None = None
-    """The instant of the newest queued event that does not lie ahead; read only if the DAG has a quiet period."""
+    """The instant of the newest queued event, except events in the future; read only if the DAG has a quiet period."""
     depends_on_past: bool = False
     last_run: LastRun | None = None
     """The newest run, backfills excepted; read only if the DAG depends on it."""
@@ -98,11 +99,11 @@ class NewRun:
     asset_ids: tuple[int, ...] = ()
     """The assets with queued events."""
     events_per_run: int | None = None
-    """How many of the oldest events of each asset the run takes. None: all that are queued when it is created."""
+    """How many events of each asset the run takes, oldest first. None: all events that are queued at its creation."""
     info: DagRunInfo | None = None
     partition_key: str | None = None
-    """If the timetable produces keys, the key of the run's data interval. In a DAG that waits for partitions, the key
-    whose events the run takes. None: the run has no key."""
+    """The run's partition key; None: the run has none. If the timetable produces keys, it is the key of the run's data
+    interval. If the DAG is scheduled by partition keys, it is the key whose events the run takes."""
 
     @property
     def run_after(self) -> datetime | None:
@@ -118,11 +119,11 @@ class Look:
     runs: tuple[NewRun, ...] = ()
     """The runs to create now, in order."""
     holds: tuple[Hold, ...] = ()
-    """The reasons that delay the run after these."""
+    """The reasons that delay the run after `runs`."""
     next_info: DagRunInfo | None = None
-    """The run that the timetable asks for after these, due or not."""
+    """The run that the timetable asks for after `runs`, due or not. None: there is no such run, or no timetable."""
     is_cut_short: bool = False
-    """True if the look reached a bound, so that further runs may be due as soon as these exist."""
+    """True if the look reached a limit, so that further runs may be due as soon as `runs` are created."""
 
     def first(self, count: int) -> Look:
         """Return this look with its first `count` runs only."""

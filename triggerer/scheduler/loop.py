@@ -1,4 +1,4 @@
-"""Creates the runs that are due. Commits and the clock wake it, and a slow sweep catches lost wake-ups."""
+"""The scheduler's loop: it sleeps until a commit or the clock makes a DAG due, and then creates the DAG's runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 SWEEP_INTERVAL: Final = timedelta(seconds=30)
 MAX_RUNS_PER_LOOP: Final = 32
-# DAGs to lock and read in one transaction.
+# The most DAGs to lock and read in one transaction.
 _MAX_DAGS: Final = 100
 
 
@@ -41,18 +41,20 @@ class Scheduler:
     transaction creates the run and moves the events. A timed run has an id that no other run can have. The scheduler
     never loads a DAG's file.
 
-    The scheduler sleeps until a commit wakes it, or until the alarm: the next timed run, or the end of a gap or of a
-    quiet period. The alarm is computed from the database's time and awaited by a monotonic clock. Every
-    `sweep_interval`, a sweep reads the database's time and the waiting DAGs again. So the sweep finds events whose
-    wake-up was lost, and a changed clock (the host's too).
+    The scheduler sleeps until a commit wakes it, or until an alarm: the time of a DAG's next timed run, or the end of
+    its `min_run_gap` or `quiet_period`. An alarm is computed from the database's time, and a monotonic clock awaits it.
+
+    Every `sweep_interval`, a sweep reads from the database which DAGs have queued events and when timed runs are due.
+    So the sweep finds events whose wake-up was lost. A sweep also compares the database's clock with the host's clock.
+    If one of the clocks was set, the sweep makes all timed DAGs ready for a look.
 
     Args:
         wakeups: By default `database.wakeups`.
         max_dagruns_to_create_per_loop: The most runs to create in one transaction.
         sweep_interval: The longest delay of a DAG after a lost wake-up or a change of a clock.
         random: For the jitter of retries.
-        find_candidates: Reads the DAGs with queued events.
-        find_timed: Reads when timetables make DAGs due.
+        find_candidates: Returns the ids of the DAGs with queued events, given a session.
+        find_timed: Returns when timetables make DAGs due, given a session.
     """
 
     def __init__(
@@ -72,7 +74,8 @@ class Scheduler:
         self._sweep_interval = sweep_interval
         self._find_candidates = find_candidates
         self._find_timed = find_timed
-        # SQLite has one writer at a time, and a plan under a lock takes a single turn of the connection's thread.
+        # None on SQLite: it has one writer at a time, so a lock costs nothing there, and a plan without a lock would
+        # save nothing.
         self._optimistic_planner = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
         )
@@ -81,17 +84,21 @@ class Scheduler:
         self._alarms = Alarms()
         self._sweep_due = True
         self._swept_at: datetime | None = None
+        """The database's time at the last sweep; None before the first sweep."""
         self._ahead = timedelta()
         """How far the host's clock was ahead of the database's clock at the last sweep."""
         self._waits = False
+        """True if other schedulers had locked all DAGs of the last chunk. The next plan waits for the locks."""
         self._waits_for_end: frozenset[str] = frozenset()
+        """DAGs that, at their last look, waited for a run to end."""
         self._reported: dict[str, str] = {}
+        """Why a schedule cannot be read, by DAG id, as last logged."""
         self.trouble: TriggererError | None = None
         """The error that stops the creation of runs at present, or None."""
         self.runs_created = 0
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Create runs until cancelled. `task_status` reports the start once announcements are subscribed.
+        """Create runs until cancelled. `task_status` reports the start once wake-ups are subscribed.
 
         Cancellation: A transaction that has not committed is rolled back. The next scheduler begins with a
             sweep, which finds the events again.
@@ -133,8 +140,8 @@ class Scheduler:
             if ALL in dag_ids:
                 self._sweep_due = True
             if signal is Signal.RUNS_ENDED:
-                # The end of a run matters only to a DAG that, at its last look, waited for a run to end. Events that
-                # were queued since that look have sent their own wake-up.
+                # The end of a run matters only to a DAG that waited for it at its last look. Events that were queued
+                # since that look have sent their own wake-up.
                 dag_ids &= self._waits_for_end
             self._ready.add(sorted(dag_ids - {ALL}))
 
@@ -142,7 +149,8 @@ class Scheduler:
         try:
             await self._work()
         except StoreError as error:
-            # Nothing was written, or the outcome is unknown: the next attempt finds what is left to do.
+            # Either nothing was written, or the outcome is unknown. In both cases the next attempt reads the database
+            # again, and finds what is left to do.
             self.trouble = error
             delay = self._backoff.next_delay()
             warn_seldom(
@@ -158,10 +166,11 @@ class Scheduler:
             self.trouble = None
 
     async def _work(self) -> None:
-        """Plan one chunk of the ready DAGs. A DAG with more to do stays ready."""
+        """Create the runs of one chunk of the ready DAGs. A DAG with more due runs stays ready."""
         if self._sweep_due:
             await self._sweep()
-        # Nearly every DAG that the clock makes ready gets a run, so a bigger chunk would leave most of it unserved.
+        # Nearly every DAG that the clock makes ready gets a run. If the chunk had more DAGs than `_limit` has runs, the
+        # other DAGs would be read for nothing.
         chunk, by_clock = self._ready.take(_MAX_DAGS, by_clock=self._limit)
         if not chunk:
             return
@@ -179,10 +188,10 @@ class Scheduler:
             found = await self._find_candidates(session)
         self._sweep_due = False
         self._ready.add(found)
-        # If the database's clock was set, an alarm far ahead may be due now, though no row has changed. If the host's
-        # clock was wrong, timetables may have given wrong answers.
+        # If the database's clock was set, a DAG with an alarm far ahead may be due now, though no row has changed. If
+        # the host's clock was set, timetables may have answered by the wrong time. So look at all timed DAGs again.
         ahead = clock.now() - timed.now
-        is_set = (
+        is_clock_set = (
             self._swept_at is None
             or timed.now < self._swept_at
             or abs(ahead - self._ahead) > CLOCK_STEP
@@ -190,7 +199,7 @@ class Scheduler:
         self._swept_at, self._ahead = timed.now, ahead
         here = anyio.current_time()
         for dag_id, due in timed.due.items():
-            if is_set or due <= timed.now:
+            if is_clock_set or due <= timed.now:
                 self._ready.add([dag_id], by_clock=True)
             else:
                 self._alarms.set(dag_id, here + (due - timed.now).total_seconds())
@@ -204,7 +213,9 @@ class Scheduler:
         return await self._plan_locked(chunk)
 
     async def _plan_locked(self, chunk: Sequence[str]) -> Plan:
-        # A single DAG, or a chunk that others had locked completely, waits for the locks. Otherwise this would spin.
+        # Usually a plan skips rows that other schedulers have locked, and their DAGs stay ready. But it waits for the
+        # lock of a single DAG, and after a chunk in which all DAGs were locked. Otherwise the loop would spin until the
+        # locks are free.
         waits = len(chunk) == 1 or self._waits
         return await self._database.perform(plan_locked(chunk, limit=self._limit, waits=waits))
 
@@ -218,7 +229,8 @@ class Scheduler:
             one.dag_id for one in plan.looks if one.is_cut_short and one.dag_id not in unserved
         ]
         self._ready.add_first(plan.unserved, by_clock=by_clock)
-        # A DAG that could use up the limit of every loop goes behind the DAGs that got no run.
+        # These DAGs got runs and have more to do. They go behind the DAGs that got no run, because one DAG with many
+        # events could otherwise use up the limit of every transaction.
         self._ready.add(again, by_clock=by_clock)
         self._set_alarms(plan)
         self._ready.add(plan.locked, by_clock=by_clock)
@@ -238,7 +250,7 @@ class Scheduler:
             )
 
     def _report(self, plan: Plan) -> None:
-        """Log each DAG whose schedule cannot be read, once for each reason. The other DAGs go on."""
+        """Log each DAG whose schedule cannot be read, once for each reason. The other DAGs still get their runs."""
         for found in plan.looks:
             self._reported.pop(found.dag_id, None)
         for dag_id, reason in plan.unreadable.items():

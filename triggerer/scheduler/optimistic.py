@@ -1,4 +1,4 @@
-"""Plans without a lock, on PostgreSQL: optimistic concurrency control on the DAGs' rows."""
+"""Plans runs without a lock, on PostgreSQL, by optimistic concurrency control on the rows of the DAGs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from triggerer.store.runs.new_runs import (
 
 
 class OptimisticPlanner:
-    """Plans in two round trips, for one DAG or many. A transaction with a lock takes three, and one more for each run.
+    """Plans one DAG or many in two round trips to the database. With a lock it takes three, and one more for each run.
 
     The runs are created only if the DAG's row has not changed since the look. The row changes with every plan that
     creates a run, and with every change of the DAG. The row need not change when an event arrives or a run ends,
@@ -41,7 +41,7 @@ class OptimisticPlanner:
         self._limit = limit
 
     async def plan(self, dag_id: str) -> Plan | None:
-        """Create the run of a DAG if exactly one is due. None: the plan needs a transaction with a lock.
+        """Create the run of a DAG if exactly one is due. Return the plan; None: a transaction with a lock must do it.
 
         Raises:
             StoreError: As `Database.perform_step`. After `OutcomeUnknown` the run may exist.
@@ -137,7 +137,7 @@ class OptimisticPlanner:
 
 
 def _planned(found: Look, row: DagRow) -> PlannedDag | None:
-    """Return the change to make to a DAG, or None."""
+    """Return what to write for a DAG; None: there is nothing to write."""
     is_shown = is_next_run_stored(found, row)
     if is_shown and not found.runs:
         return None
@@ -161,8 +161,8 @@ def _planned(found: Look, row: DagRow) -> PlannedDag | None:
 def _as_made(found: Look, made: dict[str, int]) -> Look:
     """Mark a DAG for another look if fewer runs were created than planned.
 
-    A timed run is missing if a manual run has its id. An event-driven run is missing if its id exists, and its events
-    are still queued.
+    A planned run is not created if the DAG has a run with its id already. If it is event-driven, its events are still
+    queued then, so another look is needed.
     """
     is_short = made.get(found.dag_id, len(found.runs)) < len(found.runs)
     return replace(found, is_cut_short=True) if is_short else found

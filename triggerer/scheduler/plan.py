@@ -1,4 +1,4 @@
-"""Plans for DAGs: a look at each, and the transaction that creates the runs under a lock."""
+"""Plans the runs of several DAGs: looks at each DAG, and creates the due runs in one transaction, under locks."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.partitions.keys import StoreNextKey, TakePartition
 from triggerer.store.runs.new_run import CreateRun, EventSelection
 
-# Counting of an asset's queued events stops here. A DAG with more is planned again.
+# Counting of an asset's queued events stops at this number. If a DAG has more events, the scheduler looks again.
 BOUND: Final = 1_000
 _TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The looks at some DAGs, and the number of runs created."""
+    """The looks at some DAGs, and the number of runs that were created."""
 
     looks: tuple[Look, ...] = ()
-    """In the order of the given DAGs."""
+    """In the order in which the DAGs were given."""
     locked: tuple[str, ...] = ()
     """DAGs left alone because another scheduler had locked them, or changed them after the look."""
     unserved: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def evaluate(
     unreadable: dict[str, str] = dict(divided.unreadable)
     groups = list(rows_by_dag(rows))
     for at_most in _depths(limit, len(groups)):
-        # The second round looks again at DAGs with more due runs than their share, if other DAGs used less.
+        # The second round looks again at DAGs with more due runs than their share, if other DAGs used less than theirs.
         left = limit - sum(len(found.runs) for found in looks.values())
         for group in groups if left > 0 else ():
             dag_id = group[0].dag_id
@@ -98,11 +98,11 @@ def evaluate(
 
 
 def _depths(limit: int, dags: int) -> list[int]:
-    """Return how many runs to look for in a first round, and in a second round for DAGs with more.
+    """Return how many runs to look for in the first round, and in a second round for DAGs with more due runs.
 
-    The first number is the DAG's share of the limit, but at least 2, to show whether a second run is due. There are two
-    rounds because a timetable is asked for each run that a look finds. When each of 32 DAGs was asked for 32 runs, and
-    only one run of each was created, the asking took half of a plan's time.
+    In the first round, each DAG gets an equal share of the limit, but at least 2, which shows if a second run is due.
+    One round would be slower, because a timetable is asked for each run that a look finds. When each of 32 timetables
+    was asked for 32 runs, and only one run of each was created, the asking took half of a plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]
@@ -126,7 +126,7 @@ def plan_locked(dag_ids: Sequence[str], *, limit: int, waits: bool = True) -> Sc
 
 
 def selection_of(run: NewRun) -> EventSelection | None:
-    """Return which events the run takes, or None if it takes none."""
+    """Return which events the run takes; None: it takes no events."""
     if run.run_type is RunType.SCHEDULED:
         return None
     each = run.events_per_run
@@ -134,7 +134,7 @@ def selection_of(run: NewRun) -> EventSelection | None:
 
 
 def is_next_run_stored(found: Look, row: DagRow) -> bool:
-    """True if the DAG's row shows the run that its timetable asks for next."""
+    """True if the DAG's row already names the run that its timetable asks for next, so that it need not be stored."""
     info = found.next_info
     shown = (row.next_interval_start, row.next_interval_end)
     if info is None:
@@ -161,7 +161,8 @@ def _carry_out(found: Look, row: DagRow) -> Script[int]:
             interval=interval,
             partition_key=run.partition_key,
         )
-        # Increasing instants keep the order of the events, and give each run a free id at the first try.
+        # The id of a run is made of its `run_after`. So a later `run_after` for each run gives each a free id at the
+        # first try. It also keeps the runs in the order of their events.
         least = made.run_after + _TICK
         created += 1
     has_scheduled = any(run.run_type is RunType.SCHEDULED for run in found.runs)
@@ -194,7 +195,7 @@ def _carry_out_partitions(found: Look, row: DagRow) -> Script[int]:
 
 
 def _create_scheduled(run: NewRun, params: Mapping[str, Any]) -> Script[int]:
-    """Create the run; return 1, or 0 if somebody created it by hand."""
+    """Create the run; return 1, or 0 if the DAG has a run with its id already."""
     info = run.info
     assert info is not None
     step = CreateRun(

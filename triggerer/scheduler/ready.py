@@ -9,55 +9,55 @@ from itertools import islice
 
 
 class ReadyQueue:
-    """Ready DAGs, oldest first, in two lanes that take turns.
+    """Ready DAGs, oldest first, in two queues that take turns.
 
-    One lane holds DAGs that became ready by an event, the end of a run or a change of the DAG. The other holds DAGs
-    that became ready by the clock. So a DAG waits only for the present transaction, one transaction of the other lane,
-    and the earlier DAGs of its own lane. A DAG with more to do goes to the end of its lane.
+    One queue holds DAGs that became ready by an event, the end of a run or a change of the DAG. The other queue holds
+    DAGs that became ready by the clock. Each transaction takes DAGs from one queue, in turn. So a thousand DAGs that
+    are due at midnight do not keep a new event waiting. A DAG with more to do goes to the end of its queue.
     """
 
     def __init__(self) -> None:
-        self._lanes: tuple[dict[str, None], dict[str, None]] = ({}, {})
+        self._queues: tuple[dict[str, None], dict[str, None]] = ({}, {})
         self._turn = 0
 
     def __bool__(self) -> bool:
-        return any(self._lanes)
+        return any(self._queues)
 
     def __contains__(self, dag_id: str) -> bool:
-        return any(dag_id in lane for lane in self._lanes)
+        return any(dag_id in queue for queue in self._queues)
 
     def add(self, dag_ids: Iterable[str], *, by_clock: bool = False) -> None:
         """Append the DAGs that are not ready yet."""
-        lane = self._lanes[by_clock]
-        lane.update((dag_id, None) for dag_id in dag_ids if dag_id not in self)
+        queue = self._queues[by_clock]
+        queue.update((dag_id, None) for dag_id in dag_ids if dag_id not in self)
 
     def add_first(self, dag_ids: Iterable[str], *, by_clock: bool) -> None:
-        """Put DAGs at the head of their lane: they were taken and not served."""
+        """Put DAGs back at the head of their queue, because they were taken and their due runs were not created."""
         first = [dag_id for dag_id in dag_ids if dag_id not in self]
-        lane = self._lanes[by_clock]
-        others = list(lane)
-        lane.clear()
-        lane.update(dict.fromkeys((*first, *others)))
+        queue = self._queues[by_clock]
+        others = list(queue)
+        queue.clear()
+        queue.update(dict.fromkeys((*first, *others)))
 
     def take(self, by_event: int, *, by_clock: int) -> tuple[list[str], bool]:
-        """Take DAGs from the lane whose turn it is; return them, and True if it is the clock's lane.
+        """Take DAGs from the queue whose turn it is. Return the DAGs, and True if it is the clock's queue.
 
         Args:
-            by_event: The most DAGs to take from the lane of events.
-            by_clock: The most DAGs to take from the clock's lane.
+            by_event: The most DAGs to take from the queue of events.
+            by_clock: The most DAGs to take from the clock's queue.
         """
-        if not self._lanes[self._turn]:
+        if not self._queues[self._turn]:
             self._turn = 1 - self._turn
-        turn, lane = self._turn, self._lanes[self._turn]
+        turn, queue = self._turn, self._queues[self._turn]
         self._turn = 1 - turn
-        taken = list(islice(lane, by_clock if turn else by_event))
+        taken = list(islice(queue, by_clock if turn else by_event))
         for dag_id in taken:
-            del lane[dag_id]
+            del queue[dag_id]
         return taken, bool(turn)
 
 
 class Alarms:
-    """The moment at which time alone may make each DAG ready, in seconds of a monotonic clock."""
+    """For each DAG, the moment at which time alone may make the DAG ready, in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._moments: dict[str, float] = {}

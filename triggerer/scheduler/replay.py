@@ -1,7 +1,7 @@
-"""Tells which runs a DAG would have had, by asking the decider again over recorded events.
+"""Finds out which runs a DAG would have had, by deciding again about the recorded events. `triggerer plan` uses it.
 
 In a replay every run succeeds at once, nothing is paused, and a timetable is asked as if a scheduler had always run.
-So two replays differ only because the two definitions differ.
+So if the replays of an old and a new definition differ, only the definitions are the cause.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from triggerer.scheduler.keys_in_memory import KeysInMemory
 from triggerer.scheduler.looks import DagSnapshot, NewRun, PartitionQueue, WaitingAsset
 
 MOST_RUNS: Final = 10_000
-"""Runs of one DAG. A replay ends there."""
+"""The most runs of one DAG. A replay ends when it has found this number."""
 _BOUND: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The attributes of a DAG that decide about its runs."""
+    """The attributes of a DAG on which its runs depend."""
 
     dag_id: str
     schedule: Schedule | None
@@ -65,11 +65,15 @@ class RecordedEvent:
 
 @dataclass(frozen=True, slots=True)
 class SetBack:
-    """The database's clock was set back. Events before that moment get the instants of a correct clock."""
+    """The moment at which the database's clock was set back.
+
+    The instants of the events before it are corrected already, as if the clock had always been right.
+    """
 
     after_id: int
     """The id of the last event before the clock was set back."""
     at: datetime
+    """When the clock was set back, by the clock that is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Replayed:
     runs: tuple[ReplayedRun, ...]
     waiting: tuple[int, ...]
     is_cut_short: bool = False
-    """True if there were more than `MOST_RUNS`."""
+    """True if the replay ended early, because it had found `MOST_RUNS` runs."""
 
 
 def assets_waited_for(
@@ -114,12 +118,12 @@ def replay(
     until: datetime,
     set_back: SetBack | None = None,
 ) -> Replayed:
-    """Return the runs between two instants.
+    """Return the runs that a scheduler would have created between two instants.
 
     Args:
         events: The events between `since` and `until`, in the order of recording.
         members: The assets that each alias resolves to. Their events count for the alias.
-        set_back: When the clock was set back, if it was. Waiting periods that had begun end there.
+        set_back: When the clock was set back; None: it was not. Waiting periods that had begun end at that moment.
     Raises:
         Exception: A timetable from a plugin failed.
     """
@@ -136,7 +140,7 @@ def replay(
 
 
 def _is_due_by_instants_alone(definition: Definition) -> bool:
-    """True if a timetable that is given by instants alone decides about the runs."""
+    """True if only a timetable decides about the runs, and its answers depend on nothing but instants."""
     schedule = definition.schedule
     is_timed = isinstance(schedule, OnTime) and isinstance(schedule.timetable, HasTicks)
     return is_timed and definition.min_run_gap is None
@@ -148,7 +152,7 @@ class _Replay:
     members: Mapping[str, frozenset[Asset]]
     since: datetime
     set_back: SetBack | None = None
-    """None once the replay has passed it."""
+    """None once the replay has passed this moment."""
     before_id: int = 0
     """Events up to this id are from before the clock was set back."""
     queue: dict[Asset, list[RecordedEvent]] = field(default_factory=dict)
@@ -186,7 +190,7 @@ class _Replay:
         return now, self._advance(now)
 
     def _forget_clock(self, now: datetime) -> None:
-        """End the waiting periods that were counted by the clock before it was set back."""
+        """Restart the deadlines of partition keys at `now`, after the clock was set back. Other DAGs have none."""
 
     def _together(self, events: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
         """Yield groups of events that a scheduler sees in one look: here, each event alone."""
@@ -230,7 +234,7 @@ class _Replay:
                 WaitingAsset(number, asset.name, asset.uri, len(waiting), self._aliases(asset))
                 for number, (asset, waiting) in enumerate(self.queue.items())
             ),
-            # The scheduler created each run in its time, so nothing was missed.
+            # A replay acts as if each run was created when it was due. So no run was missed, and catch-up is harmless.
             restriction=TimeRestriction(self._earliest(), one.end_date, catchup=True),
             # Each run ends at once.
             max_active_runs=MOST_RUNS,
@@ -274,7 +278,7 @@ class _Replay:
         )
 
     def _pass_over_missed(self, now: datetime) -> None:
-        """Skip to the last run of the timetable that is due. Without catch-up, the runs before it are not created."""
+        """Skip to the timetable's last run that is due. Without catch-up, the due runs before it are not created."""
         restriction = TimeRestriction(self._earliest(), self.definition.end_date, catchup=True)
         for _ in range(MOST_RUNS):
             info = next_info(self.definition.schedule, self.last_interval, restriction)
@@ -292,7 +296,7 @@ class _Replay:
 
 @dataclass(slots=True)
 class _TimedReplay(_Replay):
-    """For a DAG that is due by instants alone: one look finds all runs up to the end.
+    """Replays a DAG whose runs depend on its timetable alone: one look finds all runs up to the end.
 
     A look at the instant of each run took ten times as long.
     """

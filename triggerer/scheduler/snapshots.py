@@ -26,7 +26,8 @@ def snapshot_of(rows: Sequence[DagRow], partitions: PartitionQueue | None = None
     """Return the snapshot of one DAG.
 
     Args:
-        partitions: The partition queue, if the DAG is partitioned.
+        rows: The rows of one DAG, as `rows_by_dag` yields them.
+        partitions: The DAG's partition queue. None: the DAG is not scheduled by partition keys.
     Raises:
         DagError, PluginError: The schedule cannot be read here.
     """
@@ -60,7 +61,7 @@ def snapshot_of(rows: Sequence[DagRow], partitions: PartitionQueue | None = None
 
 
 def stored_info(row: DagRow) -> DagRunInfo | None:
-    """Return the run that the timetable named when it was last asked. None: it named none, or was never asked."""
+    """Return the stored run that the timetable asked for next. None: it asked for none, or has not been asked."""
     start, end = row.next_interval_start, row.next_interval_end
     if start is None or end is None:
         return None
