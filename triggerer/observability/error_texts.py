@@ -1,8 +1,8 @@
 """Turns errors into texts for the store, without the secrets that this process knows.
 
-Only this process knows these secrets, so it must hide them. A command that shows the text also hides secrets that it
-recognizes by their position, such as after `password=`. This module does not search for positions, because that takes
-milliseconds for a traceback, and a thousand watchers may fail at once.
+Only this process knows these secrets, so it must hide them before the text is stored. A command that later shows the
+text also hides secrets that it recognizes by their position, such as after `password=`. This module does not search for
+positions, because the search takes milliseconds for a traceback, and a thousand watchers may fail at once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from triggerer.domain.storable import storable_text
 from triggerer.observability.redaction import hide_known
 
 _MOST: Final = 4_000
-"""The most characters of a message. One transaction writes the states of all watchers of a host."""
+"""The most characters of a message. It is small because one transaction writes the errors of all watchers of a host."""
 _MOST_OF_TRACEBACK: Final = 16_000
 """The most characters of a traceback. Its end stays, because the end shows where the error was raised."""
 
 
 def error_text(error: BaseException) -> str:
-    """Return the error's message, with its type unless the error is one of ours."""
+    """Return the error's message. The type comes first, unless the error's class is in `triggerer.errors`."""
     text = str(error) or type(error).__name__
     if type(error).__module__ != "triggerer.errors":
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,7 +1,7 @@
-"""Sets up logging: our lines through structlog, the lines of libraries through `logging`.
+"""Sets up logging: our lines go through structlog, the lines of libraries through the standard `logging`.
 
-structlog imports Rich. Both together take a tenth of the time for the imports of a command that queries the database.
-Most commands log nothing, so structlog is imported with the first line.
+structlog is imported only when the first line is logged, because most commands log nothing. structlog imports Rich, and
+both together would take a tenth of the import time of a command that queries the database.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from triggerer.config import CoreSettings
 
-# These libraries log every connection. Their lines below "warning" are shown only at level "debug".
+# These libraries log every connection. So their lines below "warning" are shown only if our log level is "debug".
 _QUIET: Final = (
     "aiokafka",
     "alembic",
@@ -39,10 +39,10 @@ _OUR_PACKAGES: Final = frozenset({"triggerer", "producers", "watchers"})
 _in_force: Final[list[tuple[logging.Handler, int, Mapping[str, Any]]]] = []
 """The root handler, level and structlog settings that `set_up_logging` made. Empty: it was not called."""
 
-# Fields that cannot contain a secret. The renderer redacts `exc_info`.
+# Fields in which `_redact` hides nothing, because they cannot contain a secret. The renderer redacts `exc_info`.
 _OURS: Final = frozenset({"level", "logger", "timestamp", "exc_info"})
 
-# A folder may have a thousand DAGs, and a line with more than ten names is unreadable.
+# The most names in one line. A folder may have a thousand DAGs, and a line with all their names would be unreadable.
 _FEW: Final = 10
 
 
@@ -122,12 +122,12 @@ def undo_changes() -> None:
 
 
 def set_up_logging_when_used(settings: CoreSettings) -> None:
-    """Postpone `set_up_logging` to the first line of a `LazyLogger` or of a library's logger."""
+    """Postpone `set_up_logging` until a `LazyLogger` or a library's logger logs its first line."""
     logging.getLogger().handlers = [_SetUpWhenUsed(settings)]
 
 
 class LazyLogger:
-    """A structlog logger that imports structlog with its first line, for modules that commands import."""
+    """A structlog logger that imports structlog when it logs its first line. Modules that commands import use it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -146,7 +146,7 @@ class LazyLogger:
 
 
 def names_if_few(**names: Collection[str]) -> dict[str, list[str]]:
-    """Return the collections with up to ten names as sorted lists, for a log line that also has their counts."""
+    """Return each collection of one to ten names as a sorted list, by field. The log line has the counts as well."""
     return {field: sorted(some) for field, some in names.items() if 0 < len(some) <= _FEW}
 
 
@@ -196,7 +196,8 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
         render = TerminalRenderer(stream, is_whole=is_whole)
         # Redact again after rendering, because the text of an exception may contain a secret.
         return [_redact, lambda *line: redact_text(render(*line))]
-    # The defaults of both formats would print local variables, and with them secrets and messages.
+    # By default both formats print the local variables of each frame, and with them secrets and messages. So both get
+    # another way to show a traceback.
     if not as_json:
         plain = structlog.dev.plain_traceback
         console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_redacted(plain))

@@ -1,6 +1,7 @@
 """Renders log lines for a terminal: short, in UTC, and with the most important fields only.
 
-If standard error is not a terminal, or the level is "debug", lines have all fields, see `logging_setup`.
+At the log level "debug" the lines have all fields. If the output is no terminal, `logging_setup` renders the lines
+otherwise, and this module is not used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import partial
 from typing import Any, Final, TextIO
 
-# The client libraries of brokers log each attempt. The stream's own error shows the outcome.
+# The client libraries of brokers log each attempt to connect. The error that ends the stream shows the outcome.
 CLIENT_LIBRARIES: Final = frozenset(
     {
         "aiobotocore",
@@ -37,12 +38,15 @@ _RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
 _COLOURS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 _ERRORS: Final = ("error", "reason", "summary")
 _MOST_FIELDS: Final = 3
-"""The most fields of a line. The first fields of a call are the most important ones."""
+"""The most fields to show in a line. They are the first fields of the log call, which are the most important ones."""
 _INDENT: Final = " " * 10
 
 
 class Brief(logging.Filter):
-    """Drops lines of client libraries, and lines of plugins that repeat a line of the last `quiet_s` seconds."""
+    """Drops the lines of client libraries, and lines that repeat a line of the last `quiet_s` seconds.
+
+    Only lines of plugins, and lines about the start of a stream's group, count as repeats.
+    """
 
     def __init__(self, *, quiet_s: float = 600.0) -> None:
         super().__init__()
@@ -61,7 +65,8 @@ class Brief(logging.Filter):
         self._said = {
             one: at for one, at in self._said.items() if record.created - at < self._quiet_s
         }
-        # A dropped line also starts the time again: a stream that restarts for hours stays silent until it is stable.
+        # A dropped line starts the time again too. So a stream that restarts for hours logs its start once, and again
+        # only after it was stable for `quiet_s`.
         self._said[key] = record.created
         return not is_repeat
 
@@ -122,7 +127,7 @@ class TerminalRenderer:
 
 
 def _sentence(line: Mapping[str, Any], *, is_whole: bool) -> str:
-    """Return the event, its subject, its fields, and the error with its hint."""
+    """Return the line's text: the event, its subject, its fields, and the error with its hint."""
     fields = {name: value for name, value in line.items() if value is not None}
     event = str(fields.pop("event", ""))
     hint = fields.pop("hint", None)
@@ -146,7 +151,7 @@ def _starts_group(event: str) -> bool:
 
 
 def _subject(fields: MutableMapping[str, Any]) -> str | None:
-    """Remove the line's subject from the fields, and return it. None: the line has no subject."""
+    """Remove the line's subject from the fields, and return it: a file, run, stream or DAG. None: there is none."""
     if "file" in fields:
         line = fields.pop("line", None)
         return f"{fields.pop('file')}{f':{line}' if line else ''}"

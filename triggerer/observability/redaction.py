@@ -1,8 +1,8 @@
 """Hides secrets in settings, arguments, errors and log lines.
 
-A secret is recognized by its position or by its value. Positions are the value of a key such as `sasl_plain_password`,
-the secret parts of a URL, and the text after `password=`. Values are those that `remember_secret` stored, for instance
-from the settings. A known value is hidden wherever it appears.
+A secret is recognized by its position or by its value. The positions are the value of a key such as
+`sasl_plain_password`, the secret parts of a URL, and the text after `password=`. A value is recognized if
+`remember_secret` stored it before, for instance from the settings. Such a value is hidden wherever it appears.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _WORDS: Final = (
     r"|connection[._-]?string|(?<![a-z])sas(?![a-z])|(?<![a-z])sig(?:nature)?(?![a-z])|cookie|bearer"
 )
 _SECRET_KEY: Final = re.compile(_WORDS, re.IGNORECASE)
-# The keys of classes, switches and file names contain the same words. Their values are no secrets, and an operator must
-# see them.
+# Keys such as `credentials.provider` and `token_file` contain the same words. But their values are names of classes or
+# files, or switches. Such values are no secrets, and an operator must see them.
 _NO_SECRET: Final = re.compile(
     r"(provider([._-](path|type))?|[._-]type|enabled?|(?<=key)_?name|[._-](file|path))$",
     re.IGNORECASE,
 )
 
-# A text may contain a message that is one long word (Base64). The patterns therefore match only from the start of a
-# word, and use lookaheads and possessive quantifiers, so that the time is linear in the length of the text.
+# A text may contain a message that is one long word (Base64). So the patterns match only from the start of a word, and
+# use lookaheads and possessive quantifiers. Otherwise the time would grow with the square of the text's length.
 # The password of a URL extends to the last "@" of the word, because it may contain "/", ":" and "@".
 _USER_INFO: Final = re.compile(
     r"(?P<before>(?<![^\s\"'<>])(?=[^\s\"'<>]*@)[^\s\"'<>]*?://[^:/@\s?#\"'<>]*+:)(?P<secret>[^\s\"'<>]*)(?=@)"
@@ -51,9 +51,12 @@ _BEARER: Final = re.compile(
 _NAME: Final = re.compile(r"(?<![\w.\-])[\w.\-]++(?=[\"']?\s*[=:]\s*$)")
 _SHAPES: Final = (_USER_INFO, _KEY_ALONE, _PARAMETER, _ASSIGNED, _BEARER)
 
-# Shorter values occur by chance in ordinary text, and would hide half of every line.
+# The fewest characters of a known secret. Shorter values occur by chance in ordinary text, so half of every line would
+# be hidden.
 _SHORTEST: Final = 6
+# The fewest characters of a line that is hidden by itself, such as a line of a private key.
 _SHORTEST_LINE: Final = 16
+# The most spellings of secrets to remember. The oldest are forgotten first.
 _MOST_KNOWN: Final = 1000
 _known: dict[str, None] = {}
 _known_pattern: re.Pattern[str] | None = None
@@ -81,9 +84,9 @@ def redact(key: str, value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """Return the text with known secrets, and secrets in URLs and assignments, hidden."""
+    """Return the text without secrets: known values, and the secret parts of URLs and of assignments (`name=value`)."""
     text = hide_known(text)
-    # Every pattern needs one of these. Most texts have none, and skip the patterns.
+    # Every pattern needs one of these texts. Most log lines have none of them, and so skip the patterns.
     if "=" in text or "@" in text or ":" in text or "earer " in text or "asic " in text:
         for shape in _SHAPES:
             text = shape.sub(_without_secret, text)
@@ -98,7 +101,8 @@ def hide_known(text: str) -> str:
 def remember_secret(value: str) -> None:
     """Hide this value wherever it appears from now on, also in its URL, JSON and Python spellings.
 
-    Does nothing if the value is shorter than six characters.
+    Each long line of a value with several lines, such as a private key, is hidden too. A spelling shorter than six
+    characters is not hidden.
     """
     global _known_pattern  # noqa: PLW0603  (one set for the process, like its logging)
     spellings = {value, unquote(value)}
@@ -118,14 +122,17 @@ def remember_secret(value: str) -> None:
 
 
 def forget_secrets() -> None:
-    """Forget all remembered values. For tests: the secret of one test may be a plain word in the next test."""
+    """Forget all remembered values. Only for tests: the secret of one test may be an ordinary word in the next test."""
     global _known_pattern  # noqa: PLW0603
     _known.clear()
     _known_pattern = None
 
 
 def remember_secrets_in(key: str, value: Any) -> None:
-    """Remember the secrets of a setting: values of secret keys, and secret parts of URLs, but no references."""
+    """Remember the secrets of a setting: the values of secret keys, and the secret parts of URLs.
+
+    References (`env:NAME`, `file:PATH`) are no secrets.
+    """
     if isinstance(value, Mapping):
         for name, item in value.items():
             remember_secrets_in(key if is_secret_key(key) else str(name), item)

@@ -1,1 +1,1 @@
-"""Metrics: counters, which the service's parts raise once for each batch, gauges, which a scrape reads, and a table."""
+"""Metrics: counters that the service's parts raise, gauges that are read at a scrape, and a table of all metrics."""

@@ -1,4 +1,4 @@
-"""Writes all metrics of this process in Prometheus' text format. The library is imported at the first scrape."""
+"""Writes all metrics of this process in Prometheus' text format, with a library that the first scrape imports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
 
 Reader = Callable[[], Iterable[Sample]]
-"""Reads values from existing state. The thread of a scrape calls it, so it must not wait, and must change nothing."""
+"""Returns present values. The thread of a scrape calls a reader, so it must not wait, and must change nothing."""
 
 
 class Gathering:
@@ -36,10 +36,10 @@ class Gathering:
         self._lock = Lock()
         self._registry: CollectorRegistry | None = None
         self.scrapes = 0
-        """The number of scrapes."""
+        """How often the metrics were scraped."""
 
     def add(self, reader: Reader) -> Callable[[], None]:
-        """Call `reader` at each scrape from now on. Return a function that ends this."""
+        """Call `reader` at each scrape from now on. Return a function that removes the reader."""
         self._readers[reader] = None
 
         def remove() -> None:
@@ -48,7 +48,7 @@ class Gathering:
         return remove
 
     def text(self) -> bytes:
-        """Return all metrics, including the metrics of the process and the interpreter."""
+        """Return the text for one scrape: all metrics, including those of the process and the interpreter."""
         from prometheus_client import exposition
 
         self.scrapes += 1
@@ -58,7 +58,7 @@ class Gathering:
         return exposition.generate_latest(self._registry)
 
     def collect(self) -> Iterator[Family]:
-        """Yield the families, for `prometheus_client`."""
+        """Yield each metric with its samples, as `prometheus_client` asks for them."""
         from prometheus_client import core
 
         for counter in COUNTERS:

@@ -1,6 +1,7 @@
 """Counters and histograms without a library, so that counting is cheap and needs no further import.
 
-One thread at a time changes an instrument. A reader copies the values in one step, so it needs no lock.
+Only one thread at a time may change a counter or histogram. Another thread may read at any time without a lock, because
+a reader first copies the values, which the interpreter does in one step.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 OTHER: Final = "other"
-"""The label of the series that adds up all series beyond an instrument's limit."""
+"""The label of the series that adds up all values for which a counter or histogram may have no further series."""
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+"""The usual upper bounds of a histogram's buckets."""
 SINCE_SECONDS: Final = (
     0.005,
     0.01,
@@ -29,7 +31,7 @@ SINCE_SECONDS: Final = (
     3600.0,
     86400.0,
 )
-"""For a time that is milliseconds while all is well, and hours after an outage."""
+"""Bounds for a time that is milliseconds while all is well, and hours after an outage."""
 LONG_SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 ROWS: Final = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0)
 
@@ -44,7 +46,7 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     source: str = ""
-    """The parts of the service that serve the metric."""
+    """The parts of the service that serve the metric, as text for the documentation."""
     otel: str | None = None
     """The metric's name in OpenTelemetry's semantic conventions. None: they do not have the metric."""
 
@@ -53,7 +55,7 @@ class Counter:
     """A metric that only grows.
 
     Args:
-        most: The most series. Further ones are added up: their first label is `other` then.
+        most: The most series. The values of further series are added up, with `other` in place of the first label.
     """
 
     def __init__(self, metric: Metric, *, most: int = 200) -> None:
@@ -94,7 +96,7 @@ class Distribution:
         self._sum += value
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """Return the cumulative counts by upper bound, and the sum."""
+        """Return (upper bound, number of values up to it) for each bucket, and the sum of all values."""
         counts, total = list(self._counts), 0
         buckets = []
         for bound, count in zip((*map(str, self._bounds), "+Inf"), counts, strict=True):
@@ -104,10 +106,10 @@ class Distribution:
 
 
 class Histogram:
-    """A metric of distributions.
+    """A metric that counts values by size: one `Distribution` for each combination of labels.
 
     Args:
-        most: The most series. Further ones are added up under the label `other`.
+        most: The most series. The values of further series are added up in one series, whose labels are all `other`.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class Histogram:
         self._series: dict[tuple[str, ...], Distribution] = {}
 
     def of(self, *labels: str) -> Distribution:
-        """Return the series with these labels. Code that observes often may store the returned series."""
+        """Return the series with these labels. Code that often adds values may store the returned series."""
         found = self._series.get(labels)
         if found is None:
             if labels and len(self._series) >= self._most:

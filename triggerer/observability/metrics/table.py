@@ -15,7 +15,7 @@ from triggerer.observability.metrics.instruments import (
 )
 
 METRICS: Final[dict[str, Metric]] = {}
-"""By name, in the order of the documentation."""
+"""Metrics by name, in the order of the documentation."""
 COUNTERS: Final[list[Counter]] = []
 HISTOGRAMS: Final[list[Histogram]] = []
 
@@ -37,7 +37,7 @@ def _gauge(name: str, source: str, help_: str, *labels: str) -> Metric:
 
 
 def _read(name: str, source: str, help_: str, *labels: str, otel: str | None = None) -> Metric:
-    """Return a counter whose value a scrape reads from existing state."""
+    """Return a counter that this module does not count: a `Reader` returns its value at each scrape."""
     return _metric(name, "counter", source, help_, *labels, otel=otel)
 
 
@@ -79,21 +79,22 @@ MESSAGES_ADVANCED: Final = _read(
 MESSAGES_RESOLVED: Final = _read(
     "triggerer_messages_resolved_total",
     _TRIGGERER,
-    "The same messages by outcome: acked, rejected, or failed and delivered again.",
+    "Messages whose outcome the broker has learned, by outcome: acked, rejected, or failed and delivered again.",
     "stream",
     "outcome",
 )
 PROCESS_DURATION: Final = _histogram(
     "triggerer_message_process_duration_seconds",
     _TRIGGERER,
-    "From the broadcast of a message until the broker has learned its outcome: the oldest of each pass.",
+    "From the broadcast of a message until the broker has learned its outcome. Each pass over the lanes measures its"
+    " oldest message.",
     "stream",
     otel="messaging.process.duration",
 )
 OPERATION_DURATION: Final = _histogram(
     "triggerer_client_operation_duration_seconds",
     _TRIGGERER,
-    "Duration of the calls that tell the broker what became of messages: the first of each pass over the lanes.",
+    "Duration of a call that tells the broker outcomes. Each pass over the lanes measures its first call.",
     "stream",
     "operation",
     "error_type",
@@ -102,7 +103,7 @@ OPERATION_DURATION: Final = _histogram(
 STREAM_LAG_MESSAGES: Final = _gauge(
     "triggerer_stream_lag_messages",
     _TRIGGERER,
-    "Messages at the broker and in memory that are not advanced; absent where the producer cannot tell.",
+    "Messages at the broker and in memory that are not advanced; absent if the producer cannot count them.",
     "stream",
 )
 STREAM_LAG_SECONDS: Final = _gauge(
@@ -120,13 +121,13 @@ STREAM_OUTSTANDING: Final = _gauge(
 STREAM_OUTSTANDING_BYTES: Final = _gauge(
     "triggerer_stream_outstanding_bytes",
     _TRIGGERER,
-    "Bytes of these messages, where the producer tells sizes.",
+    "Bytes of the outstanding messages; 0 if the producer tells no sizes.",
     "stream",
 )
 STREAM_PAUSED: Final = _gauge(
     "triggerer_stream_paused",
     _TRIGGERER,
-    "1 while the stream, or a part of it, pulls nothing, by reason.",
+    "1 while the stream, or some of its lanes, pull nothing, by reason.",
     "stream",
     "reason",
 )
@@ -139,7 +140,7 @@ STREAM_BEHIND: Final = _gauge(
 STREAM_EPOCH: Final = _gauge(
     "triggerer_stream_lease_epoch",
     _TRIGGERER,
-    "Epoch of the lease; it grows with every owner.",
+    "Epoch of the stream's lease; it grows each time an instance claims the stream.",
     "stream",
 )
 STREAM_RESTARTS: Final = _read(
@@ -156,33 +157,33 @@ LANE_OUTSTANDING: Final = _gauge(
     "lane",
 )
 
-# Watchers and parked messages. The scheduler reads these values from the database, at most once a minute.
+# Watchers and parked messages. The scheduler reads these values from the database, at most every 15 s.
 WATCHERS: Final = _gauge("triggerer_watchers", _SCHEDULER, "Watchers by state.", "state")
 WATCHER_BEHIND: Final = _gauge(
     "triggerer_watcher_behind_messages",
     _SCHEDULER,
-    "Messages that a watcher has yet to receive: the 50 that are the furthest behind.",
+    "Messages that a watcher has yet to receive, for the 50 watchers that are the furthest behind.",
     "asset",
     "watcher",
 )
 WATCHER_FAILING: Final = _gauge(
     "triggerer_watcher_failing_since_seconds",
     _SCHEDULER,
-    "How long a watcher has been failing: the 50 that have been failing longest.",
+    "How long a watcher has been failing, for the 50 watchers that have been failing longest.",
     "asset",
     "watcher",
 )
 PARKED: Final = _gauge(
     "triggerer_parked_messages",
     _SCHEDULER,
-    "Stored messages: set_aside until somebody decides, or kept for a watcher that catches up.",
+    "Stored messages by state: set_aside (parked until an operator decides), or kept for a watcher that catches up.",
     "state",
 )
 PARKED_BYTES: Final = _gauge("triggerer_parked_bytes", _SCHEDULER, "Bytes of all stored messages.")
 PARKED_BOUND: Final = _gauge(
     "triggerer_parked_bound_ratio",
     _SCHEDULER,
-    "The fullest of the bounds on stored messages; at 1 lanes wait or messages are dead-lettered.",
+    "How full the limits of stored messages are, by the fullest limit. At 1, lanes wait or messages are dead-lettered.",
 )
 
 # Events.
@@ -206,13 +207,13 @@ RECORD_BATCH: Final = _histogram(
 RECORD_DURATION: Final = _histogram(
     "triggerer_record_duration_seconds",
     _TRIGGERER,
-    "Duration of these transactions.",
+    "Duration of the transactions that record events of watchers.",
 )
 EVENT_LATENCY: Final = _histogram(
     "triggerer_event_latency_seconds",
     _TRIGGERER,
-    "From the publication of a message, by its own time, until its event is durable: the first event of each"
-    " transaction. Without such a time it counts from the derivation of the event.",
+    "From the publication of a message, or else the derivation of its event, until the event is durable. Each"
+    " transaction measures its first event.",
     bounds=SINCE_SECONDS,
 )
 
@@ -220,13 +221,13 @@ EVENT_LATENCY: Final = _histogram(
 RUN_DELAY: Final = _histogram(
     "triggerer_run_delay_seconds",
     _EXECUTOR,
-    "From the instant for which a timetable asked until the run was queued: the latest run of each claim.",
+    "From the instant for which a timetable asked until the run was queued. Each claim measures its latest run.",
     bounds=LONG_SECONDS,
 )
 RUN_QUEUE: Final = _histogram(
     "triggerer_run_queue_seconds",
     _EXECUTOR,
-    "From the queueing of a run until its first task began: the wait for a slot, and for a Spark session.",
+    "From the queueing of a run until its first task began: the wait for a slot, and then for a Spark session.",
     bounds=LONG_SECONDS,
 )
 RUNS_CREATED: Final = _counter(
@@ -252,7 +253,7 @@ DAG_RUNS: Final = _counter(
 DAG_RUN_SECONDS: Final = _counter(
     "triggerer_dag_run_seconds_total",
     _EXECUTOR,
-    "Their durations, added up: divide by the number of runs.",
+    "Durations of the runs that ended, added up, by DAG. Divide by triggerer_dag_runs_total for the mean.",
     "dag",
     "state",
     most=_MOST_OF_DAGS,
@@ -272,13 +273,13 @@ DATABASE_UP: Final = _gauge(
 DATABASE_DURATION: Final = _histogram(
     "triggerer_database_operation_duration_seconds",
     _ALL,
-    "Duration of transactions, by operation: transaction, script, step or read.",
+    "Duration of transactions, by kind: transaction, script, step or read.",
     "op",
 )
 UNKNOWN_OUTCOMES: Final = _counter(
     "triggerer_unknown_outcomes_total",
     _ALL,
-    "Commits whose answer did not arrive; they are repeated under the same keys.",
+    "Commits whose answer did not arrive. They are repeated, and their keys make a repeat harmless.",
 )
 LOOP_STALLS: Final = _counter(
     "triggerer_loop_stalls_total",
@@ -286,16 +287,20 @@ LOOP_STALLS: Final = _counter(
     "How often code blocked the event loop for longer than [triggerer] stall_threshold.",
 )
 LOOP_STALL_SECONDS: Final = _counter(
-    "triggerer_loop_stall_seconds_total", _TRIGGERER, "How long, in all."
+    "triggerer_loop_stall_seconds_total",
+    _TRIGGERER,
+    "Total time for which code blocked the event loop, of the stalls that triggerer_loop_stalls_total counts.",
 )
 INSTANCES: Final = _gauge(
-    "triggerer_instances", _SCHEDULER, "Instances with a heartbeat in time, by kind.", "kind"
+    "triggerer_instances", _SCHEDULER, "Instances whose last heartbeat is recent, by kind.", "kind"
 )
 STREAMS_UNOWNED: Final = _gauge(
     "triggerer_streams_unowned", _SCHEDULER, "Streams with watchers that no instance owns."
 )
 CLOCK_SKEW: Final = _gauge(
-    "triggerer_clock_skew_seconds", _SCHEDULER, "This host's clock less the database's."
+    "triggerer_clock_skew_seconds",
+    _SCHEDULER,
+    "How far this host's clock is ahead of the database's clock.",
 )
 OLDEST_EVENT: Final = _gauge(
     "triggerer_retention_oldest_event_seconds", _SCHEDULER, "Age of the oldest asset event."
@@ -303,7 +308,7 @@ OLDEST_EVENT: Final = _gauge(
 CLEANED_ROWS: Final = _read(
     "triggerer_cleaned_rows_total",
     _SCHEDULER,
-    "Rows and logs that cleanings have deleted since the database was made, by kind.",
+    "Rows and logs that cleanings have deleted since the database was created, by kind.",
     "kind",
 )
 CLEAN_AGE: Final = _gauge(
