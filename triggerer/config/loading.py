@@ -33,7 +33,9 @@ def load_settings(
     """Read the file and the environment. Caches nothing, and creates nothing on disk.
 
     Args:
-        path: The TOML file. None: the default file that the package's docstring names, if it exists.
+        path: The TOML file. None: the file that `$TRIGGERER_CONFIG` names, or else `triggerer.toml` in the working
+            directory, if it exists.
+        environ: The environment variables. None: those of this process.
         overrides: The values of a command's own options, by (section, key). They have the highest precedence.
     Raises:
         ConfigurationError: The file cannot be read, or a section, key or value is wrong. The message says where.
@@ -106,7 +108,11 @@ def _place(
     environ: Mapping[str, str],
     base: Path,
 ) -> tuple[CoreSettings, DatabaseSettings]:
-    """Make paths absolute. A path in the file is relative to the file's folder, any other to the working directory."""
+    """Make the folders' paths absolute, and resolve the database's URL; an empty URL becomes SQLite in `home`.
+
+    A path in the file is relative to the file's folder, and any other path to the working directory. Only the default
+    of `dags_folder` is relative to `home`.
+    """
 
     def placed(key: str, value: Path, default_base: Path) -> Path:
         is_from_file = _is_from_file(sources["core", key], environ)

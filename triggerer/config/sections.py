@@ -40,7 +40,7 @@ def _named(placements: dict[str, str]) -> dict[str, str]:
 
 
 def _seconds(value: Any) -> Any:
-    # pydantic reads "300" as a number of seconds but "0.5" as ISO 8601.
+    # A variable of the environment is text. pydantic takes a text for an ISO 8601 duration, and would refuse "30".
     return float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+", value) else value
 
 
@@ -92,18 +92,17 @@ class TriggererSettings:
     shared_stream_subscriber_queue_size: Count = 1024
     """The number of messages that may wait for one subscriber in memory."""
     shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
-    """How long a subscriber's full queue may pause the poll before the subscriber is failed. A subscriber that can fall
-    behind alone does so at once if a sibling waits."""
+    """How long a subscriber's full queue may pause the poll. After that the subscriber fails. But if it can fall behind
+    alone and a sibling waits for messages, it falls behind at once."""
     on_failure: Literal["catch_up", "redeliver"] = "catch_up"
     """What happens if one watcher fails a message that another watcher accepts. "catch_up": the failing watcher falls
     behind alone and catches up. "redeliver": the broker delivers the message to all watchers again."""
     max_deliveries: Count = 10
-    """Failures of one message during catch-up before later messages are tried. If a later message passes, the failing
-    message is parked after one more failure."""
+    """How often one message may fail during catch-up before later messages are tried. If a later message passes, the
+    failing message is tried once more, and parked if it fails again."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """The treatment of a message that cannot be parked, because `parked_max_messages` or another of the three limits
-    below is reached. "hold": the message's lane waits, for that watcher. "dead_letter": the producer dead-letters the
-    message."""
+    """What happens to a message that cannot be parked, because one of the three limits `parked_...` below is reached.
+    "hold": the message's lane waits, for that watcher. "dead_letter": the producer dead-letters the message."""
     parked_max_messages: Count = 10_000
     """The limit of parked messages of one watcher."""
     parked_max_bytes: Count = 64 * 1024 * 1024
@@ -111,7 +110,7 @@ class TriggererSettings:
     parked_total_bytes: Count = 1024 * 1024 * 1024
     """The limit of the bytes of all parked messages."""
     capacity: Count = 1000
-    """The number of triggers that one instance hosts at most. Further triggers show as waiting."""
+    """The most triggers that one instance hosts. Further triggers wait, and are shown as waiting."""
     max_outstanding_events: Count = 20_000
     """The limit of outstanding messages of one shared stream. At the limit the poll pauses."""
     max_outstanding_events_per_lane: Count = 10_000
@@ -135,9 +134,9 @@ class SchedulerSettings:
     """`[scheduler]`: the runs of one transaction, and how often the scheduler looks without being woken."""
 
     max_dagruns_to_create_per_loop: Count = 32
-    """The most runs that the scheduler creates in one pass over the DAGs."""
+    """The most runs that the scheduler creates in one transaction."""
     heartbeat_sec: Seconds = timedelta(seconds=30)
-    """Seconds between two looks at all DAGs for due runs. Usually a commit has woken the scheduler before."""
+    """Seconds between two looks at all DAGs for due runs. Usually a commit wakes the scheduler before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +174,14 @@ class SparkSettings:
     """`[spark]`: how to get a Spark session. `triggerer.worker.spark` checks that the values fit together."""
 
     mode: str | None = None
-    """`local`, `classic`, `connect` or `submit`; None: see `triggerer.worker.spark.settings.mode_of`."""
+    """`local`, `classic`, `connect` or `submit`. None: `connect` if `remote` is set, else `local` or `classic`, as the
+    master is."""
     master: str | None = None
+    """The URL of the master, such as `spark://host:7077`. None: `spark.master` in `conf`, or else `local[*]`."""
     remote: str | None = None
+    """The URL of a Spark Connect server, such as `sc://host:15002`."""
     conf: Pairs = field(default_factory=dict)
+    """Settings of Spark by their names, such as `spark.driver.memory`."""
     cluster_patience: SecondsOrZero = timedelta(seconds=60)
     """How long a run waits for a master or a Spark Connect server that does not answer."""
     archive_classes: bool = True

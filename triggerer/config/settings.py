@@ -47,7 +47,8 @@ class Settings:
     """The origin of each value, by (section, key) or (connections, id, key)."""
     environ: Mapping[str, str] = field(repr=False)
     service_variables: frozenset[str] = frozenset()
-    """The environment variables that only the service needs, such as the variable of the database's URL."""
+    """The environment variables that only the service needs, such as the one with the database's URL. Processes that
+    execute users' code do not get them."""
 
     def remember_secrets(self) -> None:
         """Hide the secrets of these settings in all output of this process.

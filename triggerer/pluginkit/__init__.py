@@ -1,17 +1,17 @@
-"""The parts that producers and watchers of all brokers share; plugins may import them.
+"""The parts that producers and watchers of all brokers share. Plugins may import them too.
 
-Nothing is imported here: parsing a DAG file needs `message_trigger`, and not the settings of connections, which import
-    pydantic.
+This package imports none of its modules. So a DAG file, which needs `message_trigger`, does not wait for the import of
+pydantic, which `connections` needs.
 
 - `message_trigger`: the base class of triggers, with `match`, `decode`, `extra` and `partition_key`. A broker's trigger
   on top of the base class has some 60 lines.
-- `arguments`: checks of a trigger's arguments, and names that follow from them.
-- `matching` and `decoding`: the parts of that trigger: conditions, paths and `extra`, and the ways to read a value.
+- `arguments`: checks of a trigger's arguments, and names derived from them, such as the default consumer group.
+- `matching` and `decoding`: parts of the base class: conditions, paths and `extra`, and the ways to read a value.
 - `connections`: the settings under `[connections.<id>]`, checked before anything connects.
-- `guarding`: calls into a client library, with its errors translated.
+- `guarding`: calls into a client library, whose errors become errors of this project.
 - `installing`: errors about a missing client library say what to install.
 - `backoff`: growing delays with jitter.
 - `delivery`: the answer to the broker about a message, and the delays of redeliveries.
 - `reporting`: reports the lanes that a call has finished, while it still works on other lanes.
-- `dumping`: a message as bytes, and back.
+- `dumping`: a message as bytes for the store, and back.
 """

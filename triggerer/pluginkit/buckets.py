@@ -3,8 +3,8 @@
 Each function reads a message into a list of objects with the fields `FIELDS`. A notification may have several objects.
 For a deletion, a folder or a test of the configuration, the list is empty.
 
-Spark can read `uri` with the three connectors: `s3://`, `gs://`, and `abfss://container@account.dfs.core.windows.net/`
-for Blob Storage, whose container is the `bucket`.
+The field `uri` has the form that Spark's connectors read: `s3://`, `gs://`, and for Blob Storage
+`abfss://container@account.dfs.core.windows.net/`. The `bucket` of Blob Storage is its container.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ _SUBJECT: Final = "/blobServices/default/containers/"
 
 
 def read_eventgrid(message: BrokerMessage) -> list[_Object]:
-    """Read one or several events of Blob Storage, in Event Grid's own schema or as CloudEvents of either mode.
+    """Read one or several events of Blob Storage, in Event Grid's own schema or as CloudEvents (structured or binary).
 
     Raises:
         ValueError: The message is no event of Event Grid.

@@ -1,4 +1,4 @@
-"""Reads CloudEvents 1.0, in all modes that brokers use.
+"""Reads CloudEvents 1.0 in the modes that brokers use: structured, batched and binary.
 
 Source: the specification, and its bindings for HTTP, Kafka, AMQP and Pub/Sub, at github.com/cloudevents/spec.
 """
@@ -20,9 +20,10 @@ _CONTENT_TYPES: Final = ("content-type", "contenttype", "content_type")
 
 
 def read_cloudevents(message: BrokerMessage) -> list[dict[str, Any]]:
-    """Return the events of a message: one, or a batch. Each has its attributes as keys, and `data`.
+    """Return the events of a message: one, or a batch. An event has its attributes as keys, and its data as `data`.
 
-    Data is decoded by its content type: JSON (also without a content type), text, or else base64.
+    Data is decoded by its content type: as JSON, which is also the default, or as text. Other data is in
+    `data_base64`.
 
     Raises:
         ValueError: The message has no CloudEvent.
@@ -36,7 +37,7 @@ def read_cloudevents(message: BrokerMessage) -> list[dict[str, Any]]:
 
 
 def binary_events(message: BrokerMessage) -> list[dict[str, Any]] | None:
-    """Return the event of a message in binary mode, in a list; None if the message is not in that mode.
+    """Return the event of a message in binary mode, as a list of one; None if the message is not in binary mode.
 
     Raises:
         ValueError: A required attribute is missing, or the data cannot be read.

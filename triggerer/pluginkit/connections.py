@@ -1,6 +1,7 @@
 """The settings of a connection, checked before anything connects; used for all brokers.
 
-Imported when a connection is opened, not with the watchers: pydantic would add much to the parsing time of a DAG file.
+Import this module when a connection is opened, and not in a module of watchers: it imports pydantic, which would add
+much to the parsing time of a DAG file.
 """
 
 from __future__ import annotations
@@ -143,6 +144,7 @@ class DeliverySettings(ConnectionSettings):
     redelivery_delay_s: float = 0.5
     """The bound for the random delay before a message's first redelivery. It doubles with each further redelivery."""
     redelivery_delay_max_s: float = 60.0
+    """The highest bound for the random delay before a redelivery, in seconds."""
 
     def delivery_policy(self) -> DeliveryPolicy:
         return DeliveryPolicy(

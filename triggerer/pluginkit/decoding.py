@@ -24,7 +24,7 @@ class Decoding:
         name: The argument `decode`.
         read: Returns the value of a message. Called for each subscriber, on the event loop, so expensive results are
             stored in the message (`BrokerMessage.decoded`). A `ValueError` rejects the message: it can never be read.
-        several: Whether `read` returns a list. Each element is matched separately and makes a separate event.
+        several: Whether `read` returns a list. Each element is matched alone, and makes an event of its own.
         fields: With `several`, the default for `extra`: these fields of each element. None: the broker's default.
         prepare: Awaited before `read`, for look-ups; a `ValueError` rejects the message. Any other error fails the
             message, which is read again later.

@@ -62,7 +62,7 @@ class DeliveryPolicy:
         max_deliveries: The failed deliveries after which a message is dead-lettered; None: no limit.
         redelivery_delay_s: The bound for the random delay before a message's first redelivery. The bound doubles with
             each further redelivery.
-        redelivery_delay_max_s: The bound does not grow beyond this.
+        redelivery_delay_max_s: The highest bound, beyond which it does not double.
     """
 
     max_deliveries: int | None = 10
@@ -75,6 +75,10 @@ class DeliveryPolicy:
         return self.max_deliveries is not None and deliveries >= self.max_deliveries
 
     def delay(self, failures: int) -> float:
-        """Return the seconds to wait after a failure, by its number (1: the first), with full jitter."""
+        """Return how many seconds to wait before the redelivery: a random time from 0 to the present bound.
+
+        Args:
+            failures: How often the message has failed, this failure included.
+        """
         ceiling = self.redelivery_delay_s * 2.0 ** min(max(failures - 1, 0), 32)
         return self.random.uniform(0.0, min(self.redelivery_delay_max_s, ceiling))

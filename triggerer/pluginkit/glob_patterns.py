@@ -1,4 +1,4 @@
-"""Patterns of object keys, as in shells and buckets."""
+"""Glob patterns for keys of objects in buckets, such as `in/**/*.csv`."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ def _without_retries(parts: list[str]) -> Iterator[str]:
     """Yield the parts, with atomic groups where backtracking cannot change the result.
 
     The text between two stars may match at its first occurrence, because the second star matches anything that the
-    first star could. With backtracking, the time for a key that does not match would grow with a power of the key's
-    length, and the power with the number of stars. Strangers choose keys when they upload objects.
+    first star could. So no later occurrence need be tried. With backtracking, the time for a key that does not match
+    would grow with a power of the key's length: the more stars, the higher the power. Strangers choose the keys when
+    they upload objects, so they could block the service.
     """
     start = 0
     for position in [*(i for i, part in enumerate(parts) if part in _STARS), len(parts)]:

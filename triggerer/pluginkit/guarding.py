@@ -1,4 +1,4 @@
-"""Awaits calls into client libraries, and translates their errors and their own cancellations."""
+"""Awaits calls into client libraries, and turns their errors, and cancellations that they invent, into ours."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from triggerer.errors import BrokerError, BrokerUnavailable
 T = TypeVar("T")
 
 Translate = Callable[[BaseException, str], BrokerError]
-"""Translates a client library's error into an error of ours. The text says which action failed.
+"""Returns an error of ours for a client library's error. The text says which action failed.
 
-The caller raises the project's error `from` the library's error.
+`guarded` raises the returned error `from` the library's error.
 """
 
 
@@ -50,8 +50,8 @@ async def guarded(
         return await call
     except asyncio.CancelledError as error:
         if cancelled_from_outside():
-            # The library may raise a `CancelledError` of its own (grpc does), which no cancel scope recognizes. So let
-            # anyio raise the cancellation again.
+            # This `CancelledError` may be one that the library made (grpc does that), which no cancel scope recognizes.
+            # So let anyio raise the cancellation again.
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
         raise BrokerUnavailable(f"{what}: the client library cancelled itself") from error

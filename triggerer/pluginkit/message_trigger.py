@@ -47,10 +47,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 Attribute = Callable[[Any], Any]
+"""Reads one attribute, such as the topic, from a message."""
 
 
 class MessageTrigger(BaseEventTrigger):
-    """Fires for each message of a source that meets `match`. The base class of the triggers of all brokers.
+    """The base class of the triggers of all brokers. It makes an event of each message that meets `match`.
 
     A subclass adds the arguments that name the source, and stores each argument in an attribute of the same name. It
     passes the other arguments to `super().__init__`, and implements `shared_stream_key` and `make_producer`. Arguments
@@ -158,7 +159,10 @@ class MessageTrigger(BaseEventTrigger):
         return lambda _, value: {name: value.get(name) for name in fields}
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Select by a field that `match` compares with fixed values, if there is one."""
+        """Return a selector for a field that `match` compares with fixed values; None: there is no such field.
+
+        The runtime then wakes this trigger's filter only for messages with one of these values.
+        """
         found = selected_by(self.match)
         if found is None or self._decoding.several or self._decoding.prepare is not None:
             return None

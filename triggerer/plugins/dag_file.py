@@ -34,13 +34,14 @@ class LoadedFile:
     """Relative to the DAGs folder, with forward slashes."""
     module: ModuleType
     modules: tuple[ModuleType, ...]
-    """The file's module and the folder's modules that it imports. Spark cannot import them, so it gets their code."""
+    """The file's module and the folder's modules that it imports. Spark's Python workers cannot import them, so a
+    function that is sent to Spark takes the code of these modules along."""
     dags: dict[str, DAG]
     assets: tuple[Asset, ...]
     """Every asset at module level or in a DAG. Equal assets may appear several times."""
     aliases: tuple[AssetAlias, ...]
     task_functions: tuple[MadeFunction, ...]
-    """Every function that `@task` decorated while the file ran, with the DAG whose block surrounded it."""
+    """Every function that `@task` decorated while the file ran, with the DAG in whose `with` block it was decorated."""
     warnings: tuple[Problem, ...]
 
 
@@ -53,8 +54,8 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
     Args:
         path: Absolute, or relative to the working directory; below the folder.
     Raises:
-        DagFileError: The file cannot be read or run, or contradicts itself. The error names the file, the line and the
-            reason.
+        DagFileError: The file cannot be read or run, or its definitions contradict one another. The error names the
+            file, the line and the reason.
     """
     folder = DagsFolder(dags_folder)
     try:

@@ -44,9 +44,10 @@ def trigger_digest(
     """Return the SHA-256 of the class path and the canonical JSON of the arguments.
 
     Args:
-        guarantee: The guarantee that the watchers ask for. Watchers with different guarantees do not share a trigger,
-            because the service may refuse one of them at the start and accept the other.
-        watcher: The digest of the only watcher that the trigger serves, because it has a bookmark.
+        guarantee: The guarantee that the watchers ask for; None: they ask for none. Watchers with different guarantees
+            do not share a trigger, because the service may refuse one watcher at the start and accept the other.
+        watcher: The digest of the only watcher that the trigger serves, if the trigger stores a bookmark for its
+            watcher. None: watchers with equal arguments share the trigger.
     Raises:
         PluginError: JSON cannot represent the arguments.
     """

@@ -34,12 +34,12 @@ Stamp = tuple[int, int, int, int]
 """The modification time and the change time of a file, in nanoseconds, its size, and its inode."""
 
 STABLE_AFTER_S: Final = 2.0
-"""A file that changed more recently may be half-written, or about to be replaced."""
+"""A file that changed less than this number of seconds ago may be half-written, or about to be replaced."""
 
 _OWN_NAME: Final = "triggerer_dag_file_"
+"""The beginning of a generated module name."""
 
-
-# The stamp that each file had when it was run, by absolute path. Global, like `sys.modules`.
+# By absolute path, the stamp that each file had when it was run. Global, because `sys.modules` is global too.
 _stamps: dict[str, Stamp | None] = {}
 # The code of each file, with the stamp that the file had when it was compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
@@ -66,7 +66,9 @@ def read_stamp(path: Path | str) -> Stamp:
 
 
 def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
-    """True if the file changed within this time. A future time comes from another clock, and does not count."""
+    """True if the file changed within the last `within_s` seconds. A time in the future comes from another machine's
+    clock, and does not count.
+    """
     return 0 <= time.time_ns() - max(stamp[:2]) < within_s * 1e9
 
 
@@ -93,7 +95,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: the modules imported since the last look that found none of the folder. Earlier ones lie outside it.
+# By folder: the modules that were imported after the last look that found no module of the folder. Earlier modules lie
+# outside the folder, so the next look skips them.
 _unknown: dict[str, ImportedSince] = {}
 
 
@@ -207,14 +210,14 @@ class DagsFolder:
         self.look_ahead()
         for path in self.imported_files():
             _stamps.pop(str(self.root / path), None)
-        # Invalidate only the finders of this folder: listing all installed packages took longer than running a DAG
-        # file.
+        # Invalidate only the finders of this folder. If all finders were invalidated, Python would list all installed
+        # packages again, which took longer than running a DAG file.
         for path, finder in list(sys.path_importer_cache.items()):
             if isinstance(finder, FileFinder) and f"{path}{os.sep}".startswith(self._prefix):
                 finder.invalidate_caches()
 
     def look_ahead(self) -> None:
-        """Look through the modules that are imported up to now, so that later calls look only through newer ones."""
+        """Look through all imported modules now, so that later calls of other methods look only at newer modules."""
         self._own_modules()
 
     def imported_files(self) -> tuple[str, ...]:
@@ -256,7 +259,7 @@ class DagsFolder:
         root = str(self.root)
         elsewhere = [p for p in sys.path if p != root and (_is_plain(p) or not self._is_root(p))]
         spec = PathFinder.find_spec(name, elsewhere)
-        # Any folder on the path could be a namespace package. Only a module with a file reserves the name.
+        # Any folder on `sys.path` counts as a namespace package. So only a module with a file reserves its name.
         return (
             spec is not None
             and spec.origin is not None
@@ -268,7 +271,7 @@ class DagsFolder:
 
     @contextmanager
     def _importable(self) -> Iterator[None]:
-        """Append the folder to `sys.path` for good. At the end of the path it hides no installed package."""
+        """Append the folder to `sys.path` for good. At the end of the path, the folder hides no installed package."""
         if self._prefix not in _roots:
             _roots.add(self._prefix)
             for path in [p for p in sys.path_importer_cache if f"{p}/".startswith(self._prefix)]:

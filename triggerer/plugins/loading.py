@@ -44,7 +44,7 @@ def plugin_modules() -> frozenset[str]:
 
 
 def list_plugins() -> list[Plugin]:
-    """Import every plugin, and return all, sorted by group and name. A plugin whose import failed has the error."""
+    """Import every plugin, and return all plugins, sorted by group and name. `error` says why an import failed."""
     plugins = []
     for group in (WATCHERS, PRODUCERS):
         for point in sorted(entry_points(group=group)):
@@ -71,8 +71,8 @@ def load_trigger_class(
 
     Args:
         classpath: `module.Class`, as `serialize()` returned it; `Class` may be nested.
-        dags_folder: None: nothing is loaded from the folder.
-        try_first: Called before a file of the folder is imported. Its errors are passed on.
+        dags_folder: The folder of the DAG files. None: no class is loaded from a DAG file.
+        try_first: Called before a file of the folder is imported, see `TrialImport`. None: there is no trial.
     Raises:
         PluginError: The path may not be loaded, its import fails (because of a missing SDK, for instance), or the class
             is no `BaseEventTrigger`.
@@ -146,7 +146,7 @@ def _process_kept() -> Iterator[None]:
     """Restore the working directory and the logging setup after the block, which runs a user's file in the service."""
     with ExitStack() as undoing:
         undoing.callback(undo_changes)
-        # The user may lack access to the working directory, for instance if root started the service by `runuser`.
+        # The service's user may lack access to the working directory, for instance if root started it by `runuser`.
         with suppress(OSError):
             here = os.open(".", os.O_PATH | os.O_DIRECTORY)
             undoing.callback(os.close, here)

@@ -1,10 +1,11 @@
-"""Imports a file of the DAGs folder in another process first, because the import may end its process.
+"""Tries an import of a DAG file in another process, before the service imports the file itself.
 
-The DAG processor has also imported each file in another process. But the service may know a trigger from an earlier,
-working version of the file. If the present version ends its process, the service would end at every start.
+Importing a file runs users' code, which may end the process. The DAG processor has imported each file before, but the
+service may know a trigger from an earlier, working version of the file. If the present version ends the process that
+imports it, then without a trial the service would end at every start.
 
-`python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, and the child imports the file. So a file
-that ends its parent process ends only this one.
+`python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, and the child imports the file. So if the
+file's code kills its parent process, it kills this helper, and not the service.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from triggerer.processes.lifelines import die_with_writer
 from triggerer.processes.signals import signal_name
 
 _GOT_THROUGH: Final = 90
-"""The exit code if the import came to its end, even by an exception. The service can handle an exception."""
+"""The exit code if the import ended without ending its process. It may have raised, which the service can handle."""
 
 
 def try_import(folder: DagsFolder, file: Path, *, patience: timedelta) -> None:
@@ -87,7 +88,7 @@ def main() -> NoReturn:
     folder, file = sys.argv[1:]
     child = os.fork()
     if child == 0:
-        # Also after an exception, and with threads that still run, the import has come to its end.
+        # The exit code is the same after an exception. `os._exit` does not wait for threads that the file started.
         try:
             DagsFolder(folder).import_file(file)
         finally:

@@ -1,4 +1,4 @@
-"""Guesses what a DAG file meant by an argument or an import that does not exist, for instance by Airflow's names."""
+"""Guesses what a DAG file's author meant by an unknown argument or import, which may be a name of Airflow's."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from triggerer.nearest import hint
 _UNEXPECTED: Final = re.compile(r"([\w.<>]+)\(\) got an unexpected keyword argument '(\w+)'")
 """The start of Python's message. The function is known only from the message, because its call never began."""
 _MADE_BY: Final = (".__init__", ".__new__")
+"""Endings of the function's name in Python's message, if a class was called."""
 _NOT_THERE: Final = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _AIRFLOW: Final = "airflow"
 _OURS: Final = "triggerer"
@@ -26,9 +27,9 @@ _USUAL: Final = ("DAG", "Asset", "task")
 
 
 def explain_unknown_argument(error: TypeError) -> DagError | None:
-    """Return an error in the words of the DAG file; None if the `TypeError` has another or an unknown cause.
+    """Return an error about an argument that does not exist; None if the `TypeError` has another cause.
 
-    The function that was called may be any, for instance a class of a plugin or of a DAG file.
+    The call may be of any function or class, for instance of a plugin or of the DAG file.
     """
     said = _UNEXPECTED.match(str(error))
     if said is None:

@@ -1,9 +1,9 @@
 """Finds the descriptors of a Protobuf schema, even if the registry cannot return descriptors.
 
-Confluent's registry returns any schema as a descriptor. Apicurio's registry (3.3) answers such a request with an error
-for a file that has a package, and with invalid base64 for other files. But Apicurio returns the schema as a client
-registered it. The clients for Python and .NET register a descriptor. Other clients register the file's text, which this
-module compiles.
+A reader of messages needs the schema as descriptors. Confluent's registry returns any schema in this form. Apicurio's
+registry (3.3) answers such a request with an error for a file that has a package, and with invalid base64 for other
+files. But Apicurio returns the schema in the form that a client registered. The clients for Python and .NET register a
+descriptor. Other clients register the file's text, which this module compiles.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ async def find_descriptors(registry: SchemaRegistry, schema_id: int) -> Register
     try:
         schema = await registry.get(schema_id, serialized=True)
     except BrokerError as error:
-        # If the status 500 has another cause than the request for descriptors, the next request fails as well.
+        # The status 500 may be Apicurio's answer to a request for descriptors. So ask again, for the schema as it was
+        # registered. If the status has another cause, the second request fails as well.
         if getattr(error.__cause__, "http_status_code", None) != 500:
             raise
     else:

@@ -1,4 +1,4 @@
-"""Asks a schema registry by Confluent's protocol, which others also support (Apicurio, Karapace, Redpanda)."""
+"""Asks a schema registry by Confluent's protocol, which Apicurio, Karapace and Redpanda support too."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class SchemaRegistry:
 
     Args:
         connection: The section of the configuration that names the registry.
-        settings: The section. Read are `schema_registry_url`, `schema_registry_username`, `schema_registry_password`
-            and `ssl_cafile`.
+        settings: The keys of that section. This class reads `schema_registry_url`, `schema_registry_username`,
+            `schema_registry_password` and `ssl_cafile`.
     Raises:
         ConfigurationError: `schema_registry_url` is missing or invalid, or the package is not installed.
     """
