@@ -1,4 +1,4 @@
-"""Shows the demo's progress: a table that is redrawn on a terminal, or a line every three seconds elsewhere."""
+"""Shows the demo's progress: on a terminal as a table that is redrawn, and elsewhere as a line every three seconds."""
 
 from __future__ import annotations
 

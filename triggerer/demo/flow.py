@@ -39,7 +39,7 @@ class Flow:
     dataset: Dataset
     database: Database
     stage: str = "starting"
-    """The present part of the demo."""
+    """The present part of the demo, as a text for people."""
     awaited: str | None = None
     """The condition for which the present part waits; None: it waits for no condition."""
     counts: Counts = field(default_factory=Counts)
@@ -48,7 +48,7 @@ class Flow:
     """Seconds from publishing the first message until all messages of the backlog had durable asset events."""
     _changed_at: float = field(default_factory=time.monotonic)
     live_from: float | None = None
-    """The start of the live part, as a Unix time. Later messages met no backlog."""
+    """The start of the live part, as a Unix time; None before it. Messages from then on met no backlog."""
     _live: list[tuple[Outgoing, Outgoing]] = field(default_factory=list)
 
     @property
@@ -116,8 +116,9 @@ class Flow:
         self.broker.serve()
 
     async def _publish_pair(self, pair: tuple[Outgoing, Outgoing]) -> None:
-        # Waiting events enter a run together with the first event of the other side. So publish first
-        # on the side that already has a waiting event. Otherwise the second message would be left waiting.
+        # A run starts as soon as events of both assets wait, and takes all of them. If a weather event waits already, a
+        # flight would start the run at once, and the report that follows would be left waiting. So publish the report
+        # first then.
         flight, report = pair
         first, second = (
             (report, flight) if waiting_for_join(self.counts, "weather") else (flight, report)

@@ -99,7 +99,7 @@ class Demo:
         self._whole_year = whole_year
         self._stays = stays
         self.exit_code: int | None = None
-        """The exit code, if the report was printed and the service goes on (`--stay`); None otherwise."""
+        """The exit code, if the report was printed and the service continues after it (`--stay`); None otherwise."""
         self._checks: list[Check] = []
         self._latencies: Latencies | None = None
         self._flow: Flow | None = None

@@ -34,7 +34,7 @@ def failed_runs(counts: Counts) -> int:
 def is_idle(counts: Counts) -> bool:
     """Return whether nothing can happen until another message comes.
 
-    Events of only one side of the join do not count, because a run needs both sides.
+    Events of flights alone, or of weather alone, may still wait, because a run of the join needs both.
     """
     active = any(state in ACTIVE_STATES for _, state in counts.runs)
     both_sides = all(waiting_for_join(counts, asset) for asset in WATCHED)

@@ -66,8 +66,9 @@ def read_stamp(path: Path | str) -> Stamp:
 
 
 def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
-    """True if the file changed within the last `within_s` seconds. A time in the future comes from another machine's
-    clock, and does not count.
+    """True if the file changed in the last `within_s` seconds.
+
+    A time in the future comes from another machine's clock, and does not count.
     """
     return 0 <= time.time_ns() - max(stamp[:2]) < within_s * 1e9
 

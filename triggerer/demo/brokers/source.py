@@ -10,7 +10,7 @@ from typing import Final
 NAME = "triggerer-demo-orders"
 """The name of the queue, or of the topic and its subscription."""
 REMOVAL_S: Final = 5.0
-"""How long a broker may take to delete a trial's queue."""
+"""How many seconds a broker may take to delete a trial's queue."""
 
 
 class TrialSource(AbstractAsyncContextManager["TrialSource"], ABC):

@@ -151,8 +151,8 @@ class Trial:
     async def _publish_and_count(self, service: Service) -> None:
         async with self._source as source:
             values = [json.dumps({"id": n, "amount": n % 97}).encode() for n in range(ORDERS)]
-            # Publish before the watcher exists. A watcher without its queue would fail, and be retried at growing
-            # delays. moto also sometimes loses a message that is sent while others are deleted.
+            # Publish before the watcher exists, because moto sometimes loses a message that is sent while others are
+            # deleted. The queue must exist too: without it the watcher would fail, and be retried at growing delays.
             await source.publish(values)
             self._console.print(
                 f"published {ORDERS} orders; waiting until successful runs have processed all of them"

@@ -14,8 +14,8 @@ from triggerer.testing.conformance.features import Feature, case
 from triggerer.testing.conformance.resolutions import acked, nothing
 from triggerer.testing.conformance.suite import ProducerSuite
 
-# An advance may finish before its cancellation arrives. After this number of such tries, the case goes on to the next
-# wait.
+# An advance may finish before its cancellation arrives. Then the case tries the same wait again. This is the most such
+# tries in the whole case: after them, the next advance that is not cancelled ends the case.
 _LATE_AT_MOST = 5
 
 
@@ -56,7 +56,7 @@ class ClosingCases(ProducerSuite):
     async def _pull_beside_run(
         self, producer: SharedStreamProducer, came: list[str], wait: int
     ) -> bool:
-        """Pull with `run` beside it, as the runtime does. True if the pull was cancelled at its `wait`-th wait."""
+        """Pull messages beside `run`, as the runtime does. True if the `wait`-th wait of the pull was cancelled."""
         async with anyio.create_task_group() as tasks:
             if type(producer).run is not SharedStreamProducer.run:
                 tasks.start_soon(producer.run)
@@ -92,15 +92,15 @@ class ClosingCases(ProducerSuite):
             async with await self._driving(nothing) as driver:
                 await self._await_all(more, driver)
                 came = driver.values
-                # The committed messages are a prefix. So all messages after this prefix come, in order.
+                # What is committed is a prefix of the published messages. So the rest must come, in order.
                 if self._has(Feature.ORDERING):
                     assert came == published[len(published) - len(came) :]
                 again = committed.intersection(came)
                 assert not again, f"{again} came again after they had been committed"
                 for values, payloads in driver.pending_by_lane():
                     batch = [AdvanceItem(payload, ACKED) for payload in payloads]
-                    # The request of one lane may bring the answer for another lane. The other lane's advance then
-                    # awaits nothing.
+                    # The broker's answer to one lane's advance may also cover another lane. The advance of that lane
+                    # then has nothing to await, and is not cancelled.
                     way = await cancelled_at(driver.producer.advance(batch), wait)
                     ways.add(way)
                     if way is not CancelledAt.CANCELLED:

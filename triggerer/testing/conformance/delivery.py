@@ -15,7 +15,7 @@ from triggerer.testing.harness import StreamHarness
 
 
 class DeliveryCases(ProducerSuite):
-    """Every message is delivered, `advance` alone commits it, and its key is unique; part of `ProducerConformance`."""
+    """Every message is delivered and has its own key, and only `advance` commits it; part of `ProducerConformance`."""
 
     @case()
     async def test_each_published_message_is_delivered_once(self) -> None:

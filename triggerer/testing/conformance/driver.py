@@ -28,11 +28,12 @@ UNREAD = AdvanceOutcome(acked=0, failed=1, rejected=0, unread=1)
 """A failure that does not blame the message: the watcher failed at another message before it pulled this one."""
 REJECTED = AdvanceOutcome(acked=0, failed=0, rejected=1)
 NOBODY = AdvanceOutcome(acked=0, failed=0, rejected=0)
+"""The outcome of a message that was broadcast to no subscriber."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery of a message."""
+    """One delivery of a message, with its idempotency key. A redelivered message has several deliveries."""
 
     value: str
     payload: Any
@@ -103,7 +104,7 @@ class Driver:
         )
 
     async def count(self, number: int) -> None:
-        """Wait until at least `number` deliveries came."""
+        """Wait until there were at least `number` deliveries."""
         await self.until(lambda: len(self.deliveries) >= number, f"{number} deliveries")
 
     async def advanced_count(self, number: int) -> None:
@@ -206,7 +207,7 @@ class Driver:
     def _ready(self, lane: Hashable) -> list[tuple[Delivery | None, Any, AdvanceOutcome]]:
         batch = []
         for delivery, payload in self._lanes[lane]:
-            # An event that is not a message is only for the filters, and they have passed it.
+            # An event that is not a message only informs the filters. No case resolves it, so it counts as acked.
             outcome = ACKED if delivery is None else self.resolve(delivery)
             if outcome is None:
                 break
@@ -249,7 +250,11 @@ async def driving(
 
 
 async def close(producer: SharedStreamProducer, patience_s: float) -> None:
-    """Close as the runtime does: shielded, with a deadline."""
+    """Close the producer as the runtime does: shielded from cancellation, but for `patience_s` seconds at most.
+
+    Raises:
+        AssertionError: `aclose` took longer.
+    """
     with anyio.move_on_after(patience_s, shield=True) as scope:
         await producer.aclose()
     assert not scope.cancelled_caught, f"aclose() took longer than {patience_s:g} s"

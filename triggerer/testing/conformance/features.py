@@ -22,7 +22,7 @@ class Feature(StrEnum):
     LOCK_RENEWAL = "lock_renewal"
     """While a producer is open, no other producer receives its messages in flight, even after `lock_s`."""
     SEEK = "seek"
-    """The committed position can be set back. The messages that come again have their former idempotency keys."""
+    """The committed position can be set back. The messages that then come again have their former idempotency keys."""
     IDEMPOTENCY = "idempotency"
     """`get_idempotency_key` differs between messages and does not change across redeliveries."""
     RECREATION = "recreation"
@@ -41,10 +41,10 @@ class Feature(StrEnum):
     """Events can be stored as bytes: `dump_event` and `load_event`; with dead_letter also the method `dead_letter`."""
     QUEUE = "queue"
     """Messages are gone once consumed, so the store keeps them for a watcher that falls behind: `dump_event`,
-    `load_event`, `get_idempotency_key`, with sizes `get_size`, with dead_letter `dead_letter`. A log that supports
-    parking may declare this too."""
+    `load_event`, `get_idempotency_key`, with sizes `get_size`, with dead_letter `dead_letter`. A log whose messages
+    can be parked may declare this feature too."""
     STATE = "state"
-    """The store keeps the producer's position: `use_state`. The cases are skipped if it is not overridden."""
+    """The store keeps the producer's position: `use_state`. If `use_state` is not overridden, the cases are skipped."""
 
 
 class RunsCases(Protocol):

@@ -1,4 +1,4 @@
-"""The surroundings of a filter under test: a stream of given events, and a stand-in for the runtime."""
+"""Surroundings for a filter under test: a stream of given events, and a stand-in for the runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance suite for producers: checks the rules that the runtime relies on, with a real broker or a double."""
+"""The conformance suite for producers: checks the rules on which the runtime relies, with a real broker or a double."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ProducerConformance(
 ):
     """Subclass it as `TestMyBroker`, declare the broker's features, and implement the hooks.
 
-    Each case runs in its own event loop, between `setup` and `teardown`. It publishes to lanes 0, 1, … of a source
-    that `setup` has made empty. A case is skipped if the suite does not declare its feature; the skip names the
-    feature.
-    A case waits up to `patience_s` for an event to happen, and `quiet_s` to see that none does.
+    Each case runs in its own event loop, between `setup` and `teardown`. It publishes to lanes 0, 1, … of the empty
+    source that `setup` has made. If a case needs a feature that the suite does not declare, the case is skipped, and
+    the skip names the feature. A case waits up to `patience_s` seconds for something to happen. To see that nothing
+    happens, it waits `quiet_s` seconds.
     """

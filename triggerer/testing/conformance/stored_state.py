@@ -11,7 +11,11 @@ from triggerer.testing.memory_state import InMemoryState
 
 
 class StoredStateCases(ProducerSuite):
-    """A state passes only advanced messages, and a successor needs nothing else; part of `ProducerConformance`."""
+    """The cases for `state`; part of `ProducerConformance`.
+
+    A saved state is past a message only if the message was advanced. A new producer that receives the state continues
+    without a gap.
+    """
 
     @case(Feature.STATE)
     async def test_a_state_that_is_not_saved_passes_nothing(self) -> None:

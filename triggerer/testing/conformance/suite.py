@@ -23,13 +23,16 @@ class ProducerSuite:
     features: ClassVar[Any] = frozenset()
     """Values of `Feature`, or their names."""
     patience_s: ClassVar[float] = 10.0
+    """How many seconds a case waits for something to happen before it fails."""
     quiet_s: ClassVar[float] = 0.1
+    """How many seconds a case waits to see that nothing happens."""
     max_deliveries: ClassVar[int] = 3
     """With dead_letter: the limit of failed deliveries in the source of `setup`."""
     lock_s: ClassVar[float] = 0.2
-    """With lock_renewal: how long a lock lasts unless it is renewed."""
+    """With lock_renewal: how many seconds a lock lasts unless it is renewed."""
     cancel_at: ClassVar[Iterable[int]] = range(1, 100)
-    """The waits at which the cancellation cases cancel. They stop at the first wait that is not reached."""
+    """The waits (1: the first `await`) at which the cancellation cases cancel a call. A case ends at the first
+    wait that the call does not reach."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -47,7 +50,7 @@ class ProducerSuite:
         """After each case, whether it passed or failed: delete the source."""
 
     async def new_producer(self) -> SharedStreamProducer:
-        """A new producer on the source of `setup`. Except with lock_renewal, the former producer is closed."""
+        """Make a new producer on the source of `setup`. Only with lock_renewal may another producer still be open."""
         raise NotImplementedError
 
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:
@@ -55,7 +58,7 @@ class ProducerSuite:
         raise NotImplementedError
 
     async def publish_unordered(self, values: Sequence[str]) -> None:
-        """With queue, if the source can: send messages without order."""
+        """With queue, if the source can: send messages that have no order, so that each is a lane of its own."""
         raise SkipTest(f"{type(self).__name__} does not override publish_unordered")
 
     async def committed(self, lane: int = 0) -> int:
@@ -127,7 +130,7 @@ class ProducerSuite:
         return feature in self.features
 
     def _check_same(self, delivered: Sequence[str], expected: Sequence[str], what: str) -> None:
-        """Check that the same values came, equally often; and in the same order if the suite has ordering."""
+        """Check that both have the same values, equally often. With ordering, the order must be the same too."""
         if self._has(Feature.ORDERING):
             assert list(delivered) == list(expected), what
         else:

@@ -54,9 +54,9 @@ class TimetableConformance:
     is_endless: ClassVar[bool] = True
     """Whether there is always a next run."""
     catches_up: ClassVar[bool] = True
-    """Whether the timetable can miss runs and catch up; `once` and a roll-up cannot."""
+    """Whether the timetable can miss runs and catch up. False, for example, for `once`, which has a single run."""
     is_installed: ClassVar[bool] = True
-    """Whether an entry point provides it in this environment."""
+    """Whether an entry point names the timetable in this environment."""
 
     def new_timetable(self) -> Timetable:
         """The timetable under test; an equal one in each call."""
@@ -182,7 +182,7 @@ class TimetableConformance:
             )
 
     def _runs(self, now: datetime, restriction: TimeRestriction) -> list[DagRunInfo]:
-        """The runs that a scheduler creates if it waits for each."""
+        """The first runs that a scheduler creates if it starts at `now` and waits until each run is due."""
         found: list[DagRunInfo] = []
         last: DataInterval | None = None
         for _ in range(self.steps):

@@ -51,7 +51,9 @@ class TriggerConformance:
     """
 
     features: ClassVar[frozenset[str]] = frozenset()
+    """Always empty, because the cases of triggers need no feature."""
     patience_s: ClassVar[float] = 10.0
+    """How many seconds a case waits for something to happen before it fails."""
 
     # Hooks
 
