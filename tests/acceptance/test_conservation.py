@@ -141,7 +141,7 @@ def _prove(scene: Scene, load: Load, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.rule("S1, S2, S4: whole processes, killed")
+@pytest.mark.rule("S1, S2, S4: under kills of whole processes")
 @pytest.mark.timeout(600)
 def test_each_message_becomes_one_event_of_each_watcher_in_one_run(
     scene: Scene, load: Load, request: pytest.FixtureRequest

@@ -105,7 +105,7 @@ def scene(tmp_path: Path, empty_store_url: str, kafka_server: KafkaServer) -> It
     scene.kill()
 
 
-@pytest.mark.rule("18: siblings go on, and the broker is advanced")
+@pytest.mark.rule("18: while a watcher is behind, its siblings continue and the broker advances")
 def test_the_sick_harm_nobody_and_miss_nothing(scene: Scene) -> None:
     scene.start()
     scene.hosting.touch()

@@ -77,7 +77,7 @@ def _prove(
 
 
 @pytest.mark.long
-@pytest.mark.rule("S1, S2, S4: whole processes, killed")
+@pytest.mark.rule("S1, S2, S4: under kills of whole processes")
 @pytest.mark.timeout(500)
 def test_each_message_becomes_one_event_of_each_watcher_while_the_network_is_cut(
     scene: Scene, proxy: TcpProxy

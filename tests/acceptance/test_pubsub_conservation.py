@@ -115,7 +115,7 @@ def _prove(scene: Scene, *, messages: int, kills: int, cuts: int, breaks: int) -
 
 
 @pytest.mark.long
-@pytest.mark.rule("S1, S2, S4: whole processes, killed")
+@pytest.mark.rule("S1, S2, S4: under kills of whole processes")
 @pytest.mark.timeout(500)
 def test_a_service_that_is_killed_and_cut_off_loses_and_repeats_nothing(
     by_the_rules: Scene,

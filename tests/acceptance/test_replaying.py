@@ -60,8 +60,8 @@ def scene(tmp_path: Path, empty_store_url: str, kafka_server: KafkaServer) -> It
     scene.kill()
 
 
-@pytest.mark.rule("18: events that exist are not made again")
-@pytest.mark.rule("18: with `--again` each event is made again, through crashes too")
+@pytest.mark.rule("18: a replay makes no event that exists already")
+@pytest.mark.rule("18: with `--again` a replay makes each event again, even through crashes")
 def test_a_replay_makes_what_it_is_to_make_and_nothing_twice(scene: Scene) -> None:
     scene.start()
     scene.produce(1_000)

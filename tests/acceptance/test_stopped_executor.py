@@ -106,7 +106,7 @@ def deployment(tmp_path: Path, empty_postgres_url: str) -> Iterator[Deployment]:
             process.wait()
 
 
-@pytest.mark.rule("15: so do executors and workers")
+@pytest.mark.rule("15: executors and workers too stop by their own clock, before others may begin")
 def test_a_run_of_an_executor_that_is_stopped_is_never_executed_by_two(
     deployment: Deployment,
 ) -> None:

@@ -27,7 +27,7 @@ class TestFilesOfDirectory(ProducerConformance):
         self.directory = tmp_path
         self.published: set[str] = set()
 
-    @pytest.mark.rule("S10: rejected once, failed until it is set aside")
+    @pytest.mark.rule("S10: a rejected message comes once, a failed one until it is parked")
     def test_a_rejected_message_does_not_come_again(self) -> None:
         super().test_a_rejected_message_does_not_come_again()
 
@@ -76,7 +76,7 @@ class _FilesOfPattern(ProducerConformance):
 class TestMovedFilesOfPattern(_FilesOfPattern):
     features = frozenset({Feature.REDELIVERY, Feature.IDEMPOTENCY})
 
-    @pytest.mark.rule("S10: rejected once, failed until it is set aside")
+    @pytest.mark.rule("S10: a rejected message comes once, a failed one until it is parked")
     def test_a_rejected_message_does_not_come_again(self) -> None:
         super().test_a_rejected_message_does_not_come_again()
 

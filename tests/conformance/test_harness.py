@@ -158,7 +158,7 @@ def broken(where: str) -> BaseEventTrigger:
     return Broken()
 
 
-@pytest.mark.rule("11: isolation: serialisation")
+@pytest.mark.rule("11: a trigger whose `serialize` raises harms no other trigger")
 @pytest.mark.parametrize(
     "where",
     [
@@ -447,7 +447,7 @@ async def test_a_group_that_ended_vanishes_and_the_next_add_opens_a_new_one(
         assert upstream.closed == 1
 
 
-@pytest.mark.rule("6: nobody joins a dying group")
+@pytest.mark.rule("6: no subscriber joins a group that is ending")
 async def test_a_trigger_added_while_a_group_is_dying_gets_the_next_group(
     upstream: Upstream,
 ) -> None:
@@ -565,7 +565,7 @@ async def test_a_trigger_that_has_ended_can_be_removed_twice(upstream: Upstream)
 # Arguments
 
 
-@pytest.mark.rule("8: at once with a grace of 0")
+@pytest.mark.rule("8: with a grace of 0 a subscriber with a full queue fails at once")
 async def test_the_queue_size_and_the_grace_are_configurable(upstream: Upstream) -> None:
     upstream.on_filter["stuck"] = forever
     async with StreamHarness(subscriber_queue_size=3) as streams:

@@ -40,12 +40,12 @@ class TestKafka(ProducerConformance):
         # `filterwarnings` below do not apply in the next test.
         gc.collect()
 
-    @pytest.mark.rule("5: rejected and failed is failed")
+    @pytest.mark.rule("5: a message that one subscriber rejects and another fails counts as failed")
     def test_a_message_that_is_rejected_and_failed_comes_again(self) -> None:
         super().test_a_message_that_is_rejected_and_failed_comes_again()
 
     @pytest.mark.rule(
-        "12: the position never passes a failed item, in its batch, a later one, or after a restart"
+        "12: the position never passes a failed message: not in its batch, nor later, nor after a restart"
     )
     def test_a_failed_message_is_not_passed_by_a_later_batch_nor_after_a_restart(self) -> None:
         super().test_a_failed_message_is_not_passed_by_a_later_batch_nor_after_a_restart()
@@ -56,7 +56,7 @@ class TestKafka(ProducerConformance):
     def test_a_message_without_subscribers_is_not_committed(self) -> None:
         super().test_a_message_without_subscribers_is_not_committed()
 
-    @pytest.mark.rule("S10: rejected once, failed until it is set aside")
+    @pytest.mark.rule("S10: a rejected message comes once, a failed one until it is parked")
     def test_a_rejected_message_does_not_come_again(self) -> None:
         super().test_a_rejected_message_does_not_come_again()
 

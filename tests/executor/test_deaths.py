@@ -640,7 +640,9 @@ async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     assert log.read_text() == "begun\n"
 
 
-@pytest.mark.rule("15: and submit nothing")
+@pytest.mark.rule(
+    "15: an executor that has lost a run's lease can submit and write nothing for the run"
+)
 async def test_a_run_that_was_given_to_somebody_else_is_ended_here_and_writes_nothing(
     any_house: House,
 ) -> None:

@@ -198,7 +198,7 @@ def _guard_of(executor: Executor) -> psutil.Process:
 
 
 @pytest.mark.services
-@pytest.mark.rule("15: so do executors and workers")
+@pytest.mark.rule("15: executors and workers too stop by their own clock, before others may begin")
 async def test_the_workers_of_a_stopped_executor_are_gone_before_others_may_begin_their_runs(
     house: House, postgres_url: str
 ) -> None:
@@ -231,7 +231,7 @@ async def test_the_workers_of_a_stopped_executor_are_gone_before_others_may_begi
 
 
 @pytest.mark.services
-@pytest.mark.rule("15: so do executors and workers")
+@pytest.mark.rule("15: executors and workers too stop by their own clock, before others may begin")
 async def test_a_worker_whose_interpreter_is_held_up_dies_with_the_lease_too(
     house: House, postgres_url: str
 ) -> None:
@@ -342,7 +342,7 @@ async def test_nothing_is_left_of_an_executor_that_is_killed(
 @pytest.mark.long
 @pytest.mark.services
 @pytest.mark.timeout(600)
-@pytest.mark.rule("15: so do executors and workers")
+@pytest.mark.rule("15: executors and workers too stop by their own clock, before others may begin")
 async def test_a_jvm_is_gone_before_others_may_begin_its_run(
     house: House, postgres_url: str, trained_home: TrainedHome
 ) -> None:

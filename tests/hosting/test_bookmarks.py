@@ -106,7 +106,7 @@ async def test_each_number_has_one_event_however_arguments_and_owners_change(
     assert found == list(range(len(found)))
 
 
-@pytest.mark.rule("15: a fenced owner can write nothing")
+@pytest.mark.rule("15: an owner that has lost its lease can write nothing")
 async def test_an_owner_that_does_not_know_that_it_lost_its_stream_makes_no_event_twice(
     database: Database, upstream: Upstream
 ) -> None:

@@ -82,7 +82,9 @@ async def hosting(
         yield host
 
 
-@pytest.mark.rule("14: nothing is broadcast before all members in the store have joined or failed")
+@pytest.mark.rule(
+    "14: nothing is broadcast before all known members of the stream have joined or failed"
+)
 async def test_a_stream_waits_for_its_classes_and_others_do_not_wait_for_it(
     database: Database, modules: Modules, upstream: Upstream, other: Upstream
 ) -> None:
@@ -103,8 +105,8 @@ async def test_a_stream_waits_for_its_classes_and_others_do_not_wait_for_it(
 
 
 @pytest.mark.rule(
-    "11: a failed trigger is restarted with growing delays, and shown",
-    "14: nothing is broadcast before all members in the store have joined or failed",
+    "11: a failed trigger is restarted at growing delays, and shown with its error",
+    "14: nothing is broadcast before all known members of the stream have joined or failed",
 )
 async def test_a_stream_opens_without_a_class_that_takes_too_long_which_joins_once_it_is_there(
     database: Database, modules: Modules, upstream: Upstream
@@ -132,7 +134,7 @@ async def test_a_stream_opens_without_a_class_that_takes_too_long_which_joins_on
         await until(lambda: upstream.outcomes().get(2) == (2, 0, 0))
 
 
-@pytest.mark.rule("11: a failed trigger is restarted with growing delays, and shown")
+@pytest.mark.rule("11: a failed trigger is restarted at growing delays, and shown with its error")
 async def test_classes_are_loaded_anew_when_a_stream_restarts(
     database: Database, modules: Modules, upstream: Upstream
 ) -> None:
@@ -152,7 +154,7 @@ async def test_classes_are_loaded_anew_when_a_stream_restarts(
         await until(lambda: upstream.outcomes().get(2) == (1, 0, 0))
 
 
-@pytest.mark.rule("9: changed arguments resolve nothing")
+@pytest.mark.rule("9: a change of a watcher's arguments resolves no message")
 async def test_a_trigger_goes_on_until_the_class_of_the_one_that_replaces_it_is_there(
     database: Database, modules: Modules, upstream: Upstream
 ) -> None:

@@ -194,7 +194,7 @@ async def test_a_declared_watcher_is_hosted_shown_and_stored_for(
     assert await owners(database) == {"stream": None}
 
 
-@pytest.mark.rule("11: a failed trigger is restarted with growing delays, and shown")
+@pytest.mark.rule("11: a failed trigger is restarted at growing delays, and shown with its error")
 async def test_one_that_cannot_be_made_is_shown_and_its_siblings_events_fail_for_it(
     database: Database, upstream: Upstream
 ) -> None:
@@ -217,7 +217,7 @@ async def test_one_that_cannot_be_made_is_shown_and_its_siblings_events_fail_for
         await eventually(is_shown)
 
 
-@pytest.mark.rule("11: a failed trigger is restarted with growing delays, and shown")
+@pytest.mark.rule("11: a failed trigger is restarted at growing delays, and shown with its error")
 async def test_one_that_is_tried_again_is_failing_until_it_goes_on_for_longer_than_before(
     database: Database, upstream: Upstream
 ) -> None:
@@ -260,7 +260,8 @@ async def test_one_that_is_tried_again_is_failing_until_it_goes_on_for_longer_th
 
 
 @pytest.mark.rule(
-    "9: changed arguments resolve nothing", "L4: a change disturbs only what it touches"
+    "9: a change of a watcher's arguments resolves no message",
+    "L4: a change disturbs only what it touches",
 )
 async def test_a_deleted_watcher_stops_and_a_changed_one_goes_on_with_its_new_arguments(
     database: Database, upstream: Upstream
@@ -284,7 +285,7 @@ async def test_a_deleted_watcher_stops_and_a_changed_one_goes_on_with_its_new_ar
     assert len(upstream.producers) == 1
 
 
-@pytest.mark.rule("3: late joiners")
+@pytest.mark.rule("3: a watcher may join a running stream, and gets the messages from then on")
 async def test_a_new_watcher_joins_the_running_stream(
     database: Database, upstream: Upstream
 ) -> None:
@@ -297,7 +298,9 @@ async def test_a_new_watcher_joins_the_running_stream(
         await until(lambda: upstream.outcomes() == {1: (2, 0, 0)})
 
 
-@pytest.mark.rule("9: a lost lease resolves nothing", "15: a fenced owner can write nothing")
+@pytest.mark.rule(
+    "9: a lost lease resolves no message", "15: an owner that has lost its lease can write nothing"
+)
 async def test_a_fenced_owner_writes_nothing_and_stops(
     database: Database, upstream: Upstream
 ) -> None:
@@ -330,7 +333,7 @@ async def test_a_lone_instance_takes_over_the_streams_of_a_dead_one_at_once(
             assert await owners(database) == {"stream": "me"}
 
 
-@pytest.mark.rule("15: instances divide the streams")
+@pytest.mark.rule("15: several instances divide the streams among them")
 async def test_two_instances_divide_the_streams_and_one_takes_over_when_the_other_leaves(
     postgres_url: str, upstream: Upstream
 ) -> None:

@@ -18,7 +18,9 @@ from triggerer.errors import StoreUnavailable
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
 
-pytestmark = pytest.mark.rule("15: it stops by its own clock, before others may begin")
+pytestmark = pytest.mark.rule(
+    "15: an owner stops by its own clock, before another instance may begin"
+)
 
 
 class CutOff:

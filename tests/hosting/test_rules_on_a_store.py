@@ -106,7 +106,8 @@ CLASSES |= {"Unruly": Unruly, "UnrulyOpener": UnrulyOpener}
 
 
 @pytest.mark.rule(
-    "9: unsubscribing with events pulled, and not pulled", "9: changed arguments resolve nothing"
+    "9: a deleted watcher acks the message that it has open, and fails those that it has not pulled",
+    "9: a change of a watcher's arguments resolves no message",
 )
 @pytest.mark.parametrize(
     ("how", "outcome"),
@@ -172,7 +173,7 @@ async def another_trigger(session: AsyncSession) -> int:
 
 
 @pytest.mark.rule(
-    "11: isolation: class, constructor, key, filter, event, payload",
+    "11: an error of one trigger's class, constructor, key, filter or payload harms no other trigger",
     "one trigger's constructor raises, the service crash-loops",
 )
 @pytest.mark.parametrize(
@@ -217,7 +218,9 @@ async def test_a_trigger_that_raises_harms_no_sibling_and_no_neighbour(
         assert len(upstream.producers) == len(elsewhere.producers) == 1
 
 
-@pytest.mark.rule("11: isolation: class, constructor, key, filter, event, payload")
+@pytest.mark.rule(
+    "11: an error of one trigger's class, constructor, key, filter or payload harms no other trigger"
+)
 async def test_a_cleanup_that_raises_harms_nobody(database: Database, upstream: Upstream) -> None:
     await declare(database, "unruly", upstream, classpath="Unruly", where="cleanup")
     await declare(database, "sibling", upstream)
@@ -228,7 +231,7 @@ async def test_a_cleanup_that_raises_harms_nobody(database: Database, upstream: 
     assert await owners(database) == {"stream": None}
 
 
-@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+@pytest.mark.rule("11: an error of one producer harms no other stream")
 @pytest.mark.parametrize("where", ["producer", "lane", "idempotency key"])
 async def test_a_stream_that_raises_is_shown_and_harms_no_other_stream(
     database: Database, upstream: Upstream, where: str
@@ -257,7 +260,7 @@ async def test_a_stream_that_raises_is_shown_and_harms_no_other_stream(
 # Rule 12
 
 
-@pytest.mark.rule("12: write, commit, then advance")
+@pytest.mark.rule("12: the broker is advanced only after the events are committed")
 async def test_the_broker_is_advanced_only_past_what_another_connection_can_read(
     database: Database, upstream: Upstream
 ) -> None:
@@ -277,7 +280,7 @@ async def test_the_broker_is_advanced_only_past_what_another_connection_can_read
     assert all(count >= numbers[-1] + 1 for numbers, count in stored_before_advance)
 
 
-@pytest.mark.rule("12: a commit of unknown outcome is repeated as it was")
+@pytest.mark.rule("12: a commit whose outcome is unknown is repeated unchanged")
 async def test_a_commit_of_unknown_outcome_is_repeated_and_only_then_advanced(
     database: Database, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,7 +343,7 @@ async def test_when_the_sink_refuses_message_two_of_three_that_one_alone_fails(
 
 
 @pytest.mark.rule(
-    "13: idempotency keys: a redelivered message makes no second event, a repeat confirms"
+    "13: a redelivered message makes no second event, because the store has its key already"
 )
 async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confirmed(
     database: Database, upstream: Upstream
@@ -370,7 +373,7 @@ async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confir
 
 
 @pytest.mark.rule(
-    "14: nothing is broadcast before all members in the store have joined or failed",
+    "14: nothing is broadcast before all known members of the stream have joined or failed",
     "after a restart the first subscriber starts the poll",
 )
 async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_store_has_joined(
@@ -392,7 +395,9 @@ async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_stor
     assert joined == [["w0", "w1", "w2", "w3", "w4", "broken"]] * 3
 
 
-@pytest.mark.rule("14: known before any plugin is made, by the digest stored at parsing")
+@pytest.mark.rule(
+    "14: the members are known before any plugin is made, by the key's digest from parsing"
+)
 async def test_the_members_of_a_stream_are_known_before_any_trigger_is_made(
     database: Database, upstream: Upstream
 ) -> None:
@@ -408,7 +413,9 @@ async def test_the_members_of_a_stream_are_known_before_any_trigger_is_made(
 # Rule 15
 
 
-@pytest.mark.rule("15: one owner, by a lease with a fencing epoch; takeover")
+@pytest.mark.rule(
+    "15: a stream has one owner, by a lease with an epoch; another instance may take over"
+)
 async def test_the_streams_of_a_dead_instance_are_taken_over_when_its_lease_has_expired(
     database: Database, upstream: Upstream
 ) -> None:
@@ -426,7 +433,7 @@ async def test_the_streams_of_a_dead_instance_are_taken_over_when_its_lease_has_
             assert await session.scalar(select(Stream.epoch)) == 8
 
 
-@pytest.mark.rule("15: a trigger is its class and canonical arguments")
+@pytest.mark.rule("15: a trigger is identified by its class and its canonical arguments")
 async def test_triggers_are_their_class_and_arguments_and_serve_all_their_watchers(
     database: Database, upstream: Upstream
 ) -> None:
@@ -448,7 +455,7 @@ async def test_triggers_are_their_class_and_arguments_and_serve_all_their_watche
         assert len({event.asset_id for event in await events_in(database)}) == 2
 
 
-@pytest.mark.rule("15: a fenced owner can write nothing")
+@pytest.mark.rule("15: an owner that has lost its lease can write nothing")
 async def test_a_lease_that_is_lost_while_nothing_happens_ends_its_stream(
     database: Database, upstream: Upstream
 ) -> None:
@@ -475,7 +482,7 @@ async def test_a_lease_that_is_lost_while_nothing_happens_ends_its_stream(
     assert upstream.outcomes() == {}
 
 
-@pytest.mark.rule("15: a fenced owner can write nothing")
+@pytest.mark.rule("15: an owner that has lost its lease can write nothing")
 async def test_a_fenced_owner_shows_no_state_of_a_watcher(
     database: Database, upstream: Upstream
 ) -> None:

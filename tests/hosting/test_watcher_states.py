@@ -100,7 +100,9 @@ def shown(
     return is_shown
 
 
-@pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
+@pytest.mark.rule(
+    "18: at the limit of stored messages the stream pauses, or the producer dead-letters"
+)
 async def test_a_watcher_that_waits_for_a_full_sibling_is_shown_with_its_name(
     database: Database, upstream: Upstream, broker: InMemoryBroker
 ) -> None:
@@ -142,7 +144,7 @@ async def view_of(database: Database, name: str) -> WatcherView:
         return view
 
 
-@pytest.mark.rule("18: a rejected message goes to the broker's dead letters, or is set aside")
+@pytest.mark.rule("18: a rejected message goes to the broker's dead letters, or is parked")
 async def test_a_rejected_message_counts_once_however_often_it_comes(
     database: Database, upstream: Upstream, broker: InMemoryBroker
 ) -> None:

@@ -15,8 +15,8 @@ from triggerer.testing import InMemoryBroker, StreamHarness
 
 
 @pytest.mark.rule(
-    "18: siblings go on, and the broker is advanced",
-    "18: each missed message comes once, in order, before anything newer",
+    "18: while a watcher is behind, its siblings continue and the broker advances",
+    "18: a watcher gets each message of its backlog once, in order, before any newer message",
 )
 @pytest.mark.parametrize("placement", ["thread", "process"], indirect=True)
 async def test_one_that_raises_costs_its_sibling_nothing_and_gets_all_once_it_is_mended(

@@ -13,7 +13,10 @@ from triggerer.abc import AdvanceItem
 from triggerer.streams.delivery.lanes import Entry, Lane, Lanes
 from triggerer.streams.delivery.ledger import Ledger, LedgerMember
 
-pytestmark = pytest.mark.rule("5: rejected and failed is failed", "S1, S3, S5: ledger and lanes")
+pytestmark = pytest.mark.rule(
+    "5: a message that one subscriber rejects and another fails counts as failed",
+    "S1, S3, S5: ledger and lanes",
+)
 
 BOUND = 3
 BOUND_BYTES = 100

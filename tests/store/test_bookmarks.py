@@ -139,7 +139,7 @@ async def test_a_key_that_was_used_before_is_an_error_and_no_repeat(declared: Da
     assert await stored(declared) == ([1], 1)
 
 
-@pytest.mark.rule("15: a fenced owner can write nothing")
+@pytest.mark.rule("15: an owner that has lost its lease can write nothing")
 async def test_a_former_owner_stores_neither_events_nor_bookmark(declared: Database) -> None:
     fenced: list[Fence] = []
     async with writing(declared, fenced) as writer:

@@ -483,7 +483,9 @@ async def test_a_changed_schedule_changes_the_assets_that_the_dag_waits_for(
     assert await rows(database, DagScheduleAlias) == []
 
 
-@pytest.mark.rule("14: known before any plugin is made, by the digest stored at parsing")
+@pytest.mark.rule(
+    "14: the members are known before any plugin is made, by the key's digest from parsing"
+)
 async def test_a_key_that_the_same_arguments_now_give_moves_the_trigger(
     database: Database,
 ) -> None:

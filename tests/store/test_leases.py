@@ -50,7 +50,9 @@ async def other(store_url: str, database: Database) -> AsyncIterator[Database]:
         yield opened
 
 
-@pytest.mark.rule("15: one owner, by a lease with a fencing epoch; takeover")
+@pytest.mark.rule(
+    "15: a stream has one owner, by a lease with an epoch; another instance may take over"
+)
 async def test_a_stream_is_claimed_by_one_instance(database: Database, other: Database) -> None:
     await _streams(database, 3)
     first = await _claim(database, "one", 2)
@@ -78,7 +80,9 @@ async def test_instances_that_claim_at_the_same_moment_get_different_streams(
     assert sorted(digests) == [f"s{number:02}" for number in range(40)]
 
 
-@pytest.mark.rule("15: one owner, by a lease with a fencing epoch; takeover")
+@pytest.mark.rule(
+    "15: a stream has one owner, by a lease with an epoch; another instance may take over"
+)
 async def test_an_expired_lease_is_taken_over_with_a_new_epoch(database: Database) -> None:
     await _streams(database, 1)
     (mine,) = await _claim(database, "one")
@@ -163,7 +167,9 @@ async def test_a_standalone_that_was_killed_is_followed_at_once(sqlite: Database
     assert await _claim(sqlite, "next") == [Fence("s00", "next", 2)]
 
 
-@pytest.mark.rule("15: one owner, by a lease with a fencing epoch; takeover")
+@pytest.mark.rule(
+    "15: a stream has one owner, by a lease with an epoch; another instance may take over"
+)
 async def test_sqlites_leases_go_by_the_clock_that_is_given(sqlite_url: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     async with open_database(sqlite_url, now=lambda: now) as database:

@@ -339,7 +339,7 @@ async def test_watchers_are_listed_with_stream_and_error(database: Database) -> 
         assert [row.asset_name for row in await list_watchers(session, dag="on_a")] == ["a"]
 
 
-@pytest.mark.rule("18: how far a watcher is behind is shown, and since when")
+@pytest.mark.rule("18: commands and the page show how far a watcher is behind, and since when")
 async def test_of_a_watcher_that_is_behind_in_a_log_its_places_are_shown(
     database: Database,
 ) -> None:

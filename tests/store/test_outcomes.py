@@ -59,7 +59,7 @@ async def _until_well(recorder: EventRecorder) -> None:
         await recorder.drained()
 
 
-@pytest.mark.rule("12: a commit of unknown outcome is repeated as it was")
+@pytest.mark.rule("12: a commit whose outcome is unknown is repeated unchanged")
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])
 async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
     database: Database, monkeypatch: pytest.MonkeyPatch, committed: bool

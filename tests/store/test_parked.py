@@ -160,7 +160,7 @@ async def test_bytes_that_are_no_text_are_kept_as_they_are(database: Database, d
     assert kept.data == data
 
 
-@pytest.mark.rule("15: a fenced owner can write nothing")
+@pytest.mark.rule("15: an owner that has lost its lease can write nothing")
 async def test_a_former_owner_parks_nothing(database: Database) -> None:
     await _watchers(database)
     fenced: list[Fence] = []
@@ -174,7 +174,7 @@ async def test_a_former_owner_parks_nothing(database: Database) -> None:
         assert await list_parked(session) == []
 
 
-@pytest.mark.rule("18: bounds of messages that are set aside")
+@pytest.mark.rule("18: the number and the bytes of parked messages have limits")
 @pytest.mark.parametrize(
     "bounds",
     [
@@ -361,7 +361,9 @@ def _kept(number: int, lane: str = "[0]") -> Stored:
     return Stored(lane, f"queue/{number}", b"%d" % number, NOW)
 
 
-@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
+@pytest.mark.rule(
+    "18: a queue's messages are stored for a watcher that misses them, and come in order"
+)
 async def test_stored_messages_stay_in_order_and_go_when_they_have_passed(
     database: Database,
 ) -> None:
@@ -464,7 +466,7 @@ async def test_stored_messages_are_read_in_pages_of_a_few_megabytes(database: Da
     assert pages == [[1, large, large], [2 * large], [1, large]]
 
 
-@pytest.mark.rule("18: bounds of messages that are set aside")
+@pytest.mark.rule("18: the number and the bytes of parked messages have limits")
 @pytest.mark.parametrize(
     "bounds",
     [ParkedBounds(max_messages=3), ParkedBounds(max_bytes=3), ParkedBounds(total_bytes=3)],

@@ -170,7 +170,7 @@ async def test_keys_and_payloads_are_stored_to_the_letter_each_with_its_own_row(
 
 
 @pytest.mark.rule(
-    "13: idempotency keys: a redelivered message makes no second event, a repeat confirms"
+    "13: a redelivered message makes no second event, because the store has its key already"
 )
 async def test_a_repeat_confirms_and_is_neither_stored_nor_queued_again(
     database: Database,
@@ -246,7 +246,7 @@ async def test_events_without_a_key_are_never_repeats(database: Database) -> Non
 
 
 @pytest.mark.rule(
-    "13: idempotency keys: a redelivered message makes no second event, a repeat confirms"
+    "13: a redelivered message makes no second event, because the store has its key already"
 )
 async def test_each_watcher_of_a_trigger_gets_its_row(database: Database) -> None:
     await _one_dag(database)
@@ -289,7 +289,7 @@ BAD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.rule(
-    "16: a refused row fails its own event alone",
+    "16: a row that the store refuses fails only its own event",
     "one unserialisable payload in a group commit fails everybody's",
 )
 @pytest.mark.parametrize("payload", [bad for _, bad in BAD], ids=[name for name, _ in BAD])
@@ -330,7 +330,7 @@ async def test_an_idempotency_key_that_cannot_be_stored_fails_its_event_alone(
     assert await count_events(database) == 1
 
 
-@pytest.mark.rule("16: a refused row fails its own event alone")
+@pytest.mark.rule("16: a row that the store refuses fails only its own event")
 async def test_a_row_that_the_database_refuses_is_found_among_a_thousand(
     database: Database,
 ) -> None:
@@ -357,7 +357,7 @@ async def test_the_payload_is_stored_as_it_was_when_it_was_submitted(database: D
     assert row.extra == {"n": 1}
 
 
-@pytest.mark.rule("15: a fenced owner can write nothing")
+@pytest.mark.rule("15: an owner that has lost its lease can write nothing")
 async def test_a_fenced_owner_writes_nothing_and_its_siblings_go_through(
     database: Database,
 ) -> None:

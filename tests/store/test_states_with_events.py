@@ -108,7 +108,7 @@ async def test_after_a_failure_between_them_the_repeat_stores_both(
     assert await stored(watched) == ([1, 2], 2)
 
 
-@pytest.mark.rule("15: a fenced owner can write nothing")
+@pytest.mark.rule("15: an owner that has lost its lease can write nothing")
 async def test_a_former_owner_stores_neither_events_nor_state(watched: Database) -> None:
     async with watched.transaction() as session:
         await session.execute(update(Stream).values(owner="another", epoch=FENCE.epoch + 1))
@@ -123,7 +123,7 @@ async def test_a_former_owner_stores_neither_events_nor_state(watched: Database)
     assert await stored(watched) == ([], None)
 
 
-@pytest.mark.rule("16: a refused row fails its own event alone")
+@pytest.mark.rule("16: a row that the store refuses fails only its own event")
 async def test_an_event_that_is_refused_keeps_the_state_back_and_no_other_event(
     watched: Database,
 ) -> None:

@@ -63,7 +63,7 @@ async def test_saves_of_one_stream_are_stored_in_their_order(watched: Database) 
         assert await writer.load(FENCE, "key") == 19
 
 
-@pytest.mark.rule("15: a fenced owner can write nothing")
+@pytest.mark.rule("15: an owner that has lost its lease can write nothing")
 async def test_a_former_owner_saves_nothing_and_gets_an_error(watched: Database) -> None:
     fenced: list[Fence] = []
     async with writing(watched, fenced) as writer:

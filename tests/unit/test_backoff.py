@@ -24,7 +24,7 @@ class Highest(random.Random):
         return b
 
 
-@pytest.mark.rule("11: a failed trigger is restarted with growing delays, and shown")
+@pytest.mark.rule("11: a failed trigger is restarted at growing delays, and shown with its error")
 def test_the_ceiling_doubles_up_to_the_longest() -> None:
     backoff = Backoff(first=1, longest=60, random=Highest())
     assert [backoff.next_delay(0) for _ in range(9)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -35,7 +35,7 @@ def test_a_run_that_was_healthy_for_long_enough_resets_the_ceiling() -> None:
     assert [backoff.next_delay(ran_for) for ran_for in (0, 1, 59.9, 60, 0)] == [1, 2, 4, 1, 2]
 
 
-@pytest.mark.rule("6: with full jitter")
+@pytest.mark.rule("6: the delays before the restarts of a group have full jitter")
 @given(st.integers(0, 40), st.integers())
 def test_full_jitter_draws_anything_from_nothing_to_the_ceiling(failures: int, seed: int) -> None:
     backoff = Backoff(first=1, longest=60, random=random.Random(seed), failures=failures)
@@ -43,7 +43,7 @@ def test_full_jitter_draws_anything_from_nothing_to_the_ceiling(failures: int, s
     assert 0 <= backoff.next_delay(0) <= ceiling
 
 
-@pytest.mark.rule("6: with full jitter")
+@pytest.mark.rule("6: the delays before the restarts of a group have full jitter")
 def test_those_that_failed_together_do_not_come_back_together() -> None:
     delays = sorted(Backoff(failures=5).next_delay(0) for _ in range(1000))
     # Full jitter, not a little noise on top of the ceiling: every quarter of the range is used.

@@ -32,7 +32,10 @@ def refusal(*, environ: dict[str, str] | None = None, path: Path | None = None) 
     return str(raised.value)
 
 
-@pytest.mark.rule("7: 300 s by default", "8: 1024 events and 5 s by default")
+@pytest.mark.rule(
+    "7: the ack timeout is 300 s by default",
+    "8: by default a queue holds 1024 messages, and the grace is 5 s",
+)
 def test_without_file_and_environment_the_defaults_of_the_contract_hold() -> None:
     settings = load_settings(environ={})
     assert settings.triggerer.shared_stream_ack_timeout == timedelta(seconds=300)

@@ -122,7 +122,7 @@ class Watching(BaseEventTrigger):
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )
-@pytest.mark.rule("18: a log that was cut is read from the cut")
+@pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is_written_since(
     kafka_server: KafkaServer, topic: str
 ) -> None:

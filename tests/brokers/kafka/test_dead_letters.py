@@ -57,7 +57,9 @@ async def dead_letters(server: KafkaServer, topic: str) -> list[ConsumerRecord]:
     return [record for records in batches.values() for record in records]
 
 
-@pytest.mark.rule("S10: rejected once, failed until it is set aside", "L3: no endless loop")
+@pytest.mark.rule(
+    "S10: a rejected message comes once, a failed one until it is parked", "L3: no endless loop"
+)
 async def test_a_message_that_fails_too_often_is_set_aside_and_the_rest_goes_on(
     kafka_server: KafkaServer, topic: str
 ) -> None:
@@ -157,7 +159,7 @@ async def test_a_dead_letter_topic_that_is_missing_loses_nothing_and_is_named(
     assert len(await dead_letters(kafka_server, f"{topic}.trouble")) == 1
 
 
-@pytest.mark.rule("18: a rejected message goes to the broker's dead letters, or is set aside")
+@pytest.mark.rule("18: a rejected message goes to the broker's dead letters, or is parked")
 async def test_a_rejected_message_goes_to_the_dead_letter_topic_and_is_passed(
     kafka_server: KafkaServer, topic: str
 ) -> None:

@@ -114,7 +114,7 @@ async def test_the_commit_is_there_when_advance_returns(
 
 
 @pytest.mark.rule(
-    "12: the position never passes a failed item, in its batch, a later one, or after a restart",
+    "12: the position never passes a failed message: not in its batch, nor later, nor after a restart",
     "offset k fails in batch 1, batch 2 succeeds and commits past it",
 )
 async def test_a_failed_message_is_never_passed_in_its_batch_or_a_later_one(
@@ -221,7 +221,7 @@ async def test_an_expired_position_is_said_aloud_and_reading_goes_on_at_the_earl
     assert any("3 messages were deleted before they were read" in text for text in caplog.messages)
 
 
-@pytest.mark.rule("13: of a recreated topic")
+@pytest.mark.rule("13: the messages of a recreated topic have other keys")
 async def test_a_recreated_topic_is_read_from_its_beginning_and_its_messages_have_other_keys(
     kafka_server: KafkaServer, topic: str
 ) -> None:
@@ -256,7 +256,7 @@ async def test_a_topic_recreated_under_a_running_stream_ends_it_and_the_next_one
     assert second.values == list("uvwxyz")
 
 
-@pytest.mark.rule("13: of a recreated topic")
+@pytest.mark.rule("13: the messages of a recreated topic have other keys")
 async def test_a_topic_recreated_between_two_looks_yields_nothing_under_the_id_of_the_deleted_one(
     kafka_server: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

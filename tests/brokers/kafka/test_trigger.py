@@ -66,7 +66,7 @@ def low_group(topic: str) -> str:
     return KafkaEventTrigger(topic).group
 
 
-@pytest.mark.rule("12: write, commit, then advance")
+@pytest.mark.rule("12: the broker is advanced only after the events are committed")
 @pytest.mark.usefixtures("connected")
 async def test_nothing_is_committed_before_its_events_are_durable(
     kafka_server: KafkaServer, topic: str
@@ -95,7 +95,7 @@ class Shaky(KafkaEventTrigger):
 
 
 @pytest.mark.rule(
-    "11: no sibling's success commits a message that a watcher in back-off has not seen"
+    "11: a sibling's success never commits a message that a watcher in back-off has not seen"
 )
 @pytest.mark.usefixtures("connected")
 async def test_a_filter_that_raises_holds_the_position_while_its_sibling_goes_on(

@@ -68,7 +68,7 @@ def test_two_keys_have_one_digest_if_and_only_if_they_are_equal(one: Any, other:
     assert (stream_digest(one) == stream_digest(other)) == (one == other)
 
 
-@pytest.mark.rule("1: keys that compare equal share it")
+@pytest.mark.rule("1: keys that compare equal count as one key")
 @pytest.mark.parametrize(
     "equal",
     [
@@ -122,7 +122,7 @@ def test_a_key_that_only_an_address_describes_is_refused() -> None:
 
 
 @pytest.mark.rule(
-    "15: a trigger is its class and canonical arguments",
+    "15: a trigger is identified by its class and its canonical arguments",
     "a trigger that serialises in two ways is deleted and made again on every parse",
 )
 def test_arguments_have_one_canonical_text() -> None:

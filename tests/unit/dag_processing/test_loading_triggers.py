@@ -95,7 +95,9 @@ def test_a_class_is_loaded_again_when_its_file_changed_and_only_then(folder: Pat
     assert load_trigger_class("mine.Mine", dags_folder=folder).version == 2  # type: ignore[attr-defined]
 
 
-@pytest.mark.rule("17: classes are loaded from allowed places only")
+@pytest.mark.rule(
+    "17: trigger classes come only from entry points, the DAGs folder and allowed modules"
+)
 @pytest.mark.parametrize(
     "classpath", ["os.system", "subprocess.Popen", "no_such.Thing", "tests.unit.anything.Mine"]
 )
@@ -110,7 +112,9 @@ def test_an_invalid_class_path_is_refused(folder: Path, classpath: str) -> None:
         load_trigger_class(classpath, dags_folder=folder)
 
 
-@pytest.mark.rule("17: classes are loaded from allowed places only")
+@pytest.mark.rule(
+    "17: trigger classes come only from entry points, the DAGs folder and allowed modules"
+)
 def test_an_allowed_module_counts_with_what_is_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

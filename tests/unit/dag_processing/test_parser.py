@@ -279,7 +279,7 @@ async def test_no_file_sees_anothers_modules(tmp_path: Path) -> None:
     assert list(parsed.folder.dags) == ["y"]
 
 
-@pytest.mark.rule("11: isolation: serialisation")
+@pytest.mark.rule("11: a trigger whose `serialize` raises harms no other trigger")
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

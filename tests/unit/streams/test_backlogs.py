@@ -161,7 +161,7 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
     assert backlog.position == ["log", 8]
 
 
-@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+@pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 @pytest.mark.parametrize("was_pulled_before", [False, True])
 def test_the_broker_is_advanced_to_what_has_failed_behind_others(
     *, was_pulled_before: bool

@@ -229,7 +229,7 @@ class SlowlyRead(Watching):
         return SlowProducer()
 
 
-@pytest.mark.rule("14: a member that delays the start is reported by name")
+@pytest.mark.rule("14: a member that delays the start of its stream is named in the log")
 @pytest.mark.parametrize("kind", [Alone, SlowlyMade, SlowlyRead])
 async def test_all_code_of_a_plugin_is_named(kind: type[Watching], upstream: Upstream) -> None:
     seen = Seen()

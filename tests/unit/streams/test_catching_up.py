@@ -39,7 +39,7 @@ def shown_backlog(scene: Scene, first: int, end: int) -> dict[Any, Any]:
     return {0: list(range(first, end)) if scene.is_queue else [scene.broker.identity, first]}
 
 
-@pytest.mark.rule("18: siblings go on, and the broker is advanced")
+@pytest.mark.rule("18: while a watcher is behind, its siblings continue and the broker advances")
 async def test_one_that_raises_costs_its_sibling_nothing(any_scene: Scene) -> None:
     any_scene.fails["sick"] = always
     async with StreamHarness(catch_up=True) as streams:
@@ -54,7 +54,7 @@ async def test_one_that_raises_costs_its_sibling_nothing(any_scene: Scene) -> No
         assert well.behind == {}
 
 
-@pytest.mark.rule("7: while catching up counted from the hand-over to the filter")
+@pytest.mark.rule("7: during catch-up the ack timeout begins when the filter gets the message")
 async def test_one_that_hangs_while_it_catches_up_is_overdue_one_timeout_after_it_was_given_the_message(
     any_scene: Scene,
 ) -> None:
@@ -83,7 +83,9 @@ async def test_one_that_hangs_while_it_catches_up_is_overdue_one_timeout_after_i
         assert (sick.error, payloads_of(sick)) == (None, [0, 1, 2])
 
 
-@pytest.mark.rule("18: each missed message comes once, in order, before anything newer")
+@pytest.mark.rule(
+    "18: a watcher gets each message of its backlog once, in order, before any newer message"
+)
 async def test_when_it_is_mended_it_gets_what_it_missed_once_and_goes_on_live(
     any_scene: Scene,
 ) -> None:
@@ -105,7 +107,7 @@ async def test_when_it_is_mended_it_gets_what_it_missed_once_and_goes_on_live(
         assert any_scene.broker.committed() == 20
 
 
-@pytest.mark.rule("18: a lone watcher leaves the backlog with the broker")
+@pytest.mark.rule("18: a watcher without siblings leaves its backlog with the broker")
 async def test_a_lone_watcher_leaves_the_backlog_with_the_broker(any_scene: Scene) -> None:
     any_scene.fails["alone"] = lambda event: event == 2
     async with StreamHarness(catch_up=True) as streams:
@@ -121,7 +123,7 @@ async def test_a_lone_watcher_leaves_the_backlog_with_the_broker(any_scene: Scen
         assert any_scene.broker.committed() == 5
 
 
-@pytest.mark.rule("18: a lane that waits holds up no other")
+@pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_it_falls_behind_only_in_the_lanes_in_which_it_missed_something(scene: Scene) -> None:
     scene.fails["sick"] = lambda event: event == "bad"
     async with StreamHarness(catch_up=True) as streams:
@@ -150,7 +152,7 @@ async def test_it_falls_behind_only_in_the_lanes_in_which_it_missed_something(sc
         assert sick.behind == {}
 
 
-@pytest.mark.rule("18: a lane that waits holds up no other")
+@pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_a_lane_that_fails_holds_up_no_other(scene: Scene) -> None:
     scene.fails["sick"] = always
     async with StreamHarness(catch_up=True) as streams:
@@ -186,7 +188,7 @@ async def test_siblings_with_selectors_that_a_message_does_not_concern_have_acke
         assert payloads_of(sick) == ["x", "x"]
 
 
-@pytest.mark.rule("18: a slow watcher falls behind")
+@pytest.mark.rule("18: a watcher that is too slow for a waiting sibling falls behind")
 async def test_one_that_is_too_slow_falls_behind_and_its_sibling_does_not_wait(
     scene: Scene,
 ) -> None:
@@ -211,7 +213,7 @@ class Stuck(Watching):
             yield TriggerEvent(event)
 
 
-@pytest.mark.rule("18: and so do watchers that all fail")
+@pytest.mark.rule("18: watchers that all fail leave their backlog with the broker")
 async def test_if_all_fail_a_message_the_broker_keeps_it(scene: Scene) -> None:
     scene.fails["one"] = scene.fails["other"] = lambda event: event == 1
     async with StreamHarness(catch_up=True) as streams:
@@ -228,7 +230,9 @@ async def test_if_all_fail_a_message_the_broker_keeps_it(scene: Scene) -> None:
         assert payloads_of(one) == payloads_of(other) == [0, 1, 2]
 
 
-@pytest.mark.rule("18: the position moves when the derived events are durable")
+@pytest.mark.rule(
+    "18: a watcher's position moves past a message when the derived events are durable"
+)
 async def test_events_of_a_watcher_that_catches_up_are_confirmed_before_its_position_moves(
     scene: Scene,
 ) -> None:
@@ -266,7 +270,7 @@ async def test_a_watcher_that_is_removed_is_waited_for_no_more(scene: Scene) -> 
         assert scene.broker.committed() == 2
 
 
-@pytest.mark.rule("18: a watcher that is behind catches up under `redeliver` too")
+@pytest.mark.rule("18: a watcher that is behind catches up even if `on_failure` is `redeliver`")
 async def test_a_watcher_that_is_behind_under_redeliver_catches_up_and_nobody_else_falls_behind(
     scene: Scene,
 ) -> None:
@@ -303,7 +307,9 @@ async def test_a_watcher_that_is_behind_under_redeliver_catches_up_and_nobody_el
         await sink.until(lambda: sink.derived(2) == ["c", "d"])
 
 
-@pytest.mark.rule("18: the position moves when the derived events are durable")
+@pytest.mark.rule(
+    "18: a watcher's position moves past a message when the derived events are durable"
+)
 async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) -> None:
     """The reading of the log, which is further, does not go on as if nothing had been."""
 
@@ -342,7 +348,7 @@ async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) 
         assert sorted(sink.derived(1)) == list(range(60))
 
 
-@pytest.mark.rule("18: the broker waits for the position")
+@pytest.mark.rule("18: the broker advances only after the watcher's position is stored")
 async def test_a_group_that_restarts_waits_for_the_position_that_is_being_written(
     scene: Scene,
 ) -> None:
@@ -397,7 +403,7 @@ class Unmakeable(Watching):
             raise RuntimeError("cannot be made")
 
 
-@pytest.mark.rule("18: how far a watcher is behind is shown, and since when")
+@pytest.mark.rule("18: commands and the page show how far a watcher is behind, and since when")
 async def test_how_far_one_is_behind_that_cannot_be_made_is_stored_while_more_comes(
     scene: Scene,
 ) -> None:
@@ -448,7 +454,9 @@ class Late(Sink):
             super().submit_nowait(*given)
 
 
-@pytest.mark.rule("18: each missed message comes once, in order, before anything newer")
+@pytest.mark.rule(
+    "18: a watcher gets each message of its backlog once, in order, before any newer message"
+)
 async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it_has_missed(
     scene: Scene,
 ) -> None:
@@ -472,7 +480,7 @@ async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it
         assert sink.derived(1) == sink.derived(2) == ["a", "b", "c", "d"]
 
 
-@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+@pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_is_durable(
     scene: Scene,
 ) -> None:
@@ -501,7 +509,7 @@ async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_i
         await sink.until(lambda: sink.positions[1, "0"] is None)
 
 
-@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+@pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_before_all_is_durable(
     scene: Scene,
 ) -> None:
@@ -530,7 +538,7 @@ async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_befor
         await sink.until(lambda: sink.positions[1, "0"] is None)
 
 
-@pytest.mark.rule("18: it goes on live without a gap")
+@pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
     scene: Scene,
 ) -> None:
@@ -554,7 +562,7 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
             assert payloads_of(sick) == payloads_of(well) == list(range(start + 100))
 
 
-@pytest.mark.rule("18: it goes on live without a gap")
+@pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 async def test_an_old_row_of_a_watcher_that_has_caught_up_does_not_rewind_it(
     scene: Scene,
 ) -> None:
@@ -633,7 +641,7 @@ class Ahead(SystemClock):
         return time.monotonic() + self.seconds
 
 
-@pytest.mark.rule("18: a position moves every few seconds if nothing is derived")
+@pytest.mark.rule("18: a position moves every few seconds if no events derive from the messages")
 async def test_the_position_of_a_slow_watcher_that_derives_nothing_is_stored_every_few_seconds(
     scene: Scene,
 ) -> None:
@@ -654,7 +662,7 @@ async def test_the_position_of_a_slow_watcher_that_derives_nothing_is_stored_eve
         assert position[1] >= 7
 
 
-@pytest.mark.rule("18: catching up gives way to live watchers")
+@pytest.mark.rule("18: catch-up gives way to live watchers")
 async def test_the_slower_its_filter_the_more_often_one_that_catches_up_gives_way(
     scene: Scene,
 ) -> None:
@@ -722,7 +730,7 @@ class Patient(RuntimeContext):
         return Backoff(first=36_000, longest=36_000, random=self.random)
 
 
-@pytest.mark.rule("18: and so do watchers that all fail")
+@pytest.mark.rule("18: watchers that all fail leave their backlog with the broker")
 async def test_a_watcher_that_skipped_a_message_and_then_failed_has_not_acked_it(
     scene: Scene,
 ) -> None:
@@ -774,7 +782,9 @@ class ReassignedScene(Scene):
         return WatchingReassigned(scene=self.name, name=name)
 
 
-@pytest.mark.rule("18: each missed message comes once, in order, before anything newer")
+@pytest.mark.rule(
+    "18: a watcher gets each message of its backlog once, in order, before any newer message"
+)
 async def test_a_watcher_that_falls_behind_also_receives_later_redeliveries() -> None:
     """It came later, and has taken none of it (the simulation's seed 904158)."""
     scene, sink = ReassignedScene(), Sink()

@@ -67,7 +67,7 @@ async def test_one_that_is_discarded_while_its_watcher_catches_up_holds_up_nothi
     assert scene.opened.count(("sick", "b")) == 1
 
 
-@pytest.mark.rule("18: the count of failures is stored")
+@pytest.mark.rule("18: a message's number of failures survives a restart")
 async def test_failures_of_a_discarded_message_do_not_count_for_the_next(
     queue_scene: Scene,
 ) -> None:

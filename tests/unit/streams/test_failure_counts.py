@@ -14,7 +14,7 @@ from triggerer.domain.events import PendingEvent, WatcherRef
 from triggerer.domain.watchers.lane_positions import PositionChange
 from triggerer.errors import RowRefused
 
-pytestmark = pytest.mark.rule("18: the count of failures is stored")
+pytestmark = pytest.mark.rule("18: a message's number of failures survives a restart")
 
 SICK = 1
 WATCHER = WatcherRef(SICK, 0)

@@ -28,7 +28,9 @@ from triggerer.streams import MemberState
 # The group
 
 
-@pytest.mark.rule("8: pause, then overflow")
+@pytest.mark.rule(
+    "8: a full queue of a subscriber pauses the poll; after the grace that subscriber fails"
+)
 async def test_at_a_groups_bound_the_poll_pauses_until_half_of_it_is_advanced(
     source: Source,
 ) -> None:

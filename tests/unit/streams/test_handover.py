@@ -191,7 +191,7 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
         await sink.until(lambda: sink.positions == {(SICK, "0"): None})
 
 
-@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+@pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_another_owner_drops_a_position_behind_places_without_a_message() -> None:
     """It did not know of these places, and waited for the broker to be advanced past them."""
     scene, sink = MarkedScene(), Sink()
@@ -280,7 +280,7 @@ def test_broadcasts_of_a_recreated_lane_stay_in_the_tail() -> None:
     assert lane_tail.newest == ["another", 0]
 
 
-@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+@pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 @pytest.mark.parametrize("breaks", [False, True])
 async def test_the_row_of_one_that_failed_on_the_last_message_goes_without_another(
     scene: Lively, *, breaks: bool
@@ -304,7 +304,7 @@ async def test_the_row_of_one_that_failed_on_the_last_message_goes_without_anoth
         await sink.until(lambda: sink.positions[1, "0"] is None)
 
 
-@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+@pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_given_up(
     scene: Lively,
 ) -> None:
@@ -324,7 +324,7 @@ async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_give
         await sink.until(lambda: sink.positions[SICK, "0"] is None)
 
 
-@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+@pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_a_watcher_that_has_read_a_redelivered_message_counts_as_acked(scene: Lively) -> None:
     """Its row went before that came, and it failed for all, until it was given up (the simulation's seed 2619)."""
     sink = scene.sink
@@ -430,7 +430,7 @@ class Counted(Scene):
         return tuple(LanePosition(SICK, f'"{lane}"', begin, now) for lane in lanes)
 
 
-@pytest.mark.rule("18: a lane that waits holds up no other")
+@pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_a_lane_whose_end_nobody_tells_holds_up_no_other() -> None:
     scene, sink = Counted(), Sink()
     scene.publish("first", lane="leaderless")
@@ -492,7 +492,7 @@ async def test_where_a_lane_ends_is_asked_once_more_if_it_falls_behind_there_mea
         await sink.until(lambda: not sick.catching_up)
 
 
-@pytest.mark.rule("18: a lane that waits holds up no other")
+@pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_a_lane_for_which_no_other_message_can_be_tried_holds_up_no_other() -> None:
     scene, sink = Counted(), Sink()
     gone, led = scene.rows("gone", "led")

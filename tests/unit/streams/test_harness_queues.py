@@ -13,7 +13,7 @@ def scene(queue_scene: Scene) -> Scene:
     return queue_scene
 
 
-@pytest.mark.rule("18: a lane that waits holds up no other")
+@pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_messages_without_order_are_lanes_of_their_own(scene: Scene) -> None:
     scene.fails["sick"] = lambda event: event == "bad"
     async with StreamHarness(catch_up=True) as streams:

@@ -54,7 +54,9 @@ async def cancel_and_raise() -> None:
 # A task that is cancelled by the code that it runs
 
 
-@pytest.mark.rule("11: isolation: a `BaseException`, and code that cancels its own task")
+@pytest.mark.rule(
+    "11: a `BaseException`, or code that cancels its own task, harms no other trigger"
+)
 @pytest.mark.parametrize("cancel", [cancel_and_wait, cancel_and_raise])
 async def test_a_filter_that_cancels_its_own_task_fails_alone(
     upstream: Upstream, cancel: Callable[[], Any]
@@ -137,7 +139,7 @@ async def test_a_cleanup_that_cancels_its_own_task_harms_no_sibling(upstream: Up
         assert len(upstream.producers) == 1
 
 
-@pytest.mark.rule("6: when it cancels its own task")
+@pytest.mark.rule("6: producer code that cancels its own task ends the group")
 @pytest.mark.parametrize("cancel", [cancel_and_wait, cancel_and_return, cancel_and_raise])
 async def test_an_advance_that_cancels_its_own_task_ends_the_group_loudly(
     upstream: Upstream, cancel: Callable[[], Any]
@@ -173,7 +175,7 @@ class FromCancellingProducer(Acking):
         return CancellingProducer(Upstream.known[kwargs["upstream"]])
 
 
-@pytest.mark.rule("6: when it cancels its own task")
+@pytest.mark.rule("6: producer code that cancels its own task ends the group")
 async def test_a_poll_that_cancels_its_own_task_ends_the_group_loudly(upstream: Upstream) -> None:
     async with supervised() as service:
         (one,) = service.host(FromCancellingProducer(upstream.name))
@@ -185,7 +187,9 @@ async def test_a_poll_that_cancels_its_own_task_ends_the_group_loudly(upstream: 
         assert len(upstream.producers) == 2
 
 
-@pytest.mark.rule("11: isolation: a `BaseException`, and code that cancels its own task")
+@pytest.mark.rule(
+    "11: a `BaseException`, or code that cancels its own task, harms no other trigger"
+)
 @pytest.mark.parametrize("cancel", [cancel_and_wait, cancel_and_raise])
 async def test_a_trigger_without_a_stream_that_cancels_its_own_task_fails_alone(
     upstream: Upstream, cancel: Callable[[], Any]
@@ -284,7 +288,9 @@ class RaisingProducer(Producer):
         self.fail_at("aclose")
 
 
-@pytest.mark.rule("11: isolation: a `BaseException`, and code that cancels its own task")
+@pytest.mark.rule(
+    "11: a `BaseException`, or code that cancels its own task, harms no other trigger"
+)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(
     "where",

@@ -76,7 +76,7 @@ def scene() -> HostileScene:
     return HostileScene()
 
 
-@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+@pytest.mark.rule("11: an error of one producer harms no other stream")
 @pytest.mark.parametrize("takes_it", [True, False])
 async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
     scene: HostileScene, takes_it: bool
@@ -96,7 +96,7 @@ async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
         assert sink.derived(2) == ["a", "c", "d"]
 
 
-@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+@pytest.mark.rule("11: an error of one producer harms no other stream")
 async def test_an_event_that_cannot_be_submitted_does_not_count_as_pending(
     scene: HostileScene,
 ) -> None:
@@ -117,7 +117,7 @@ async def test_an_event_that_cannot_be_submitted_does_not_count_as_pending(
     assert [one.error for _, one, _ in sink.parked.values()] == ["OSError: the payload's own code"]
 
 
-@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+@pytest.mark.rule("11: an error of one producer harms no other stream")
 async def test_where_nothing_can_be_set_aside_a_message_without_key_is_rejected_all_the_same(
     scene: HostileScene,
 ) -> None:
@@ -132,7 +132,7 @@ async def test_where_nothing_can_be_set_aside_a_message_without_key_is_rejected_
         await sink.until(lambda: sink.derived(1) == ["a", "c"])
 
 
-@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+@pytest.mark.rule("11: an error of one producer harms no other stream")
 async def test_where_a_message_cannot_be_written_as_bytes_its_lane_stands(
     scene: HostileScene,
 ) -> None:
@@ -177,7 +177,7 @@ async def test_whatever_is_raised_when_a_failure_is_noted_ends_only_the_attempt(
 # Queues
 
 
-@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+@pytest.mark.rule("11: an error of one producer harms no other stream")
 @pytest.mark.parametrize("takes_it", [True, False])
 async def test_a_message_of_a_queue_is_kept_also_if_its_key_cannot_be_told(
     scene: HostileScene, takes_it: bool
@@ -196,7 +196,7 @@ async def test_a_message_of_a_queue_is_kept_also_if_its_key_cannot_be_told(
     assert scene.groups == 1
 
 
-@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+@pytest.mark.rule("11: an error of one producer harms no other stream")
 async def test_undecided_messages_are_read_in_order_even_without_a_key(
     scene: HostileScene,
 ) -> None:
@@ -237,7 +237,7 @@ async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_ano
 # Being set back
 
 
-@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+@pytest.mark.rule("11: an error of one producer harms no other stream")
 async def test_where_no_position_can_be_told_a_replay_fails_and_the_store_goes_on(
     scene: HostileScene,
 ) -> None:

@@ -383,7 +383,7 @@ async def test_refused_events_are_not_remembered_for_ever(upstream: Upstream) ->
         assert not any(sizes.values())
 
 
-@pytest.mark.rule("8: on the fast path too")
+@pytest.mark.rule("8: the queues of subscribers are bounded on the fast path too")
 async def test_the_fast_path_keeps_no_event_that_everybody_has_read(upstream: Upstream) -> None:
     upstream.on_filter["stuck"] = forever
     settings = RuntimeSettings(subscriber_queue_size=10, overflow_grace=5, close_timeout=0.5)
@@ -406,7 +406,7 @@ async def test_the_fast_path_keeps_no_event_that_everybody_has_read(upstream: Up
         assert len(service.store.payloads) == 3000
 
 
-@pytest.mark.rule("S9: bounds")
+@pytest.mark.rule("S9: limits of messages in memory")
 async def test_while_the_store_is_away_restarts_and_redeliveries_submit_no_more_than_the_bound(
     upstream: Upstream,
 ) -> None:

@@ -31,7 +31,7 @@ def test_a_message_that_made_room_is_not_covered() -> None:
     assert lane_tail.after(["another", 2], 5) is None
 
 
-@pytest.mark.rule("18: it goes on live without a gap")
+@pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 async def test_messages_that_left_the_memory_while_a_filter_worked_are_read_from_the_log(
     scene: Scene, sink: Sink
 ) -> None:
@@ -52,7 +52,7 @@ async def test_messages_that_left_the_memory_while_a_filter_worked_are_read_from
         assert sink.derived(SICK) == list(range(3_041))
 
 
-@pytest.mark.rule("18: it goes on live without a gap")
+@pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 @pytest.mark.parametrize("seed", range(10))
 async def test_however_little_is_in_memory_nothing_is_missed(
     seed: int, scene: Scene, sink: Sink

@@ -58,7 +58,7 @@ def values(view: HostedView) -> list[Any]:
     return [event.payload for event in view.events]
 
 
-@pytest.mark.rule("18: it goes on live without a gap")
+@pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 @pytest.mark.parametrize("producer", [WithoutEnds, WithWrongEnds, InMemoryProducer])
 async def test_it_gets_all_it_has_missed_and_goes_on_live_whatever_is_said_of_the_ends(
     producer: type[InMemoryProducer], monkeypatch: pytest.MonkeyPatch

@@ -29,7 +29,9 @@ class YieldsThenWaits(Acking):
                 await anyio.sleep_forever()
 
 
-@pytest.mark.rule("9: unsubscribing with events pulled, and not pulled")
+@pytest.mark.rule(
+    "9: a deleted watcher acks the message that it has open, and fails those that it has not pulled"
+)
 @pytest.mark.parametrize(
     ("answer", "outcome"), [(None, (1, 0, 0)), (StoreUnavailable("gone"), (0, 1, 0))]
 )
@@ -65,7 +67,7 @@ async def test_pulled_messages_of_a_deleted_watcher_are_accepted_once_durable_an
 
 
 @pytest.mark.rule(
-    "9: if rule 18 applies, a message that was not pulled counts as acked once a sibling took it"
+    "9: where rule 18 applies, a deleted watcher acks what it has not pulled once a sibling resolved it"
 )
 @pytest.mark.parametrize(
     ("does", "outcome"), [("takes", (2, 0, 0)), ("rejects", (1, 0, 1)), ("fails", (0, 2, 0))]
@@ -92,7 +94,7 @@ async def test_a_message_that_a_deleted_watcher_never_pulled_is_acked_if_a_sibli
     assert not sink.kept_ever
 
 
-@pytest.mark.rule("9: changed arguments resolve nothing")
+@pytest.mark.rule("9: a change of a watcher's arguments resolves no message")
 async def test_unresolved_messages_of_a_replaced_trigger_are_redelivered_and_never_accepted(
     upstream: Upstream,
 ) -> None:
@@ -110,7 +112,7 @@ async def test_unresolved_messages_of_a_replaced_trigger_are_redelivered_and_nev
         assert replaced.state is MemberState.ENDED
 
 
-@pytest.mark.rule("9: a lost lease resolves nothing")
+@pytest.mark.rule("9: a lost lease resolves no message")
 async def test_a_stream_that_is_given_away_advances_nothing_more(upstream: Upstream) -> None:
     async with supervised() as service:
         service.store.is_automatic = False
@@ -310,7 +312,7 @@ class SideBySide(Acking):
         return producer
 
 
-@pytest.mark.rule("9: a lost lease resolves nothing")
+@pytest.mark.rule("9: a lost lease resolves no message")
 @pytest.mark.parametrize(
     ("kind", "wake"),
     [

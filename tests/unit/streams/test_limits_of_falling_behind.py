@@ -10,7 +10,7 @@ from tests.unit.streams.scene import Breaking, BreakingQueue, Scene, Sink, Watch
 from triggerer.abc import SharedStreamProducer
 
 
-@pytest.mark.rule("18: in a lane that is not JSON a failed message is redelivered to all")
+@pytest.mark.rule("18: in a lane that is not JSON, a failed message is redelivered to all watchers")
 @pytest.mark.parametrize("lane", [b"bytes", "a\0b", "half \ud800"])
 async def test_in_a_lane_that_cannot_be_stored_what_fails_comes_again_for_all(
     any_scene: Scene, lane: Any
@@ -58,7 +58,7 @@ def without_dead_letters(scene: Scene) -> Scene:
     return scene
 
 
-@pytest.mark.rule("18: bounds of messages that are set aside")
+@pytest.mark.rule("18: the number and the bytes of parked messages have limits")
 async def test_at_a_bound_the_lane_stands_where_the_producer_has_no_dead_letters(
     scene: Scene,
 ) -> None:
@@ -75,7 +75,9 @@ async def test_at_a_bound_the_lane_stands_where_the_producer_has_no_dead_letters
         await sink.until(lambda: sorted(sink.derived(1)) == ["a", "c"] and len(sink.parked) == 1)
 
 
-@pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
+@pytest.mark.rule(
+    "18: at the limit of stored messages the stream pauses, or the producer dead-letters"
+)
 async def test_at_a_bound_the_stream_is_held_where_the_producer_has_no_dead_letters(
     queue_scene: Scene,
 ) -> None:

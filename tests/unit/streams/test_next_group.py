@@ -53,7 +53,7 @@ class WatchingTelling(Watching):
         return TellingProducer(Scene.by_name[kwargs["scene"]])
 
 
-@pytest.mark.rule("18: it goes on live without a gap")
+@pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> None:
     """The earlier group's later broadcasts and advances were passed over."""
     scene, sink = Telling(), Sink()
@@ -116,7 +116,9 @@ class Holding(Sink):
             super().submit_nowait(*given)
 
 
-@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
+@pytest.mark.rule(
+    "18: a queue's messages are stored for a watcher that misses them, and come in order"
+)
 async def test_answers_for_an_earlier_group_move_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

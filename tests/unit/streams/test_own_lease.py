@@ -15,7 +15,9 @@ from tests.unit.streams.supervised import supervised
 from triggerer.domain.watchers.lane_positions import LanePosition
 from triggerer.processes.own_lease import OwnLease
 
-pytestmark = pytest.mark.rule("15: it stops by its own clock, before others may begin")
+pytestmark = pytest.mark.rule(
+    "15: an owner stops by its own clock, before another instance may begin"
+)
 
 
 class Clock:

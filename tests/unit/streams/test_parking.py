@@ -26,7 +26,7 @@ def aside(sink: Sink) -> list[tuple[int, bytes]]:
     return [(watcher, one.data) for watcher, one, _ in sink.parked.values()]
 
 
-@pytest.mark.rule("18: a poison message is set aside")
+@pytest.mark.rule("18: a message that fails again and again is parked, if other messages pass")
 async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
@@ -44,7 +44,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
     assert one.key == f"{scene.broker.identity}/0/1"
 
 
-@pytest.mark.rule("18: a watcher that fails every message waits")
+@pytest.mark.rule("18: if a watcher fails every message, nothing is parked and its lane waits")
 async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) -> None:
     """No message is to blame: its lane stands, its oldest alone is tried, and nothing is set aside."""
     sink = Sink()
@@ -63,7 +63,7 @@ async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) 
 
 
 @pytest.mark.rule(
-    "18: a try stores nothing",
+    "18: a probe stores no events",
     "two messages of one lane fail together: one is neither retried nor parked",
 )
 async def test_a_try_stores_nothing(scene: Scene) -> None:
@@ -76,7 +76,7 @@ async def test_a_try_stores_nothing(scene: Scene) -> None:
     assert aside(sink) == [(1, b'["in memory","b"]'), (1, b'["in memory","d"]')]
 
 
-@pytest.mark.rule("18: a watcher that fails every message waits")
+@pytest.mark.rule("18: if a watcher fails every message, nothing is parked and its lane waits")
 async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene: Scene) -> None:
     """One message in ten needs a service that is away: nothing is parked."""
     sink = Sink()
@@ -91,7 +91,7 @@ async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene:
         await sink.until(lambda: sink.derived(1) == list(range(0, 95, 10)))
 
 
-@pytest.mark.rule("18: other messages are tried first")
+@pytest.mark.rule("18: before a failing message is parked, later messages are tried (probes)")
 async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_tried(
     scene: Scene,
 ) -> None:
@@ -106,7 +106,7 @@ async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_trie
 
 
 @pytest.mark.rule(
-    "18: the count of failures is stored",
+    "18: a message's number of failures survives a restart",
     "counts of attempts live in memory, the limit is never reached",
 )
 async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
@@ -143,7 +143,7 @@ async def test_of_one_attempt_in_each_life_all_are_counted_together(scene: Scene
 
 
 @pytest.mark.rule(
-    "18: set aside at once: an event that the store refuses, a message that the watcher rejects"
+    "18: a message is parked at once if the store refuses its event, or if the watcher rejects it"
 )
 async def test_a_message_with_a_refused_event_is_parked_for_its_watcher_alone(scene: Scene) -> None:
     sink = Sink()
@@ -159,7 +159,7 @@ async def test_a_message_with_a_refused_event_is_parked_for_its_watcher_alone(sc
 
 
 @pytest.mark.rule(
-    "18: set aside at once: an event that the store refuses, a message that the watcher rejects"
+    "18: a message is parked at once if the store refuses its event, or if the watcher rejects it"
 )
 async def test_a_refused_event_of_a_filter_that_failed_since_is_not_lost(
     scene: Scene,
@@ -178,7 +178,7 @@ async def test_a_refused_event_of_a_filter_that_failed_since_is_not_lost(
 
 
 @pytest.mark.rule(
-    "18: set aside at once: an event that the store refuses, a message that the watcher rejects"
+    "18: a message is parked at once if the store refuses its event, or if the watcher rejects it"
 )
 async def test_a_message_rejected_while_catching_up_is_parked(scene: Scene) -> None:
     sink = Sink()
@@ -193,7 +193,7 @@ async def test_a_message_rejected_while_catching_up_is_parked(scene: Scene) -> N
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
 
-@pytest.mark.rule("18: bounds of messages that are set aside")
+@pytest.mark.rule("18: the number and the bytes of parked messages have limits")
 async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
@@ -329,7 +329,7 @@ async def test_a_blocked_message_is_tried_again_after_a_growing_delay_by_any_rea
     assert max(delays) > 100.0
 
 
-@pytest.mark.rule("18: bounds of messages that are set aside")
+@pytest.mark.rule("18: the number and the bytes of parked messages have limits")
 async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
@@ -459,7 +459,7 @@ class ManyLanesScene(Scene):
         return WatchingManyLanes(scene=self.name, name=name)
 
 
-@pytest.mark.rule("18: a lane that waits holds up no other")
+@pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_no_message_is_waited_for_in_lanes_that_are_empty() -> None:
     """Each of them was waited for, while the watcher's other lanes stood still."""
     scene, sink = ManyLanesScene(), Sink()

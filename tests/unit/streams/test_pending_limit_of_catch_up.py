@@ -15,7 +15,7 @@ def _small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triggerer.streams.context._MOST_PENDING_BEHIND", BOUND)
 
 
-@pytest.mark.rule("18: catching up gives way to live watchers")
+@pytest.mark.rule("18: catch-up gives way to live watchers")
 async def test_live_delivery_waits_for_a_bounded_number_of_rows_however_many_catch_up(
     any_scene: Scene,
 ) -> None:
@@ -39,7 +39,7 @@ async def test_live_delivery_waits_for_a_bounded_number_of_rows_however_many_cat
         assert [payloads_of(one) for one in behind] == [list(range(10))] * 3
 
 
-@pytest.mark.rule("7: while catching up counted from the hand-over to the filter")
+@pytest.mark.rule("7: during catch-up the ack timeout begins when the filter gets the message")
 async def test_while_the_store_is_away_no_filter_that_catches_up_is_late(any_scene: Scene) -> None:
     """Otherwise an hour without a database sets aside messages with which nothing is wrong."""
     any_scene.fails["sick"] = always

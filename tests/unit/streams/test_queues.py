@@ -34,7 +34,7 @@ def scene() -> Scene:
     return scene
 
 
-@pytest.mark.rule("18: the count of failures is stored")
+@pytest.mark.rule("18: a message's number of failures survives a restart")
 async def test_one_that_had_failed_too_often_is_tried_after_others_when_its_owner_is_another(
     scene: Scene,
 ) -> None:
@@ -52,7 +52,9 @@ async def test_one_that_had_failed_too_often_is_tried_after_others_when_its_owne
     assert [event for name, event in scene.opened if name == "sick"] == ["b", "a", "b"]
 
 
-@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
+@pytest.mark.rule(
+    "18: a queue's messages are stored for a watcher that misses them, and come in order"
+)
 async def test_a_watcher_that_fails_receives_its_backlog_in_order_and_goes_live(
     scene: Scene,
 ) -> None:
@@ -91,7 +93,7 @@ async def test_it_catches_up_with_a_lane_that_moves_on(scene: Scene) -> None:
         await sink.until(lambda: not sink.parked)
 
 
-@pytest.mark.rule("18: a poison message is set aside")
+@pytest.mark.rule("18: a message that fails again and again is parked, if other messages pass")
 async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
@@ -105,7 +107,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
     assert one.error == "RuntimeError: cannot take b"
 
 
-@pytest.mark.rule("18: other messages are tried first")
+@pytest.mark.rule("18: before a failing message is parked, later messages are tried (probes)")
 async def test_a_poison_message_alone_in_its_lane_is_set_aside_since_what_came_last_passes(
     scene: Scene,
 ) -> None:
@@ -124,7 +126,7 @@ async def test_a_poison_message_alone_in_its_lane_is_set_aside_since_what_came_l
     assert sink.parked[1][1].error == "RuntimeError: cannot take b"
 
 
-@pytest.mark.rule("18: a watcher that fails every message waits")
+@pytest.mark.rule("18: if a watcher fails every message, nothing is parked and its lane waits")
 async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
@@ -137,7 +139,7 @@ async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) 
         assert max(one.failures for _, one, _ in sink.parked.values()) > MAX_DELIVERIES
 
 
-@pytest.mark.rule("18: another owner gives stored messages first")
+@pytest.mark.rule("18: after a takeover too, a watcher gets its stored messages first")
 async def test_stored_messages_come_first_for_another_owner(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
@@ -174,7 +176,7 @@ async def test_one_that_cannot_be_made_has_all_kept_for_it(scene: Scene) -> None
         await sink.until(lambda: not sink.parked)
 
 
-@pytest.mark.rule("18: a selector decides which messages are stored")
+@pytest.mark.rule("18: a trigger's selector decides which missed messages are stored")
 async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "sick"
@@ -188,7 +190,7 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
         await sink.until(lambda: sink.derived(1) == ["sick", "sick"])
 
 
-@pytest.mark.rule("18: a selector decides which messages are stored")
+@pytest.mark.rule("18: a trigger's selector decides which missed messages are stored")
 async def test_no_unwanted_message_is_stored_for_a_watcher_that_fails(scene: Scene) -> None:
     """It had all of these in its queue when it failed with the first."""
     sink = Sink()
@@ -215,7 +217,9 @@ class WatchingUndumped(Watching):
         return Undumped(Scene.by_name[kwargs["scene"]])
 
 
-@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
+@pytest.mark.rule(
+    "18: a queue's messages are stored for a watcher that misses them, and come in order"
+)
 async def test_of_what_is_not_dumped_nothing_is_kept_and_it_counts_as_acked(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event in ("b", 1)
@@ -284,7 +288,7 @@ async def test_a_new_selector_that_is_not_known_yet_has_all_kept(scene: Scene) -
         await sink.until(lambda: not sink.parked)
 
 
-@pytest.mark.rule("18: a lone watcher leaves the backlog with the broker")
+@pytest.mark.rule("18: a watcher without siblings leaves its backlog with the broker")
 async def test_a_lone_watcher_leaves_its_messages_with_the_broker(scene: Scene) -> None:
     sink = Sink()
     failures = iter([True] * 5)
@@ -311,7 +315,9 @@ async def test_a_group_that_restarts_loses_nothing_of_what_lies_behind(scene: Sc
         await sink.until(lambda: not sink.parked and scene.broker.committed() == 5)
 
 
-@pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
+@pytest.mark.rule(
+    "18: at the limit of stored messages the stream pauses, or the producer dead-letters"
+)
 async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
     scene: Scene,
 ) -> None:
@@ -385,7 +391,9 @@ async def test_a_deleted_watcher_no_longer_holds_up_the_stream(scene: Scene) -> 
         assert sink.derived(2) == ["a", "b"]
 
 
-@pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
+@pytest.mark.rule(
+    "18: at the limit of stored messages the stream pauses, or the producer dead-letters"
+)
 async def test_at_the_bound_the_producer_is_handed_what_cannot_be_kept(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
@@ -634,7 +642,9 @@ async def test_late_answers_for_an_old_trigger_make_nothing_of_the_new_one_durab
         await sink.until(lambda: not sink.parked and scene.broker.committed() == 2)
 
 
-@pytest.mark.rule("18: each missed message comes once, in order, before anything newer")
+@pytest.mark.rule(
+    "18: a watcher gets each message of its backlog once, in order, before any newer message"
+)
 @pytest.mark.parametrize("seed", range(30))
 async def test_whatever_fails_each_watcher_has_all_once_and_in_the_order_of_each_lane(
     scene: Scene, seed: int
@@ -698,7 +708,9 @@ async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Sce
         await sink.until(lambda: len(sink.parked) == 1)
 
 
-@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
+@pytest.mark.rule(
+    "18: a queue's messages are stored for a watcher that misses them, and come in order"
+)
 async def test_a_message_replayed_as_soon_as_it_is_parked_is_given_again(scene: Scene) -> None:
     class Replaying(Sink):
         """Somebody replays what is set aside before its owner knows that it is."""
@@ -726,7 +738,9 @@ async def test_a_message_replayed_as_soon_as_it_is_parked_is_given_again(scene: 
         await sink.until(lambda: not sink.parked)
 
 
-@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
+@pytest.mark.rule(
+    "18: a queue's messages are stored for a watcher that misses them, and come in order"
+)
 async def test_a_message_that_an_earlier_group_stored_late_reaches_a_watcher_that_is_behind_again(
     scene: Scene,
 ) -> None:

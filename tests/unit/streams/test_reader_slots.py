@@ -82,7 +82,7 @@ async def member(scene: SceneWithoutEnds, sink: Sink, count: int) -> AsyncIterat
         yield manager, lambda *numbers: manager.add([specs[number - 1] for number in numbers])
 
 
-@pytest.mark.rule("18: a lane that waits holds up no other")
+@pytest.mark.rule("18: a lane that waits delays no other lane")
 @pytest.mark.parametrize("producer", [WithoutEnds, WithEndsThatFail])
 async def test_a_watcher_that_waits_at_the_end_of_a_lane_keeps_no_other_from_reading(
     scene: SceneWithoutEnds, producer: type[Breaking], monkeypatch: pytest.MonkeyPatch
@@ -113,7 +113,7 @@ async def test_a_log_that_answers_late_is_read_all_the_same(scene: SceneWithoutE
         await sink.until(lambda: all(sink.derived(n) == ["a", "b"] for n in numbers))
 
 
-@pytest.mark.rule("18: a lane that waits holds up no other")
+@pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_a_place_is_had_at_once_where_another_only_waits(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +134,7 @@ async def test_a_place_is_had_at_once_where_another_only_waits(
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c"])
 
 
-@pytest.mark.rule("18: a lane that waits holds up no other")
+@pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_a_stuck_reader_keeps_no_other_watcher_from_reading(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from triggerer.domain.watchers.parked import ParkedState, SetAside
 from triggerer.errors import LeaseLost
 
 pytestmark = pytest.mark.rule(
-    "18: a rejected message goes to the broker's dead letters, or is set aside"
+    "18: a rejected message goes to the broker's dead letters, or is parked"
 )
 
 

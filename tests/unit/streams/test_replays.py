@@ -235,7 +235,7 @@ def _spec(scene: Scene, name: str, watcher_id: int, sink: Kept) -> TriggerSpec:
 AGAIN = ReplayRequest(7, 1, None, True)
 
 
-@pytest.mark.rule("18: with `--again` each event is made again, through crashes too")
+@pytest.mark.rule("18: with `--again` a replay makes each event again, even through crashes")
 async def test_with_again_each_message_has_one_event_more_and_what_is_new_has_one(
     scene: Scene,
 ) -> None:
@@ -257,7 +257,7 @@ async def test_with_again_each_message_has_one_event_more_and_what_is_new_has_on
     assert sink.keys(scene) == ["0", "0#r7", "1", "1#r7", "2", "2#r7", "3", "4"]
 
 
-@pytest.mark.rule("18: with `--again` each event is made again, through crashes too")
+@pytest.mark.rule("18: with `--again` a replay makes each event again, even through crashes")
 async def test_with_again_a_new_owner_goes_on_with_the_same_keys_up_to_the_same_end(
     scene: Scene,
 ) -> None:
@@ -281,7 +281,7 @@ async def test_with_again_a_new_owner_goes_on_with_the_same_keys_up_to_the_same_
     assert sink.keys(scene) == sorted([*reemitted, *map(str, range(8))])
 
 
-@pytest.mark.rule("18: with `--again` each event is made again, through crashes too")
+@pytest.mark.rule("18: with `--again` a replay makes each event again, even through crashes")
 async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_first_time(
     scene: Scene,
 ) -> None:
@@ -308,7 +308,7 @@ async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_fir
     assert sink.keys(scene) == ["0", "0#r7", "1", "1#r7", "2", "2#r7", "3", "4"]
 
 
-@pytest.mark.rule("18: with `--again` each event is made again, through crashes too")
+@pytest.mark.rule("18: with `--again` a replay makes each event again, even through crashes")
 async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_place_is_known(
     scene: Scene,
 ) -> None:
@@ -409,7 +409,7 @@ async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_mean
         await sink.until(lambda: set(sink.derived(1)) == set(range(10)))
 
 
-@pytest.mark.rule("18: with `--again` each event is made again, through crashes too")
+@pytest.mark.rule("18: with `--again` a replay makes each event again, even through crashes")
 async def test_a_replay_behind_what_an_earlier_one_has_made_again_is_carried_out(
     scene: Scene,
 ) -> None:
@@ -429,7 +429,7 @@ async def test_a_replay_behind_what_an_earlier_one_has_made_again_is_carried_out
     assert sink.keys(scene) == ["5", "6#r2", "7#r2"]
 
 
-@pytest.mark.rule("18: events that exist are not made again")
+@pytest.mark.rule("18: a replay makes no event that exists already")
 async def test_without_again_nothing_is_made_twice(scene: Scene) -> None:
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):

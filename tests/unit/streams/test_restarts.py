@@ -35,7 +35,7 @@ class Fragile:
 
 
 @pytest.mark.rule(
-    "6: growing delays",
+    "6: a group that ends again and again is restarted at growing delays",
     "a poll error is answered by re-creating the poll every second",
     "L3: no endless loop",
 )
@@ -95,7 +95,9 @@ async def test_a_group_is_opened_again_without_waiting_for_members_that_have_end
         assert len(upstream.producers) == 2
 
 
-@pytest.mark.rule("14: nothing is broadcast before all members in the store have joined or failed")
+@pytest.mark.rule(
+    "14: nothing is broadcast before all known members of the stream have joined or failed"
+)
 async def test_nothing_is_broadcast_before_the_whole_cohort_has_joined_again(
     upstream: Upstream,
 ) -> None:
@@ -111,8 +113,8 @@ async def test_nothing_is_broadcast_before_the_whole_cohort_has_joined_again(
 
 
 @pytest.mark.rule(
-    "11: a failed trigger is restarted with growing delays, and shown",
-    "11: no sibling's success commits a message that a watcher in back-off has not seen",
+    "11: a failed trigger is restarted at growing delays, and shown with its error",
+    "11: a sibling's success never commits a message that a watcher in back-off has not seen",
     "message k is redelivered to a sibling alone while its watcher waits in back-off",
 )
 async def test_a_member_in_back_off_counts_as_failed_until_it_joins_again(
@@ -145,7 +147,7 @@ async def test_a_member_in_back_off_counts_as_failed_until_it_joins_again(
 
 
 @pytest.mark.rule(
-    "11: a trigger that returns is armed again",
+    "11: a trigger that returns is started again",
     "a watcher works for half an hour and then silently stops",
 )
 async def test_a_filter_that_returns_is_armed_again(upstream: Upstream) -> None:
@@ -167,7 +169,7 @@ async def test_a_filter_that_returns_is_armed_again(upstream: Upstream) -> None:
 
 
 @pytest.mark.rule(
-    "11: while all members are in back-off nothing is broadcast, so that no delivery is spent"
+    "11: while all members are in back-off nothing is broadcast, so the broker counts no delivery"
 )
 async def test_nothing_is_broadcast_while_all_members_are_in_back_off(upstream: Upstream) -> None:
     raises = True
@@ -208,7 +210,7 @@ async def test_nothing_is_broadcast_while_all_members_are_in_back_off(upstream: 
 
 
 @pytest.mark.rule(
-    "11: no sibling's success commits a message that a watcher in back-off has not seen"
+    "11: a sibling's success never commits a message that a watcher in back-off has not seen"
 )
 async def test_one_that_cannot_be_made_counts_as_absent_from_a_stream_that_a_sibling_opens_later(
     upstream: Upstream,
@@ -504,7 +506,7 @@ class CannotBeMade(Acking):
         raise RuntimeError("boom")
 
 
-@pytest.mark.rule("11: a failed trigger is restarted with growing delays, and shown")
+@pytest.mark.rule("11: a failed trigger is restarted at growing delays, and shown with its error")
 @pytest.mark.parametrize("has_sibling", [False, True])
 @pytest.mark.parametrize("kind", [RaisesAtOnce, RaisesAlone, CannotBeMade])
 async def test_a_trigger_that_fails_again_and_again_is_started_after_growing_delays(
@@ -531,7 +533,9 @@ async def test_a_trigger_that_fails_again_and_again_is_started_after_growing_del
         assert "boom" in str(one.error)
 
 
-@pytest.mark.rule("11: reset after health, its error forgotten")
+@pytest.mark.rule(
+    "11: a minute of health resets a trigger's delay, and its error is no longer shown"
+)
 @pytest.mark.parametrize("kind", ["in a stream", "alone"])
 async def test_a_minute_of_health_resets_the_delay_before_a_trigger_is_started_again(
     kind: str, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
@@ -569,7 +573,7 @@ async def test_a_minute_of_health_resets_the_delay_before_a_trigger_is_started_a
 
 
 @pytest.mark.rule(
-    "11: no sibling's success commits a message that a watcher in back-off has not seen"
+    "11: a sibling's success never commits a message that a watcher in back-off has not seen"
 )
 async def test_one_in_back_off_counts_as_failed_in_the_next_group_too(upstream: Upstream) -> None:
     """While it cannot be made, groups come and go, and none of them may commit what it has not seen."""

@@ -78,7 +78,7 @@ def _hold_up(upstream: Upstream) -> anyio.Event:
     return gate
 
 
-@pytest.mark.rule("5: rejected and failed is failed")
+@pytest.mark.rule("5: a message that one subscriber rejects and another fails counts as failed")
 @pytest.mark.parametrize(
     "steps", ["derives waits rejects", "derives rejects waits", "rejects derives waits"]
 )
@@ -104,7 +104,7 @@ async def test_a_rejection_with_a_refused_event_counts_as_failed_in_any_order(
 # Rule 6
 
 
-@pytest.mark.rule("6: when `advance` raises: nothing past the last success")
+@pytest.mark.rule("6: after an `advance` that raised, nothing that was ready is advanced")
 @pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
 async def test_after_an_advance_that_raised_nothing_that_was_ready_is_advanced(
     mode: type[Watching], upstream: Upstream
@@ -137,7 +137,7 @@ async def test_after_an_advance_that_raised_nothing_that_was_ready_is_advanced(
         assert asked == [0]
 
 
-@pytest.mark.rule("7: of an advance that does not return: it ends the group")
+@pytest.mark.rule("7: an `advance` that does not return in time ends the group")
 @pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
 async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_timeout(
     mode: type[Watching], upstream: Upstream
@@ -164,7 +164,7 @@ async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_time
         assert upstream.outcomes("other") == {}
 
 
-@pytest.mark.rule("7: a blocked event loop extends every timeout by that time")
+@pytest.mark.rule("7: every timeout is extended by the time for which the event loop was blocked")
 @pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
 async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_overdue(
     mode: type[Watching], upstream: Upstream
@@ -192,7 +192,7 @@ async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_ov
         assert upstream.outcomes() == {0: (1, 0, 0)}
 
 
-@pytest.mark.rule("7: a blocked event loop extends every timeout by that time")
+@pytest.mark.rule("7: every timeout is extended by the time for which the event loop was blocked")
 async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_overdue(
     upstream: Upstream,
 ) -> None:
@@ -226,7 +226,7 @@ async def test_an_event_is_overdue_at_the_moment_for_which_the_look_is_planned(
         assert isinstance(one.error, AckTimeout)
 
 
-@pytest.mark.rule("7: a blocked event loop extends every timeout by that time")
+@pytest.mark.rule("7: every timeout is extended by the time for which the event loop was blocked")
 async def test_a_filter_that_is_stuck_for_longer_than_the_loop_stood_still_is_overdue(
     upstream: Upstream,
 ) -> None:
@@ -292,7 +292,7 @@ async def test_an_advance_that_cannot_be_cancelled_is_seen_to_fail_before_it_ret
         assert len(upstream.producers) == 2
 
 
-@pytest.mark.rule("7: of an advance that does not return: it ends the group")
+@pytest.mark.rule("7: an `advance` that does not return in time ends the group")
 @pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
 async def test_advances_that_return_in_time_are_not_counted_together(
     mode: type[Watching], upstream: Upstream
@@ -324,7 +324,7 @@ async def test_advances_that_return_in_time_are_not_counted_together(
 
 
 @pytest.mark.rule(
-    "6: the group ends loudly, every subscriber gets the error, it is restarted, the broker redelivers"
+    "6: an error of the producer ends the group: all subscribers get it, and a new group starts"
 )
 async def test_the_end_of_a_group_is_raised_where_its_filters_await_the_stream(
     upstream: Upstream,
@@ -369,7 +369,7 @@ class Lingering(Producer):
         raise OSError("the end")
 
 
-@pytest.mark.rule("6: nobody joins a dying group")
+@pytest.mark.rule("6: no subscriber joins a group that is ending")
 @pytest.mark.parametrize(
     ("fails", "side_by_side"),
     [("open_stream", False), ("advance", False), ("advance", True), ("resume_lane", False)],
@@ -430,7 +430,9 @@ async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
 # Rule 7
 
 
-@pytest.mark.rule("7: a filter that raises fails its open message and those it has not pulled")
+@pytest.mark.rule(
+    "7: a filter that raises fails the message that it has open, and those that it has not pulled"
+)
 async def test_a_filter_that_raises_takes_nothing_back_that_it_had_moved_past(
     upstream: Upstream,
 ) -> None:
@@ -450,7 +452,7 @@ async def test_a_filter_that_raises_takes_nothing_back_that_it_had_moved_past(
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (0, 1, 0)}
 
 
-@pytest.mark.rule("7: of a filter that is stuck elsewhere")
+@pytest.mark.rule("7: a filter that is stuck elsewhere is cancelled at its ack timeout")
 async def test_an_error_that_a_stuck_filter_raises_when_cancelled_is_not_its_error(
     upstream: Upstream,
 ) -> None:
@@ -470,8 +472,8 @@ async def test_an_error_that_a_stuck_filter_raises_when_cancelled_is_not_its_err
 
 
 @pytest.mark.rule(
-    "7: ack timeout, counted from the broadcast",
-    "7: of an event whose persistence is never confirmed",
+    "7: a subscriber that does not resolve a message within the ack timeout of its broadcast fails",
+    "7: the ack timeout also applies to a message whose events never become durable",
 )
 @pytest.mark.parametrize("who", ["holds its event", "waits for the store", "has left"])
 async def test_an_event_is_overdue_one_timeout_after_its_own_broadcast(
@@ -499,7 +501,9 @@ async def test_an_event_is_overdue_one_timeout_after_its_own_broadcast(
 # Rule 8
 
 
-@pytest.mark.rule("8: pause, then overflow")
+@pytest.mark.rule(
+    "8: a full queue of a subscriber pauses the poll; after the grace that subscriber fails"
+)
 async def test_a_full_subscriber_that_moves_within_the_grace_is_spared_beside_a_stuck_one(
     upstream: Upstream,
 ) -> None:

@@ -57,7 +57,7 @@ class Keyed(Acking):
 # Rule 1
 
 
-@pytest.mark.rule("1: keys that compare equal share it")
+@pytest.mark.rule("1: keys that compare equal count as one key")
 async def test_keys_that_compare_equal_share_one_poll(upstream: Upstream) -> None:
     async with StreamHarness() as streams:
         for key in (1, 1.0, True):
@@ -68,7 +68,7 @@ async def test_keys_that_compare_equal_share_one_poll(upstream: Upstream) -> Non
         assert upstream.outcomes() == {"x": (3, 0, 0)}
 
 
-@pytest.mark.rule("1: the key is read once, when the trigger starts")
+@pytest.mark.rule("1: a trigger's key is read once, when the trigger starts")
 async def test_the_key_is_read_once_when_the_trigger_starts(upstream: Upstream) -> None:
     Keyed.asked.clear()
     async with StreamHarness() as streams:
@@ -79,7 +79,7 @@ async def test_the_key_is_read_once_when_the_trigger_starts(upstream: Upstream) 
         assert Keyed.asked == ["k"]
 
 
-@pytest.mark.rule("1: the key is read once, when the trigger starts")
+@pytest.mark.rule("1: a trigger's key is read once, when the trigger starts")
 async def test_a_key_that_is_another_when_a_trigger_is_made_again_moves_it_to_no_other_stream(
     upstream: Upstream,
 ) -> None:
@@ -104,7 +104,7 @@ async def test_a_key_that_is_another_when_a_trigger_is_made_again_moves_it_to_no
         assert "stream key of one was" in str(one.error)
 
 
-@pytest.mark.rule("1: the poll's task and the group's log line")
+@pytest.mark.rule("1: the poll's task is named after the key, and each group logs one line")
 async def test_the_poll_is_a_task_named_after_the_key_and_each_group_logs_one_line(
     upstream: Upstream,
 ) -> None:
@@ -125,7 +125,7 @@ async def test_the_poll_is_a_task_named_after_the_key_and_each_group_logs_one_li
 # Rule 2
 
 
-@pytest.mark.rule("2: both modes, with the same filter")
+@pytest.mark.rule("2: a filter gets the same messages in ack mode and on the fast path")
 @pytest.mark.parametrize("mode", [Acking, Fast])
 async def test_the_same_filter_sees_the_same_raw_events_in_both_modes(
     mode: type[Watching], upstream: Upstream
@@ -145,7 +145,7 @@ async def test_the_same_filter_sees_the_same_raw_events_in_both_modes(
         assert values(one.events) == ["two"]
 
 
-@pytest.mark.rule("2: resolution by moving on")
+@pytest.mark.rule("2: a subscriber resolves a message when its filter pulls the next one")
 async def test_an_event_is_resolved_by_moving_on_to_the_next(upstream: Upstream) -> None:
     moves_on = upstream.hold("one")
     async with StreamHarness() as streams:
@@ -167,7 +167,7 @@ class Threefold(Acking):
                 yield TriggerEvent({"value": (event, part)})
 
 
-@pytest.mark.rule("2: resolution by persistence of all that was derived")
+@pytest.mark.rule("2: a message is not resolved before all events that derive from it are durable")
 async def test_an_event_is_resolved_once_everything_derived_from_it_is_persisted(
     upstream: Upstream,
 ) -> None:
@@ -189,7 +189,7 @@ async def test_an_event_is_resolved_once_everything_derived_from_it_is_persisted
 # Rule 3
 
 
-@pytest.mark.rule("3: the set that must resolve is frozen at the broadcast")
+@pytest.mark.rule("3: only the subscribers at the time of the broadcast must resolve a message")
 async def test_those_that_must_resolve_an_event_are_frozen_when_it_is_broadcast(
     upstream: Upstream,
 ) -> None:
@@ -208,7 +208,7 @@ async def test_those_that_must_resolve_an_event_are_frozen_when_it_is_broadcast(
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0), 2: (2, 0, 0)}
 
 
-@pytest.mark.rule("3: the set that must resolve is frozen at the broadcast")
+@pytest.mark.rule("3: only the subscribers at the time of the broadcast must resolve a message")
 async def test_a_leaver_still_counts_for_the_messages_that_it_resolved(upstream: Upstream) -> None:
     moves_on = upstream.hold("stays")
     async with StreamHarness() as streams:
@@ -226,7 +226,9 @@ async def test_a_leaver_still_counts_for_the_messages_that_it_resolved(upstream:
 # Rule 4
 
 
-@pytest.mark.rule("4: lanes, contiguous prefixes, in order, with counts")
+@pytest.mark.rule(
+    "4: `advance` gets the ready messages at the head of a lane, in order, with their outcomes"
+)
 async def test_advance_gets_a_lanes_contiguous_prefix_in_order_with_its_counts(
     upstream: Upstream,
 ) -> None:
@@ -243,7 +245,9 @@ async def test_advance_gets_a_lanes_contiguous_prefix_in_order_with_its_counts(
         assert upstream.advanced[2:] == [("left", [(v, (2, 0, 0)) for v in "bcd"])]
 
 
-@pytest.mark.rule("4: one call at a time, or lanes side by side where the producer says so")
+@pytest.mark.rule(
+    "4: one `advance` at a time, unless the producer declares that lanes advance side by side"
+)
 @pytest.mark.parametrize(
     ("mode", "at_once"),
     [
@@ -251,7 +255,9 @@ async def test_advance_gets_a_lanes_contiguous_prefix_in_order_with_its_counts(
         pytest.param(
             AckingSideBySide,
             3,
-            marks=pytest.mark.rule("4: within a lane the next call starts after the last returned"),
+            marks=pytest.mark.rule(
+                "4: a lane's next `advance` starts only after its former one has returned"
+            ),
         ),
     ],
 )
@@ -418,7 +424,9 @@ async def test_an_advance_of_several_lanes_that_raises_ends_the_group(upstream: 
 # Rule 5
 
 
-@pytest.mark.rule("5: clean and not clean")
+@pytest.mark.rule(
+    "5: an outcome is clean if somebody acked and nobody failed or rejected the message"
+)
 @pytest.mark.parametrize(
     ("counts", "is_clean"),
     [
@@ -455,7 +463,7 @@ def group_of(upstream: Upstream) -> Group:
     )
 
 
-@pytest.mark.rule("5: zero subscribers is not clean")
+@pytest.mark.rule("5: the outcome of a message without subscribers is not clean")
 async def test_an_event_that_is_broadcast_to_nobody_is_not_clean(upstream: Upstream) -> None:
     told: list[AdvanceItem] = []
     is_told = anyio.Event()
@@ -476,7 +484,7 @@ async def test_an_event_that_is_broadcast_to_nobody_is_not_clean(upstream: Upstr
     ]
 
 
-@pytest.mark.rule("5: rejected and failed is failed")
+@pytest.mark.rule("5: a message that one subscriber rejects and another fails counts as failed")
 async def test_one_that_rejects_an_event_and_then_fails_it_counts_as_failed(
     upstream: Upstream,
 ) -> None:
@@ -561,7 +569,7 @@ class Ends:
 
 
 @pytest.mark.rule(
-    "6: the group ends loudly, every subscriber gets the error, it is restarted, the broker redelivers"
+    "6: an error of the producer ends the group: all subscribers get it, and a new group starts"
 )
 @pytest.mark.parametrize(
     "end",
@@ -569,29 +577,33 @@ class Ends:
         pytest.param(
             "advance_raises",
             marks=pytest.mark.rule(
-                "6: when `advance` raises: nothing past the last success",
+                "6: after an `advance` that raised, nothing that was ready is advanced",
                 "`advance` raises once, then succeeds for a later position",
             ),
         ),
         pytest.param(
             "advance_is_cancelled_by_a_library",
-            marks=pytest.mark.rule("6: when a library invents a cancellation"),
+            marks=pytest.mark.rule(
+                "6: a cancellation that a client library invents ends the group"
+            ),
         ),
         pytest.param(
             "the_lane_function_raises",
-            marks=pytest.mark.rule("6: when the lane function raises"),
+            marks=pytest.mark.rule("6: a `get_advance_lane` that raises ends the group"),
         ),
         pytest.param(
             "open_stream_raises",
-            marks=pytest.mark.rule("6: when `open_stream` raises, or returns"),
+            marks=pytest.mark.rule("6: an `open_stream` that raises or returns ends the group"),
         ),
         pytest.param(
             "open_stream_returns",
-            marks=pytest.mark.rule("6: when `open_stream` raises, or returns"),
+            marks=pytest.mark.rule("6: an `open_stream` that raises or returns ends the group"),
         ),
         pytest.param(
             "open_stream_is_cancelled_by_a_library",
-            marks=pytest.mark.rule("6: when a library invents a cancellation"),
+            marks=pytest.mark.rule(
+                "6: a cancellation that a client library invents ends the group"
+            ),
         ),
     ],
 )
@@ -626,7 +638,7 @@ async def test_a_group_ends_loudly_tells_every_subscriber_and_starts_again(
         assert len(upstream.producers) == 2
 
 
-@pytest.mark.rule("6: nobody joins a dying group")
+@pytest.mark.rule("6: no subscriber joins a group that is ending")
 async def test_nobody_can_join_a_dying_group(upstream: Upstream) -> None:
     group = group_of(upstream)
     upstream.fail(OSError("the end"))
@@ -649,7 +661,7 @@ async def opened_after(service: Service, upstream: Upstream) -> float:
     return waited
 
 
-@pytest.mark.rule("6: reset after health")
+@pytest.mark.rule("6: a minute of health resets the delay before the next restart of a group")
 async def test_a_minute_of_health_resets_the_delay_before_a_group_is_opened_again(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -667,7 +679,9 @@ async def test_a_minute_of_health_resets_the_delay_before_a_group_is_opened_agai
 # Rule 7
 
 
-@pytest.mark.rule("7: ack timeout, counted from the broadcast")
+@pytest.mark.rule(
+    "7: a subscriber that does not resolve a message within the ack timeout of its broadcast fails"
+)
 async def test_the_ack_timeout_is_counted_from_the_broadcast(upstream: Upstream) -> None:
     """Not from when the filter pulls it: 1 has waited in the queue for most of its time."""
     moves_on = anyio.Event()
@@ -696,7 +710,7 @@ async def test_the_ack_timeout_is_counted_from_the_broadcast(upstream: Upstream)
 # Rule 10
 
 
-@pytest.mark.rule("10: outside an open event it warns")
+@pytest.mark.rule("10: without an open message, `reject_shared_stream_event` only logs a warning")
 async def test_rejecting_what_the_filter_has_moved_past_warns_and_does_nothing(
     upstream: Upstream,
 ) -> None:
@@ -719,7 +733,7 @@ async def test_rejecting_what_the_filter_has_moved_past_warns_and_does_nothing(
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0)}
 
 
-@pytest.mark.rule("10: rejects")
+@pytest.mark.rule("10: `reject_shared_stream_event` resolves the open message as rejected, at once")
 async def test_an_event_is_rejected_once_however_often_it_is_rejected(upstream: Upstream) -> None:
     moves_on = anyio.Event()
 
@@ -771,7 +785,7 @@ async def test_a_filter_whose_library_cancels_itself_is_not_silently_gone(
 
 
 @pytest.mark.rule(
-    "13: idempotency keys: a redelivered message makes no second event, a repeat confirms"
+    "13: a redelivered message makes no second event, because the store has its key already"
 )
 async def test_the_events_of_a_message_have_its_key_and_count_from_zero(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch

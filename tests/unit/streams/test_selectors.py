@@ -58,7 +58,7 @@ def noting(upstream: Upstream, *names: str) -> dict[str, list[Any]]:
     return seen
 
 
-@pytest.mark.rule("2: a trigger with a selector is shown matching messages only, and acks the rest")
+@pytest.mark.rule("2: a trigger with a selector gets only matching messages, and acks the others")
 @pytest.mark.parametrize("mode", [Selecting, SelectingFast])
 async def test_a_filter_is_shown_what_its_selector_names_and_the_others_everything(
     mode: type[Watching], upstream: Upstream
@@ -80,7 +80,7 @@ async def test_a_filter_is_shown_what_its_selector_names_and_the_others_everythi
         assert group.outstanding == 0
 
 
-@pytest.mark.rule("2: a trigger with a selector is shown matching messages only, and acks the rest")
+@pytest.mark.rule("2: a trigger with a selector gets only matching messages, and acks the others")
 async def test_whom_an_event_does_not_concern_acks_it(upstream: Upstream) -> None:
     async with StreamHarness() as streams:
         await streams.add(Selecting(upstream.name, "ones", only=[1]))
@@ -101,7 +101,7 @@ async def test_an_event_is_read_once_however_many_select_by_it(upstream: Upstrea
         assert Selecting.reads == 5
 
 
-@pytest.mark.rule("2: a trigger with a selector is shown matching messages only, and acks the rest")
+@pytest.mark.rule("2: a trigger with a selector gets only matching messages, and acks the others")
 async def test_an_event_without_a_readable_value_is_offered_to_all(upstream: Upstream) -> None:
     seen = noting(upstream, "ones", "twos")
     async with StreamHarness() as streams:

@@ -20,7 +20,7 @@ def values(events: list[TriggerEvent]) -> list[Any]:
     return [event.payload["value"] for event in events]
 
 
-@pytest.mark.rule("1: one poll for each distinct key, however many subscribers")
+@pytest.mark.rule("1: all triggers with one stream key share one poll")
 async def test_siblings_share_one_poll_and_filter_for_themselves(upstream: Upstream) -> None:
     async with StreamHarness() as streams:
         evens = await streams.add(Acking(upstream.name, "evens", only=[0, 2]))
@@ -36,7 +36,7 @@ async def test_siblings_share_one_poll_and_filter_for_themselves(upstream: Upstr
     assert upstream.closed == 1
 
 
-@pytest.mark.rule("2: both modes, with the same filter")
+@pytest.mark.rule("2: a filter gets the same messages in ack mode and on the fast path")
 async def test_the_fast_path_shows_filters_the_same_events(upstream: Upstream) -> None:
     async with StreamHarness() as streams:
         one = await streams.add(Fast(upstream.name, "one"))
@@ -48,7 +48,7 @@ async def test_the_fast_path_shows_filters_the_same_events(upstream: Upstream) -
         assert upstream.advanced == []
 
 
-@pytest.mark.rule("2: resolution by persistence of all that was derived")
+@pytest.mark.rule("2: a message is not resolved before all events that derive from it are durable")
 async def test_an_event_is_advanced_only_once_its_asset_events_are_durable(
     upstream: Upstream,
 ) -> None:
@@ -67,7 +67,9 @@ async def test_an_event_is_advanced_only_once_its_asset_events_are_durable(
         assert one.unpersisted == []
 
 
-@pytest.mark.rule("4: lanes, contiguous prefixes, in order, with counts")
+@pytest.mark.rule(
+    "4: `advance` gets the ready messages at the head of a lane, in order, with their outcomes"
+)
 async def test_a_stuck_head_holds_up_its_own_lane_alone(upstream: Upstream) -> None:
     async with StreamHarness(persistence="manual") as streams:
         await streams.add(Acking(upstream.name, only=["stuck"]))
@@ -78,7 +80,7 @@ async def test_a_stuck_head_holds_up_its_own_lane_alone(upstream: Upstream) -> N
         assert set(upstream.outcomes("right")) == {"b", "c"}
 
 
-@pytest.mark.rule("10: rejects")
+@pytest.mark.rule("10: `reject_shared_stream_event` resolves the open message as rejected, at once")
 async def test_a_rejected_event_is_resolved_at_once_and_counts_as_rejected(
     upstream: Upstream,
 ) -> None:
@@ -123,13 +125,13 @@ async def test_rejecting_from_a_child_task_and_from_a_thread_has_effect(upstream
         assert upstream.outcomes() == {0: (0, 0, 2)}
 
 
-@pytest.mark.rule("10: outside an open event it warns")
+@pytest.mark.rule("10: without an open message, `reject_shared_stream_event` only logs a warning")
 async def test_rejecting_outside_an_open_event_warns_and_does_nothing() -> None:
     with pytest.warns(RuntimeWarning, match="no event of a shared stream is open"):
         reject_shared_stream_event()
 
 
-@pytest.mark.rule("3: late joiners")
+@pytest.mark.rule("3: a watcher may join a running stream, and gets the messages from then on")
 async def test_a_late_joiner_answers_for_what_is_broadcast_from_then_on(upstream: Upstream) -> None:
     async with StreamHarness() as streams:
         await streams.add(Acking(upstream.name, "first"))
@@ -159,7 +161,9 @@ async def test_without_subscribers_an_event_is_not_clean(upstream: Upstream) -> 
         assert streams.groups == {}
 
 
-@pytest.mark.rule("7: a filter that raises fails its open message and those it has not pulled")
+@pytest.mark.rule(
+    "7: a filter that raises fails the message that it has open, and those that it has not pulled"
+)
 async def test_a_filter_that_raises_fails_what_it_has_not_resolved_and_no_sibling(
     upstream: Upstream,
 ) -> None:
@@ -242,7 +246,7 @@ async def test_a_stream_that_returns_ends_the_group(upstream: Upstream) -> None:
         assert len(upstream.producers) == 2
 
 
-@pytest.mark.rule("7: of a filter that is stuck elsewhere")
+@pytest.mark.rule("7: a filter that is stuck elsewhere is cancelled at its ack timeout")
 async def test_a_stuck_filter_is_failed_with_ack_timeout_and_its_siblings_go_on(
     upstream: Upstream,
 ) -> None:
@@ -261,7 +265,7 @@ async def test_a_stuck_filter_is_failed_with_ack_timeout_and_its_siblings_go_on(
         assert values(fine.events) == [0]
 
 
-@pytest.mark.rule("7: of an event whose persistence is never confirmed")
+@pytest.mark.rule("7: the ack timeout also applies to a message whose events never become durable")
 async def test_an_event_that_is_never_confirmed_fails_its_subscriber_with_ack_timeout(
     upstream: Upstream,
 ) -> None:
@@ -278,7 +282,7 @@ async def test_an_event_that_is_never_confirmed_fails_its_subscriber_with_ack_ti
         assert values(one.unpersisted) == [0]
 
 
-@pytest.mark.rule("7: raised where the filter awaits the stream")
+@pytest.mark.rule("7: `AckTimeout` is raised where the filter awaits the stream")
 async def test_the_timeout_is_raised_from_the_stream_where_the_filter_awaits_it(
     upstream: Upstream,
 ) -> None:
@@ -289,7 +293,9 @@ async def test_the_timeout_is_raised_from_the_stream_where_the_filter_awaits_it(
         assert [one.error] == upstream.caught
 
 
-@pytest.mark.rule("8: pause, then overflow")
+@pytest.mark.rule(
+    "8: a full queue of a subscriber pauses the poll; after the grace that subscriber fails"
+)
 async def test_a_subscriber_that_stays_full_overflows_after_the_poll_has_paused(
     upstream: Upstream,
 ) -> None:
@@ -340,7 +346,7 @@ async def test_a_constructor_that_raises_harms_nobody_else(upstream: Upstream) -
         assert values(fine.events) == [0]
 
 
-@pytest.mark.rule("4: within a lane the next call starts after the last returned")
+@pytest.mark.rule("4: a lane's next `advance` starts only after its former one has returned")
 async def test_within_a_lane_the_next_advance_starts_after_the_last_returned(
     upstream: Upstream,
 ) -> None:
@@ -371,7 +377,7 @@ async def test_within_a_lane_the_next_advance_starts_after_the_last_returned(
         ]
 
 
-@pytest.mark.rule("9: shutdown resolves nothing")
+@pytest.mark.rule("9: a shutdown resolves no message")
 async def test_shutdown_advances_nothing_that_was_not_resolved(upstream: Upstream) -> None:
     upstream.on_filter["one"] = forever
     async with StreamHarness() as streams:

@@ -31,7 +31,7 @@ class _Maker:
 
 
 @pytest.mark.rule(
-    "11: no sibling's success commits a message that a watcher in back-off has not seen"
+    "11: a sibling's success never commits a message that a watcher in back-off has not seen"
 )
 async def test_a_watcher_added_to_a_trigger_that_just_failed_misses_no_later_message(
     any_scene: Scene,
@@ -82,7 +82,7 @@ async def test_a_shared_trigger_is_named_after_the_watchers_that_it_serves_now(
         assert named == {"orders/us"}
 
 
-@pytest.mark.rule("18: it goes on live without a gap")
+@pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 async def test_a_caught_up_watcher_receives_the_next_events_of_the_shared_trigger(
     scene: Scene,
 ) -> None:
@@ -101,7 +101,7 @@ async def test_a_caught_up_watcher_receives_the_next_events_of_the_shared_trigge
         assert sink.derived(1) == ["a", "b"]
 
 
-@pytest.mark.rule("18: the broker waits for the position")
+@pytest.mark.rule("18: the broker advances only after the watcher's position is stored")
 async def test_a_shared_trigger_waits_until_the_backlog_of_its_other_watcher_is_durable(
     scene: Scene,
 ) -> None:

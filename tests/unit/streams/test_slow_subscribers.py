@@ -79,7 +79,7 @@ class OnWholeStream(Watching):
         return (PausesAllQueue if scene.is_queue else PausesAllLog)(scene.broker)
 
 
-@pytest.mark.rule("18: a slow watcher falls behind")
+@pytest.mark.rule("18: a watcher that is too slow for a waiting sibling falls behind")
 @pytest.mark.parametrize("kind", [Watching, OnWholeStream], ids=["lane", "poll"])
 @pytest.mark.parametrize(
     ("bounds", "begins_with"),

@@ -79,7 +79,7 @@ async def test_a_producer_is_handed_its_state_before_it_is_opened() -> None:
         assert streams.states == {"counting": 3}
 
 
-@pytest.mark.rule("12: write, commit, then advance")
+@pytest.mark.rule("12: the broker is advanced only after the events are committed")
 async def test_a_state_passes_nothing_whose_events_are_not_durable() -> None:
     async with StreamHarness(persistence="manual") as streams:
         view = await streams.add(CountingTrigger())

@@ -140,7 +140,7 @@ def is_caught_up(manager: Manager) -> bool:
     return backlog is not None and backlog.is_caught_up
 
 
-@pytest.mark.rule("18: a log that was cut is read from the cut")
+@pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 @pytest.mark.parametrize("since", [5, 10, 30, 49])
 async def test_a_watcher_that_is_behind_reads_the_new_messages_and_not_the_lost_ones_in_memory(
     since: int,
@@ -160,7 +160,7 @@ async def test_a_watcher_that_is_behind_reads_the_new_messages_and_not_the_lost_
     assert new_in(sink.derived(WELL)) == new(since, 80)
 
 
-@pytest.mark.rule("18: a log that was cut is read from the cut")
+@pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 async def test_a_caught_up_watcher_with_a_row_is_rewound() -> None:
     """The new messages lie before the position where it went live, and counted as read."""
     scene, sink = Cutting(), Sink()
@@ -177,7 +177,7 @@ async def test_a_caught_up_watcher_with_a_row_is_rewound() -> None:
     assert new_in(sink.derived(WELL)) == new(5, 30)
 
 
-@pytest.mark.rule("18: a log that was cut is read from the cut")
+@pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 async def test_messages_from_memory_do_not_lead_a_watcher_past_the_cut() -> None:
     """The watcher is before the cut, and has lost messages in memory."""
     scene, sink = Cutting(), Sink()
@@ -193,7 +193,7 @@ async def test_messages_from_memory_do_not_lead_a_watcher_past_the_cut() -> None
     assert sink.derived(SICK) == [*old(0, 15), *new(15, 60)]
 
 
-@pytest.mark.rule("18: a log that was cut is read from the cut")
+@pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 @pytest.mark.parametrize("stands_at", [3, 5, 8, 40])
 async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
     """A stored position does not tell which cuts were known."""
@@ -208,7 +208,7 @@ async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
     assert new_in(sink.derived(SICK)) == new_in(sink.derived(WELL)) == new(5, 60)
 
 
-@pytest.mark.rule("18: a log that was cut is read from the cut")
+@pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 async def test_a_watcher_that_fails_with_a_lost_message_misses_no_later_one() -> None:
     """The store refuses its event, and the decision comes after the watcher has read to the end."""
     scene, sink = Cutting(), Sink()
