@@ -139,7 +139,10 @@ def _place_certificate(
     environ: Mapping[str, str],
     base: Path,
 ) -> ApiSettings:
-    """Make the paths of the certificate and its key absolute, as `_place` does."""
+    """Make the paths of the certificate and its key absolute.
+
+    A path in the file is relative to the file's folder, and any other path to the working directory.
+    """
 
     def placed(key: str, value: Path | None) -> Path | None:
         if value is None:

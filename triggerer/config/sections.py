@@ -251,7 +251,7 @@ class ApiSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """`[metrics]`: the address of each process for Prometheus and for probes."""
+    """`[metrics]`: the address at which each process serves its metrics, and answers checks of its health."""
 
     host: str = "127.0.0.1"
     """The address to listen on. Requests need no token, so strangers must not be able to reach another address."""

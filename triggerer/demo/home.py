@@ -83,7 +83,7 @@ def choose_home(home: Path | None) -> Path:
 
 
 def make_home(path: Path, *, bootstrap_servers: str) -> DemoHome:
-    """Write the DAGs and the configuration of the demo on the embedded Kafka broker.
+    """Write the configuration and the DAGs of `triggerer demo`, which uses the embedded Kafka broker.
 
     Raises:
         ConfigurationError: The folder cannot be written.

@@ -1,7 +1,7 @@
 """Renders log lines for a terminal: short, in UTC, and with the most important fields only.
 
-At the log level "debug" the lines have all fields. If the output is no terminal, `logging_setup` renders the lines
-otherwise, and this module is not used.
+At the log level "debug" the lines have all fields. If the output is no terminal, this module
+is not used, and `logging_setup` says how the lines look.
 """
 
 from __future__ import annotations

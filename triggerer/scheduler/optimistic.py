@@ -44,7 +44,7 @@ class OptimisticPlanner:
         """Create the run of a DAG if exactly one is due. Return the plan; None: a transaction with a lock must do it.
 
         Raises:
-            StoreError: As `Database.perform_step`. After `OutcomeUnknown` the run may exist.
+            StoreError: The database failed, and there is no run. Only after `OutcomeUnknown` may the run exist.
         """
         rows = dag_rows(await self._database.perform_step(ReadDags([dag_id], BOUND)))
         if rows and rows[0].is_partitioned:
@@ -66,7 +66,7 @@ class OptimisticPlanner:
         The plan lists a DAG under `locked` if another scheduler changed or locked it after the look.
 
         Raises:
-            StoreError: As `plan`. Some of the runs may exist.
+            StoreError: The database failed. Some of the runs may exist.
         """
         rows = dag_rows(await self._database.perform_step(ReadDags(dag_ids, BOUND)))
         partitioned = {row.dag_id for row in rows if row.is_partitioned}

@@ -138,7 +138,7 @@ class Trial:
         self._seconds = 0.0
 
     async def work(self, service: Service) -> None:
-        """Publish the orders, wait for their runs, and count."""
+        """Publish the orders, wait for their runs, and count the orders at each station."""
         try:
             await self._publish_and_count(service)
         except anyio.get_cancelled_exc_class():

@@ -40,7 +40,8 @@ async def find_descriptors(registry: SchemaRegistry, schema_id: int) -> Register
 
     Raises:
         ValueError: The schema is text that does not compile.
-        BrokerRefused, BrokerUnavailable: As `SchemaRegistry.get`.
+        BrokerRefused: The registry has no schema with that id, or refuses the login.
+        BrokerUnavailable: The registry does not answer.
         ConfigurationError: The schema is text, and the compiler is not installed.
     """
     try:

@@ -45,7 +45,7 @@ class RejectionCount:
 
 @contextmanager
 def runtime_around(runtime: RejectionCount | None = None) -> Iterator[None]:
-    """In the block, stand in for the runtime when a filter rejects an event."""
+    """While the block lasts, stand in for the runtime when a filter rejects an event."""
     token = current_subscriber.set(runtime or RejectionCount())
     try:
         yield

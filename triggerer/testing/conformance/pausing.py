@@ -11,7 +11,7 @@ from triggerer.testing.conformance.suite import ProducerSuite
 
 
 class PausingCases(ProducerSuite):
-    """The cases of `pause` and `pause_lanes`; part of `ProducerConformance`."""
+    """The cases for the features `pause` and `pause_lanes`; part of `ProducerConformance`."""
 
     @case(Feature.PAUSE)
     async def test_a_pause_stops_the_delivery_and_keeps_the_position(self) -> None:

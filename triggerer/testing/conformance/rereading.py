@@ -20,7 +20,7 @@ _VALUES = ["a", "b", "c", "d"]
 
 
 class RereadingCases(ProducerSuite):
-    """The cases for `log` and `dump`; part of `ProducerConformance`."""
+    """The cases for the features `log` and `dump`; part of `ProducerConformance`."""
 
     @case(Feature.LOG)
     async def test_a_lane_is_read_again_from_each_position(self) -> None:

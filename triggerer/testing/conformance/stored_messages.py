@@ -18,7 +18,7 @@ _VALUES = ["a", "b", "c"]
 
 
 class StoredMessageCases(ProducerSuite):
-    """The cases for `queue`; part of `ProducerConformance`."""
+    """The cases for the feature `queue`; part of `ProducerConformance`."""
 
     @case(Feature.QUEUE)
     async def test_a_message_has_a_key_and_a_lane_that_can_be_stored(self) -> None:

@@ -27,9 +27,9 @@ class ProducerSuite:
     quiet_s: ClassVar[float] = 0.1
     """How many seconds a case waits to see that nothing happens."""
     max_deliveries: ClassVar[int] = 3
-    """With dead_letter: the limit of failed deliveries in the source of `setup`."""
+    """For the feature `dead_letter`: the limit of failed deliveries in the source of `setup`."""
     lock_s: ClassVar[float] = 0.2
-    """With lock_renewal: how many seconds a lock lasts unless it is renewed."""
+    """For the feature `lock_renewal`: how many seconds a lock lasts unless it is renewed."""
     cancel_at: ClassVar[Iterable[int]] = range(1, 100)
     """The waits (1: the first `await`) at which the cancellation cases cancel a call. A case ends at the first
     wait that the call does not reach."""
@@ -50,7 +50,7 @@ class ProducerSuite:
         """After each case, whether it passed or failed: delete the source."""
 
     async def new_producer(self) -> SharedStreamProducer:
-        """Make a new producer on the source of `setup`. Only with lock_renewal may another producer still be open."""
+        """Make a new producer on the source of `setup`. Only for `lock_renewal` may another producer still be open."""
         raise NotImplementedError
 
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:
@@ -58,7 +58,7 @@ class ProducerSuite:
         raise NotImplementedError
 
     async def publish_unordered(self, values: Sequence[str]) -> None:
-        """With queue, if the source can: send messages that have no order, so that each is a lane of its own."""
+        """For the feature `queue`, if the source can: send messages that have no order, each in a lane of its own."""
         raise SkipTest(f"{type(self).__name__} does not override publish_unordered")
 
     async def committed(self, lane: int = 0) -> int:
@@ -70,15 +70,15 @@ class ProducerSuite:
         return str(event)
 
     async def dead_letters(self) -> list[str]:
-        """With dead_letter: the values of the dead letters, in any order."""
+        """For the feature `dead_letter`: the values of the dead letters, in any order."""
         raise NotImplementedError
 
     async def recreate(self) -> None:
-        """With recreation: delete the source and create it again, empty, under its name. No producer is open."""
+        """For the feature `recreation`: delete the source, and create it again under its name. No producer is open."""
         raise NotImplementedError
 
     async def seek(self, position: int, lane: int = 0) -> None:
-        """With seek: set the committed position of a lane back. No producer is open."""
+        """For the feature `seek`: set the committed position of a lane back. No producer is open."""
         raise NotImplementedError
 
     # Running

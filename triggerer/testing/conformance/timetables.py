@@ -25,7 +25,7 @@ from triggerer.domain.timetables import (
 
 @contextmanager
 def frozen_clock(moment: datetime) -> Iterator[None]:
-    """In the block, `triggerer.timetables.now()` returns `moment`."""
+    """While the block lasts, `triggerer.timetables.now()` returns `moment`."""
 
     class Frozen(datetime):
         @classmethod
