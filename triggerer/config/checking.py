@@ -1,4 +1,4 @@
-"""Checks the written values of a section. Its errors name the file, line and key."""
+"""Checks the values of a section. Errors name the key, and the file and line, variable or option with the value."""
 
 from __future__ import annotations
 

@@ -208,8 +208,8 @@ class OidcSettings:
     role_claim: str = "groups"
     """The claim of the ID token with the person's groups or roles: a text or a list."""
     roles: Pairs = field(default_factory=dict)
-    """Value of the claim = role: viewer, operator or admin. The highest of a person's roles counts. A person without a
-    role is refused."""
+    """The role (viewer, operator or admin) for each value of the claim. Of several roles, the highest counts. A person
+    without a role is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class MetricsSettings:
     """`[metrics]`: the address at which each process serves its metrics, and answers checks of its health."""
 
     host: str = "127.0.0.1"
-    """The address to listen on. Requests need no token, so strangers must not be able to reach another address."""
+    """The address to listen on. Requests need no token, so use another address only if strangers cannot reach it."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """The port to listen on. 0: none. `/metrics`, `/livez` and `/readyz` are then only at the API, and at a socket in
     `home`."""

@@ -101,7 +101,11 @@ class Connections:
     environ: Mapping[str, str] = field(repr=False)
 
     def get(self, connection_id: str) -> Mapping[str, Any]:
-        """Return a connection's settings; see `Settings.get_connection`."""
+        """Return a connection's settings, with its references to secrets resolved.
+
+        Raises:
+            ConfigurationError: There is no such connection, or one of its secrets cannot be read.
+        """
         try:
             connection = self.written[connection_id]
         except KeyError:

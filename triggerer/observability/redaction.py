@@ -94,7 +94,7 @@ def redact_text(text: str) -> str:
 
 
 def hide_known(text: str) -> str:
-    """Return the text with the values of `remember_secret` hidden."""
+    """Return the text without the values that `remember_secret` stored."""
     return text if _known_pattern is None else _known_pattern.sub(HIDDEN, text)
 
 

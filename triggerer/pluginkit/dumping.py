@@ -68,7 +68,7 @@ def load_message(data: bytes) -> BrokerMessage:
 
 
 def get_size(message: BrokerMessage) -> int:
-    """Return the bytes of value, key and attributes, for the bounds in bytes."""
+    """Return the number of bytes of value, key and attributes, for the limits in bytes."""
     size = len(message.value or b"") + len(message.key or b"")
     for name, value in message.attributes.items():
         size += len(name) + len(value or b"")

@@ -16,7 +16,8 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
     """Return a regular expression that a whole text has to match.
 
     `*` matches any characters but `/`, `**` any characters, `**/` any number of folders, `?` one character but `/`.
-    `[a-c]` and `[!a-c]` match one character in or outside of a range. In `fnmatch`, `*` would match `/` too.
+    `[a-c]` and `[!a-c]` match one character in or outside of a range. Python's `fnmatch` is not used, because its `*`
+    matches `/` too.
 
     Raises:
         ValueError: A bracket is not closed, or contains no valid range.

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Name the extra to install in the error about a missing module. Use it around a package's imports.
+    """Name the extra to install in the error about a missing module.
 
-    Only a package that imports its client library late needs this. Its triggers, and so DAG files, load without the
-    library.
+    Use it where a package of a broker imports its client library. Such a package imports the library late, so that its
+    triggers, and so DAG files, load without the library.
 
     Raises:
         ModuleNotFoundError: A module is missing.

@@ -61,7 +61,7 @@ class MessageTrigger(BaseEventTrigger):
         connection: The section `[connections.<connection>]` of the configuration.
         match: A condition on the message, see `triggerer.pluginkit.matching`. None: every message fires.
         decode: How to decode the value, see `triggerer.pluginkit.decoding`. A message that cannot be decoded is
-            rejected: it goes to the broker's dead letters, or is set aside for the watcher.
+            rejected: it goes to the broker's dead letters, or is parked for the watcher.
         extra: The fields of the asset event's `extra`: for each name a path as in `match`, or `{"const": …}`. None: the
             default of the broker's trigger.
         partition_key: The path to the asset event's partition key. A number becomes text. If the value is neither text

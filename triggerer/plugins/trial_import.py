@@ -74,7 +74,7 @@ def _run(folder: DagsFolder, file: Path, lifeline: int, patience: timedelta) -> 
         end.register(pidfd, select.POLLIN)
         has_ended = end.poll(patience.total_seconds() * 1000)
     finally:
-        # Kill before reaping: until then no other group can have this number.
+        # Kill before reaping. Until the process is reaped, no other process group can have this number.
         os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
         if pidfd is not None:

@@ -148,9 +148,9 @@ class _Upcoming:
     """The runs that a DAG's timetable asks for, one after the other.
 
     Each look asks the timetable again. Without catch-up, most timetables answer with the last run that was missed. But
-    a timetable may look only ahead of the present, and so never name a run that was missed while no scheduler ran. For
-    such a timetable the database stores the answer to the last question. If the stored run is due by now and the new
-    answer is not, the stored run is the next one.
+    a timetable may look only ahead of the present, and so never name a run that was missed while no scheduler ran. So
+    the database stores each timetable's last answer. If the stored run is due by now and the new answer is not, the
+    stored run is the next one.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:

@@ -111,8 +111,9 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # Keys are sorted by the time when their run may start. If some run may start only later, this time may have been
-    # computed before the clock was set back. If the list is full, such a key may follow after its end.
+    # A start in the future may have been computed before the clock was set back, and must then be computed again. The
+    # keys are sorted by start. So the last one shows if a start is in the future, unless the list is full and such a
+    # key may follow.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _restart_count(row, partitioner)
         if number == MOST_EVENTS:
@@ -179,8 +180,8 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # These parts count from now, see `begun_by`. Store that. Otherwise each later event would let them count from
-        # its own time, and so postpone their deadlines.
+        # These parts begin now, see `begun_by`. Store this beginning. Otherwise the parts would begin again at each
+        # later event, which would postpone their deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(
@@ -239,7 +240,7 @@ def key_record(
         at = max(at, counted + quiet_period)
     is_postponed = quiet_period is not None and newest_at <= now + CLOCK_STEP
     if at is not None and not is_postponed and known is not None and known.due_at is not None:
-        # Only a quiet period postpones a run when further events arrive.
+        # Only a quiet period may postpone a run when further events arrive. So keep the earlier start.
         at = min(at, known.due_at)
     # The quiet period after an event in the future cannot be measured, so such an event is left out. If there is no
     # other event, `now` is stored as the newest instant, and later events count again.

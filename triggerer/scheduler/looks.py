@@ -68,8 +68,8 @@ class DagSnapshot:
     last_run_after: datetime | None = None
     """The `run_after` of that run."""
     stored_info: DagRunInfo | None = None
-    """The run that the timetable named next when it was last asked and the answer stored: after a run was created, or
-    after the file or the pause changed."""
+    """The run that the timetable named as the next one, as it was stored after the last new run, or after a change of
+    the file or the pause. None: no run is stored."""
     made: frozenset[DataInterval] = frozenset()
     """Data intervals that a backfill or an event-driven run covers already. The timetable's runs skip them."""
     last_run_at: datetime | None = None

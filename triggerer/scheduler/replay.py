@@ -234,7 +234,7 @@ class _Replay:
                 WaitingAsset(number, asset.name, asset.uri, len(waiting), self._aliases(asset))
                 for number, (asset, waiting) in enumerate(self.queue.items())
             ),
-            # A replay acts as if each run was created when it was due. So no run was missed, and catch-up is harmless.
+            # A replay acts as if each run was created when it was due. So no run was missed, and catch-up adds none.
             restriction=TimeRestriction(self._earliest(), one.end_date, catchup=True),
             # Each run ends at once.
             max_active_runs=MOST_RUNS,

@@ -2,7 +2,7 @@
 
 A registry does not have these files, because serializers leave them out when they register a schema.
 
-Source: `_is_builtin` of Confluent's clients: google/protobuf, google/type and confluent.
+Source: the function `_is_builtin` of Confluent's clients, with the folders google/protobuf, google/type and confluent.
 """
 
 from __future__ import annotations

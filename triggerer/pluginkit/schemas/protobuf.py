@@ -17,7 +17,7 @@ _WITHOUT_IMPORT: Final = tuple(
 
 
 def make_reader(schema: RegisteredSchema) -> Reader:
-    """Return a reader of the messages of this file.
+    """Return a reader of the messages that this schema, a Protobuf file, defines.
 
     Raises:
         ValueError: The schema is no descriptor of a file.

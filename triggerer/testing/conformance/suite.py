@@ -130,7 +130,7 @@ class ProducerSuite:
         return feature in self.features
 
     def _check_same(self, delivered: Sequence[str], expected: Sequence[str], what: str) -> None:
-        """Check that both have the same values, equally often. With ordering, the order must be the same too."""
+        """Check that both lists have the same values, and for the feature `ordering` also the same order."""
         if self._has(Feature.ORDERING):
             assert list(delivered) == list(expected), what
         else:
