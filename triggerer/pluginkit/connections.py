@@ -142,9 +142,9 @@ class DeliverySettings(ConnectionSettings):
     max_deliveries: OptionalLimit = 10
     """The failed deliveries after which a message is dead-lettered. 0 or None: the message is redelivered for ever."""
     redelivery_delay_s: float = 0.5
-    """The bound for the random delay before a message's first redelivery. It doubles with each further redelivery."""
+    """The upper limit of the random delay before a message's first redelivery. It doubles with each further redelivery."""
     redelivery_delay_max_s: float = 60.0
-    """The highest bound for the random delay before a redelivery, in seconds."""
+    """The limit of the random delay does not grow beyond this number of seconds."""
 
     def delivery_policy(self) -> DeliveryPolicy:
         return DeliveryPolicy(

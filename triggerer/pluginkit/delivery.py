@@ -60,9 +60,9 @@ class DeliveryPolicy:
 
     Attributes:
         max_deliveries: The failed deliveries after which a message is dead-lettered; None: no limit.
-        redelivery_delay_s: The bound for the random delay before a message's first redelivery. The bound doubles with
-            each further redelivery.
-        redelivery_delay_max_s: The highest bound, beyond which it does not double.
+        redelivery_delay_s: The upper limit of the random delay before a message's first redelivery, in seconds. The
+            limit doubles with each further redelivery.
+        redelivery_delay_max_s: The limit does not grow beyond this number of seconds.
     """
 
     max_deliveries: int | None = 10
@@ -75,7 +75,7 @@ class DeliveryPolicy:
         return self.max_deliveries is not None and deliveries >= self.max_deliveries
 
     def delay(self, failures: int) -> float:
-        """Return how many seconds to wait before the redelivery: a random time from 0 to the present bound.
+        """Return how many seconds to wait before the redelivery: a random time from 0 to the present limit.
 
         Args:
             failures: How often the message has failed, this failure included.

@@ -1,4 +1,4 @@
-"""Starts the next data intervals, or partition keys, of backfills when their runs have ended."""
+"""Continues backfills: when runs of a backfill have ended, starts its next data intervals, or partition keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 class BackfillRunner:
-    """Starts a backfill's next intervals, or partition keys, when its runs have ended.
+    """Starts a backfill's next intervals, or partition keys, when earlier runs of the backfill have ended.
 
     Several runners may work at once, because `advance` locks the backfill's row.
 
