@@ -142,7 +142,7 @@ class DeliverySettings(ConnectionSettings):
     max_deliveries: OptionalLimit = 10
     """The failed deliveries after which a message is dead-lettered. 0 or None: the message is redelivered for ever."""
     redelivery_delay_s: float = 0.5
-    """The upper limit of the random delay before a message's first redelivery. It doubles with each further redelivery."""
+    """The limit of the random delay before a message's first redelivery. It doubles with each further redelivery."""
     redelivery_delay_max_s: float = 60.0
     """The limit of the random delay does not grow beyond this number of seconds."""
 
