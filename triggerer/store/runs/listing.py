@@ -212,7 +212,7 @@ async def _with_events_of(
         by_way_of_events = entries is not None and entries <= width
         lower = 0 if by_way_of_events else upper - width
         some: list[DagRun] = []
-        # A query for each table: for both tables in one query, PostgreSQL would read all entries.
+        # One query for each of the two tables: PostgreSQL would read all entries if one query had both.
         for one in _ENTRIES:
             if by_way_of_events:
                 # No lower bound on run ids: this query finds the remaining runs of all events at once.
