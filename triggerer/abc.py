@@ -112,7 +112,7 @@ class AdvanceItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedStreamSelector:
-    """The values in a raw event that a trigger's filter looks for. The filter needs no other event.
+    """The values in a raw event that a trigger's filter looks for. The filter needs only events with these values.
 
     The runtime has one table for all triggers of a stream with an equal `by`. It reads the value in an event once, and
     wakes only the filters that look for this value. This saves time if many watchers differ only in the value.
@@ -323,8 +323,8 @@ class SharedStreamProducer(ABC):
         runtime learns only from the report that the lane was read to its end.
 
         Args:
-            report: Call this function, while the next item is awaited, with the position before which all messages were
-                yielded.
+            report: Call this function, while the generator waits for the next message, with a position. All messages
+                before that position must have been yielded.
         """
         return self.read_lane(lane, position)
 

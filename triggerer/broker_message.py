@@ -22,7 +22,7 @@ class BrokerMessage:
     Attributes:
         value: The body; None if the message has none (a Kafka tombstone).
         key: The value that orders messages: a Kafka record's key, a message group, an ordering key, a session.
-        attributes: Headers, attributes or properties. If several have one name, this is the last of them.
+        attributes: Headers, attributes or properties. If several have the same name, only the last one is here.
         position: The message's position at the broker, as JSON: topic, partition and offset; queue and message id; …
         published_at: When the message was published, by the broker's or the publisher's clock (aware, UTC).
         deliveries: How often the broker has delivered the message, including this time; None if unknown.

@@ -220,7 +220,7 @@ class StoreRefused(StoreUnavailable, ConfigurationError):
 
 
 class RowRefused(StoreError):
-    """The database, or a check before it, refuses this row; a repeat would fail too."""
+    """The database refuses this row, or a check refuses it before the database sees it. A repeat would fail too."""
 
 
 class ParkedFull(StoreError):

@@ -72,7 +72,7 @@ class Attempts:
         return None if failed is None else failed.error
 
     def next_at(self) -> float | None:
-        """Return the next instant at which an attempt counts as a success. None: no restarted trigger waits for it."""
+        """Return the next instant at which an attempt counts as a success. None: no attempt waits for that."""
         return min(
             (one.works_at for one in self._failed.values() if one.works_at is not None),
             default=None,

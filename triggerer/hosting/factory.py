@@ -28,7 +28,7 @@ class TriggerFactory:
     Args:
         load_class: Turns a class path into the class. Called in a thread.
         load_timeout: If a class takes longer than this to load, its stream opens without the trigger.
-        ack_timeout: How long a watcher may need for a message. The trigger's promise depends on this.
+        ack_timeout: How long a watcher may need for a message. The guarantee that a trigger can promise depends on it.
         start_load: Starts a load. None: start it in a thread.
     """
 

@@ -1,4 +1,4 @@
-"""Prevents the start of a trigger that promises less than its watchers ask for."""
+"""Prevents the start of a trigger whose delivery guarantee is weaker than the one that its watchers demand."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class TriggerHost:
             self._failed_heartbeats = 0
 
     async def _tick(self) -> None:
-        """Send a heartbeat, give up streams beyond our share, and host what the store shows on the others."""
+        """Send a heartbeat, give up streams beyond our share, and host the triggers of the remaining streams."""
         heartbeat = await self._ownership.beat(self._roster.ungrown_first)
         self._apply(heartbeat)
         if heartbeat.release:

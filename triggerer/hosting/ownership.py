@@ -184,7 +184,10 @@ class Ownership:
         announce(session, Signal.STREAMS_CHANGED, *digests)
 
     async def _claim(self, session: AsyncSession, division: Division) -> list[Fence]:
-        """Claim streams up to our share, then the streams that no other instance would claim; all only if they fit."""
+        """Claim streams up to our share, then the streams that no other instance would claim.
+
+        A stream for whose triggers this instance has no room is not claimed.
+        """
         claimed: list[Fence] = []
         room = division.room
         rest = {digest: division.free[digest] for digest in division.beyond}

@@ -10,7 +10,7 @@ class Writer(Protocol):
     """Stores positions or missed messages of watchers."""
 
     def is_writing(self, stream_digest: str) -> bool:
-        """Return whether the store has not answered all changes of a stream yet."""
+        """Return whether a change of this stream still waits for the store's answer."""
 
     async def wait_until_written(self, stream_digests: Collection[str]) -> None:
         """Wait until the store has answered all changes of these streams."""
@@ -30,11 +30,11 @@ class Unwritten:
         self._streams: set[str] = set()
 
     def look(self, idle: Iterable[str]) -> None:
-        """Find out which of these streams must wait. None of their triggers may run, and their rows are read later."""
+        """Find out which of these idle streams must wait. Call it before their rows are read."""
         self._streams = {digest for digest in idle if self.has([digest])}
 
     def has(self, stream_digests: Collection[str]) -> bool:
-        """Return whether the store has not answered all changes of these streams."""
+        """Return whether a change of these streams still waits for the store's answer."""
         return any(one.is_writing(digest) for one in self._writers for digest in stream_digests)
 
     def __bool__(self) -> bool:

@@ -111,8 +111,8 @@ class Roster:
 
         Two kinds of triggers are removed and added again. The class of the first kind derives another stream key now,
         so the trigger has moved to another stream with another lease. The second kind loses a watcher to another
-        trigger of the stream, or gains one from it. The watcher first receives the messages that its earlier trigger
-        has not resolved.
+        trigger of the stream, or gains one from it. The removal fails the messages that the earlier trigger has
+        not resolved, so the watcher receives them again from its new trigger.
         """
         wanted = {(row.trigger_id, row.stream_digest): row for row in rows}
         placed = {(p.row.trigger_id, p.fence.stream_digest): p for p in self._placed.values()}

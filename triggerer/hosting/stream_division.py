@@ -16,7 +16,7 @@ class Division:
     release: tuple[Fence, ...]
     """The leases that the instance should give up."""
     claim: int
-    """The number of streams that the instance still lacks to its share."""
+    """How many more streams the instance needs to have its full share."""
     free: Mapping[str, int]
     """The free streams that may be opened, by digest, with the number of their triggers."""
     beyond: frozenset[str]

@@ -15,7 +15,7 @@ M = TypeVar("M", bound=Command | Report)
 
 
 MOST_PACKED_BYTES: Final = 128 * 1024 * 1024
-"""The most bytes of one raw event or payload. So a frame that ends with one stays below the channel's limit."""
+"""The most bytes of one raw event or payload. A frame that ends with such an event stays below the channel's limit."""
 FRAME_BYTES: Final = 16 * 1024 * 1024
 """A frame ends with the message that brings the frame to this size."""
 _MOST_TEXT: Final = 1024 * 1024

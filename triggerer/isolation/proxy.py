@@ -149,7 +149,7 @@ class Isolation:
         return remote
 
     async def close(self, remote: RemoteTrigger) -> None:
-        """End an isolated trigger, and remember a thread that does not end."""
+        """End an isolated trigger. While its thread does not end, `new_thread` refuses to start another."""
         self._remotes.discard(remote)
         # A filter that still runs was cancelled earlier, and its seconds of grace are over.
         await remote.aclose(0.0 if remote.is_running else self.settings.grace)

@@ -1,4 +1,4 @@
-"""The service's side of an isolated filter: repeats the filter's steps to the runtime."""
+"""The service's side of an isolated filter: repeats in the runtime each step that the filter reports."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 class TriggerThread(RemoteTrigger):
     """Runs a trigger in a thread, for code that waits in blocking calls. No event is copied.
 
-    Code that computes needs a process, because in a thread it would hold the interpreter's lock against the service.
+    Code that computes belongs in a process: in a thread, it would compete with the service for the interpreter's lock.
     """
 
     def __init__(self, name: str, trigger: BaseEventTrigger) -> None:

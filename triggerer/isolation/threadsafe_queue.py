@@ -15,8 +15,8 @@ T = TypeVar("T")
 class ThreadsafeQueue(Generic[T]):
     """A queue for items from any thread. One task of the event loop that made the queue gets the items in order.
 
-    Items that arrive before the task reads wake the loop only once. The queue has no bound, because the callers of
-    `put` limit their items.
+    If several items arrive before the task reads, they wake the loop only once. The queue has no bound, because the
+    callers of `put` limit their items.
     """
 
     def __init__(self) -> None:

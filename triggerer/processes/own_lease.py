@@ -70,7 +70,10 @@ class OwnLease:
         self._extended.notify_all()
 
     async def wait_until_over(self) -> None:
-        """Return once the lease is over. After a suspension, this may be late by the time that the lease had left."""
+        """Return once the lease is over.
+
+        If the machine was suspended, this returns late, at most by the time that the lease had left before.
+        """
         while (left := self._ends_at - self.now()) > 0:
             with anyio.move_on_after(None if left == _NEVER else left):
                 await self._extended.wait()

@@ -42,7 +42,7 @@ async def gathered(
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Add the samples that `read` returns to each scrape, until cancelled."""
+    """Let every scrape include the samples that `read` returns, until cancelled."""
     remove = GATHERING.add(read)
     try:
         task_status.started()

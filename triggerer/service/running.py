@@ -235,7 +235,8 @@ async def _prepare(database: Database, settings: Settings, listener: socket.sock
     await check_announcements(database)
     await migrate(database, Actor("service", Role.ADMIN, SERVICE))
     if database.dialect == "sqlite":
-        # The exclusive lock of this process proves that every registered instance is dead. So no lease has to expire.
+        # The exclusive lock of this process proves that every registered instance is dead. Free their
+        # streams before the leases expire.
         async with database.transaction() as session:
             await forget_instances(session)
     async with database.transaction() as session:
