@@ -273,7 +273,7 @@ class TriggerHost:
                 self._forget(digest)
 
     def _adopt(self, fences: Iterable[Fence]) -> None:
-        """Own exactly these leases from now on."""
+        """Own exactly these leases from now on, and stop the streams of all other leases."""
         owned = {fence.stream_digest: fence for fence in fences}
         for digest, fence in list(self._owned.items()):
             if owned.get(digest) != fence:

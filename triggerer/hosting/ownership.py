@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 _KIND: Final = "triggerer"
 
-# Fractions of the lease. Two heartbeats in a row may fail: the third comes before the lease is over.
+# Fractions of the lease. They leave time for several heartbeats in a row before a lease expires.
 HEARTBEAT_INTERVAL: Final = 1 / 4
 OWN_LEASE_MARGIN: Final = 1 / 12
 """An owner stops its streams this much before the lease expires. The margin leaves time for an advance that is under

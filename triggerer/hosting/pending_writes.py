@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Writer(Protocol):
-    """Stores positions or missed messages of watchers."""
+    """Stores changes that streams submit, such as positions of watchers or parked messages."""
 
     def is_writing(self, stream_digest: str) -> bool:
         """Return whether a change of this stream still waits for the store's answer."""

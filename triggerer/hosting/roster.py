@@ -93,7 +93,7 @@ class Roster:
         return list(self._by_stream.get(digest, {}).values())
 
     def ungrown_first(self, fences: Iterable[Fence], loads: Iterable[StreamLoad]) -> list[Fence]:
-        """Sort the leases, those of streams with new triggers last.
+        """Sort the leases: those of streams with triggers that are not hosted yet come last.
 
         If the streams no longer fit into this instance, the last ones are given up. So a stream that has grown leaves,
         and displaces no other stream.

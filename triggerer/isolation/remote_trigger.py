@@ -76,7 +76,7 @@ class RemoteTrigger(ABC):
             grace: After this number of seconds, kill a process that is still busy, or leave a busy thread behind.
         """
 
-    # The steps that both share
+    # The steps that a thread and a process share
 
     def start(self, method: GeneratorMethod) -> None:
         self.send(Start(method))

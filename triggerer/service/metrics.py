@@ -32,7 +32,7 @@ _LOOK_EVERY: Final = timedelta(seconds=15)
 
 
 def service_samples(database: Database) -> Iterable[Sample]:
-    """Yield the metrics of every process of the service."""
+    """Yield the metrics that every process of the service has."""
     yield Sample(table.BUILD_INFO, 1, (release(),))
     yield Sample(table.DATABASE_UP, float(database.availability.trouble is None))
 
