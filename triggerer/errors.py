@@ -168,7 +168,7 @@ class PluginError(TriggererError):
 
 
 class AckTimeout(PluginError):
-    """A subscriber did not resolve an event of its shared stream in time."""
+    """A subscriber did not resolve an event, or the store did not confirm a derived event, within the ack timeout."""
 
 
 class SubscriberOverflow(PluginError):
@@ -176,7 +176,7 @@ class SubscriberOverflow(PluginError):
 
 
 class GroupEnded(PluginError):
-    """The group of a shared stream ended while it had subscribers. The cause says why. A new group replaces it."""
+    """The group of a shared stream has ended or cannot begin. The cause, if any, says why. A new group replaces it."""
 
     def __init__(self, message: str, *, key: Hashable = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -248,7 +248,7 @@ class SparkError(TriggererError):
 
 
 class SubmitFailed(SparkError):
-    """No session could be opened: no Java, no PySpark, or a master that does not answer."""
+    """No session could be opened, or no application submitted: no Java, no PySpark, or a master without an answer."""
 
 
 class RunFailed(SparkError):
@@ -268,11 +268,11 @@ class BadRequest(RequestError):
 
 
 class SignInNeeded(RequestError):
-    """The request has no token, or its token is unknown, revoked or expired."""
+    """The request has no valid token and no valid session, or a sign-in failed."""
 
 
 class RoleNeeded(RequestError):
-    """The token's role is not enough for the request, or the request came from a page of another origin."""
+    """The caller's role does not allow the request, or the request came from a page of another origin."""
 
 
 class NothingThere(RequestError):
@@ -308,7 +308,10 @@ class TooManyRequests(RequestError):
 
 
 class ServerBusy(RequestError):
-    """The API already answers as many requests at once as it may. `Retry-After` says when to try again."""
+    """The API cannot answer now: it is overloaded, or another server does not answer. `Retry-After` says when to retry.
+
+    Other servers are an executor, for a run's log, and the OpenID Connect provider, for a sign-in.
+    """
 
 
 class ServiceAway(TriggererError):
