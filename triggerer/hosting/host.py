@@ -46,7 +46,7 @@ class HostSettings:
     retry: timedelta = timedelta(seconds=1.25)
     """The interval after a heartbeat that failed."""
     drain: timedelta = timedelta(seconds=10)
-    """How long outstanding events may resolve when a stream goes to another instance or the service stops."""
+    """How long to wait for outstanding events when a stream goes to another instance or the service stops."""
     stall_threshold: timedelta = timedelta()
     """A call that blocks the event loop for longer than this is logged. Zero: none is logged (for simulated loops)."""
     healthy_after: timedelta = timedelta(seconds=60)
