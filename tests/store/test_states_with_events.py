@@ -85,6 +85,16 @@ async def test_the_events_and_their_state_are_durable_together(watched: Database
     assert await stored(watched) == ([1, 2], 2)
 
 
+async def test_an_event_that_no_watcher_wants_any_longer_keeps_no_state_back(
+    watched: Database,
+) -> None:
+    async with recording(watched) as recorder:
+        told = submit(recorder, [*events(1), *events(2, source=EventSource((), FENCE))], 2)
+        await until(lambda: bool(told))
+    assert told == [None]
+    assert await stored(watched) == ([1], 2)
+
+
 async def test_a_crash_between_the_events_and_their_state_leaves_neither(
     watched: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

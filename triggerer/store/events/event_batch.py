@@ -85,11 +85,6 @@ class EventBatch:
         return sum(refused is not None for _, _, refused in self._rowless)
 
     @property
-    def refused(self) -> int:
-        """The number of events without rows: refused events, and events of sources without watchers."""
-        return len(self._rowless)
-
-    @property
     def rows(self) -> EventRows:
         """All rows; the columns are not copied."""
         return EventRows(

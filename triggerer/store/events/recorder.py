@@ -176,12 +176,12 @@ class EventRecorder(GroupCommit[EventBatch]):
             self._full.append(self._filling)
             self._filling = EventBatch()
         batch = self._filling
-        refused = batch.refused
+        refusals = batch.refusals
         for one in submissions:
             self.submit_nowait(one.event, one.yielded, one.source, one.key, one.ordinal)
         if self._filling is not batch:
             change.on_done(StoreError("the events do not fit into one transaction with the state"))
-        elif batch.refused != refused:
+        elif batch.refusals != refusals:
             change.on_done(StoreError("one of the events that the state passes was refused"))
         else:
             batch.states.append(change)
