@@ -15,7 +15,7 @@ import httpx
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 
 MOST_PATIENCE_S: Final = 3600.0
-"""The longest `Retry-After` of a server that is obeyed."""
+"""A longer `Retry-After` counts as this many seconds."""
 
 CAUGHT: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError)
 
@@ -30,7 +30,7 @@ _LATER: Final = frozenset({408, 425, 429})
 
 
 class TryLater(BrokerUnavailable):
-    """The server says when to ask again.
+    """The server refuses the request for now, and says when to repeat it (`Retry-After`).
 
     Attributes:
         seconds: The time to wait from now.
@@ -42,7 +42,7 @@ class TryLater(BrokerUnavailable):
 
 
 class NotAnswered(BrokerRefused):
-    """The server refuses the request.
+    """The server refuses the request, and would refuse a repeat.
 
     Attributes:
         status: The HTTP status of the answer.
@@ -60,7 +60,7 @@ def shown(url: str) -> str:
 
 
 def translate(error: BaseException, what: str) -> BrokerError:
-    """Return the project's error for an error of httpx; `what` begins its message. `guarded` calls this."""
+    """Return the project's error for an error of httpx; `what` begins its message: "GET https://host/orders"."""
     if isinstance(error, TimeoutError):
         return BrokerUnavailable(
             f"{what}: no complete answer in time",
@@ -96,7 +96,7 @@ def raise_for_status(status: int, retry_after: str | None, what: str) -> None:
     """Raise an error for a status that means failure.
 
     Raises:
-        TryLater: The answer says when to ask again.
+        TryLater: A later request may succeed, and the answer says when to send it.
         BrokerUnavailable: A later request may succeed.
         NotAnswered: A later request would fail too.
     """

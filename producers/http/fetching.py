@@ -1,4 +1,4 @@
-"""One conditional GET, with its redirects, within a deadline and a size."""
+"""One conditional GET, with its redirects, within a deadline and a limit of size."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Fetcher:
     async def fetch(
         self, url: str, *, params: Mapping[str, Any] | None = None, known: Validators | None = None
     ) -> Answer:
-        """Get a URL.
+        """Send a GET request, and follow its redirects.
 
         Args:
             params: Added to the URL's query.

@@ -21,7 +21,7 @@ MOST_KNOWN: Final = 2 * MOST_ITEMS
 class Round:
     """One answer of the server.
 
-    Once its items and all earlier items are settled, the next stream may continue after it.
+    Once its items and all earlier items are settled, the next stream may continue after this answer.
     """
 
     validators: Validators | None
@@ -35,7 +35,8 @@ class Delivery:
 
     Attributes:
         number: Grows with each item of a producer.
-        version: For a URL that is one item, the number of its content, counted from the start of watching.
+        version: If the whole content is the only item: the number of this content, which grows with each change.
+            Otherwise None.
     """
 
     found: Found
@@ -77,7 +78,7 @@ class Memory:
     version: int = 0
     """The version that was settled last."""
     known: dict[str, None] = field(default_factory=dict)
-    """The digests of settled items, in that order; for a document only the last one."""
+    """The digests of settled items, in the order of settling; for a document only the last digest."""
     _in_flight: dict[str, None] = field(default_factory=dict)
     _rounds: deque[Round] = field(default_factory=deque)
     _present: frozenset[str] = frozenset()
@@ -90,7 +91,7 @@ class Memory:
 
     @classmethod
     def restore(cls, source: str, state: Any, *, is_document: bool) -> Memory:
-        """Restore the state of a predecessor; begin empty if it is None or has an unknown format."""
+        """Restore the stored state of an earlier stream; begin empty if `state` is None or has an unknown format."""
         memory = cls(source, is_document)
         if isinstance(state, dict) and state.get("v") == _VERSION:
             memory.has_begun = True
@@ -146,8 +147,8 @@ class Memory:
         self._present = frozenset(one.digest for one in found)
         answered.unsettled = len(new)
         if not new and self._rounds and not self._rounds[-1].unsettled:
-            # While an item keeps failing, later rounds stay. Rounds without items are merged, so that their number is
-            # bounded.
+            # While an item keeps failing, all later rounds stay in memory. Rounds without items are merged, so that the
+            # number of rounds is bounded.
             self._rounds.pop()
         self._rounds.append(answered)
         self._end_rounds()
@@ -188,7 +189,7 @@ class Memory:
     # Settling
 
     def dump_after(self, deliveries: Iterable[Delivery]) -> dict[str, Any]:
-        """Return what `dump` will return once these deliveries, which are in flight, are settled."""
+        """Return what `dump` would return if these deliveries, which are in flight, were settled."""
         copies = [copy(one) for one in self._rounds]
         rounds = {id(one): again for one, again in zip(self._rounds, copies, strict=True)}
         after = replace(

@@ -31,7 +31,7 @@ MOST_PAGES: Final = 100
 MOST_FAILED: Final = 1_000
 """While this many failed items wait for their redelivery, the producer does not poll."""
 _OF_A_LOST_CURSOR: Final = frozenset({400, 404, 410, 422})
-"""The answers of servers to a cursor that is unknown or has expired."""
+"""The status codes with which servers answer a cursor that they do not know, or that has expired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
                     break
 
     async def _begin(self) -> None:
-        """Begin a stream without a stored state."""
+        """Begin a stream that has no stored state: skip the present items if `first` says so."""
         if self._polled.first == "skip":
             await self._skip_all()
         self._memory.has_begun = True
@@ -136,7 +136,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         return delay
 
     def _skip(self, page: Page, answer: Answer) -> bool:
-        """Skip a page; return whether there is another one."""
+        """Skip a page; return whether another page follows."""
         has_more = self._advances(page) and self._memory.has_news(page.found)
         self._cursor = self._cursor if page.cursor is None else page.cursor
         self._memory.skip(page.found, answer.validators, self._cursor)
@@ -144,7 +144,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         return has_more
 
     async def _poll(self) -> tuple[list[Delivery], float]:
-        """Ask once; return the new items, and the seconds until the next request (0: there is another page)."""
+        """Request one page; return the new items, and the seconds until the next request (0: another page follows)."""
         interval = self._polled.poke_interval
         try:
             page, answer = await self._ask()
@@ -160,7 +160,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         for delivery in new:
             delivery.size = get_size(self._message(delivery))
         while self._is_ahead and self._memory.is_document and new:
-            # The version has to be stored before its event.
+            # Store the number of the new content before its event; see `Memory`.
             await self._has_advanced.wait()
         if not self._is_ahead:
             await self._save()
@@ -170,7 +170,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         return page.cursor is not None and page.cursor != self._cursor
 
     async def _ask(self) -> tuple[Page | None, Answer]:
-        """Ask once; return the items, or None if nothing has changed, and the answer."""
+        """Request one page; return the page, or None if nothing has changed, and the answer."""
         param = self._polled.cursor_param
         params = None if param is None or self._cursor is None else {param: self._cursor}
         try:
@@ -189,7 +189,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         return self._reader.read(answer.body, f"GET {shown(self._url)}"), answer
 
     async def _wait(self, poll_at: float) -> None:
-        """Wait until the next poll, or until failed items are due."""
+        """Wait until the next poll is due, failed items are due, or an item fails."""
         until = min(poll_at, self._due) if self._failed else poll_at
         if len(self._failed) >= MOST_FAILED:
             until = self._due
@@ -261,7 +261,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
 
 
 async def check_url(polled: Polled, *, settings: HttpSettings) -> None:
-    """Ask once, and check that the answer can be read; the only deadline is `timeout_s`.
+    """Request the URL once, and check that the answer can be read. The only deadline is the connection's `timeout_s`.
 
     Raises:
         ConfigurationError, BrokerRefused, BrokerUnavailable: As `open_stream`.
@@ -279,6 +279,6 @@ async def check_url(polled: Polled, *, settings: HttpSettings) -> None:
 
 
 def _source(connection: str, polled: Polled) -> str:
-    """Return the beginning of idempotency keys: a digest of the URL and the way of reading it, without the interval."""
+    """Return the beginning of idempotency keys: a digest of the connection, the URL, `items` and `item_key`."""
     parts = [connection, polled.url, polled.items, polled.item_key]
     return "http/" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -123,5 +123,5 @@ def _getter(path: str | None) -> Getter[None] | None:
 
 
 def digest_of(content: bytes) -> str:
-    """Return 96 bits of a content's hash."""
+    """Return the first 96 bits of the content's hash, as text."""
     return hashlib.sha256(content).hexdigest()[:24]

@@ -105,7 +105,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             )
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Find the position of each partition. The deadline is short, because no heartbeats are sent meanwhile."""
+        """Find the position of each partition, within a short deadline: aiokafka sends no heartbeats meanwhile."""
         try:
             with anyio.fail_after(self._positions_timeout_s):
                 await self._begin(assigned)
@@ -143,10 +143,11 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         logger.info("reading %s", names_of(assigned))
 
     async def reset_out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue where no message is missed, after the broker reported a position as out of range; log why.
+        """Find new positions for partitions whose position the broker reported as out of range, and log each reason.
 
-        If the log was cut and the broker can tell where (see `Fetching`), reading continues at the cut. If it cannot
-        tell, reading continues at the oldest message: any later position could miss messages written after the cut.
+        If the log was cut and the broker can tell where (see `Fetching`), reading continues at the cut. If the broker
+        cannot tell and the log ends before the position, reading continues at the oldest message: any later position
+        could miss messages written after the cut. If retention deleted unread messages, `expired_offset` decides.
         Messages that are read again have their events already.
 
         Raises:
@@ -155,8 +156,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         """
         for partition in offsets:
             if (lane := self.lanes.get(partition)) is not None and self._consumer_has(lane):
-                # Pause the partition until its new position is known. Otherwise the client fetches and reports the old
-                # one again.
+                # Pause the partition until its new position is known. Otherwise the client fetches from the old
+                # position and reports it again.
                 self._consumer.pause(partition)
         if recreated := await self.find_recreated():
             raise recreated
@@ -181,7 +182,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
                 position.offset,
             )
             self._consumer.seek(partition, position.offset)
-            # Commit before anything is delivered: after a crash, the keys must be the same as from now on.
+            # Commit the position and its cuts before a message is delivered: the cuts are part of the keys, and after a
+            # crash the next owner must give each message the same key.
             if await self._commits.commit(partition, lane.membership, position):
                 self._resume(lane)
             else:
@@ -329,7 +331,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[LaneInFlight, str]:
-    """Return the lane with which to continue, and why the client cannot read at `offset`."""
+    """Return the lane at whose position reading continues, and the reason why the broker refused `offset`."""
     parted, lane.parted = lane.parted, None
     if offset >= first and parted is not None:
         lane.close()
@@ -357,7 +359,7 @@ def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[La
 
 
 def _first(group: ExceptionGroup) -> BrokerError | None:
-    """Return the first refusal, or else the first broker error. None: the group has no broker error."""
+    """Return the first `BrokerRefused` of an exception group, or else its first `BrokerError`; None if it has none."""
     found = [error for error in group.exceptions if isinstance(error, BrokerError)]
     return next(
         (error for error in found if isinstance(error, BrokerRefused)), next(iter(found), None)

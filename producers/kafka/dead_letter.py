@@ -47,11 +47,11 @@ class DeadLetters:
         )
 
     def exist_for(self, topic: str) -> bool:
-        """Whether the topic's dead-letter topic exists, as far as it is known."""
+        """Whether the topic's dead-letter topic exists. True unless the cluster has said that it is missing."""
         return self._settings.dead_letter_topic_of(topic) not in self._missing
 
     async def look(self, topics: Collection[str], cluster: Cluster) -> None:
-        """Find out which dead-letter topics are missing; if the cluster does not tell, none counts as missing."""
+        """Find out which dead-letter topics are missing. A topic counts as missing only if the cluster says so."""
         self._cluster = cluster
         await self._look({self._settings.dead_letter_topic_of(topic) for topic in topics})
 
@@ -73,10 +73,10 @@ class DeadLetters:
     async def write(self, message: KafkaMessage, evidence: Mapping[str, object]) -> None:
         """Write the message with its key, value, timestamp and headers, and return once all in-sync replicas have it.
 
-        The headers `triggerer.dead-letter.*` say where the message comes from, and contain `evidence` (a `reason` at
-        least). A message with neither key nor value gets an empty value and the header `null-value`. If the service
-        stops before the commit, the message is written again; topic, partition and offset in the headers identify such
-        repeats.
+        The headers `triggerer.dead-letter.*` say where the message comes from, and contain the entries of `evidence`,
+        which has at least a `reason`. A message with neither key nor value gets an empty value and the header
+        `null-value`. If the service stops before the commit, the message is written again; topic, partition and offset
+        in the headers identify such repeats.
 
         Raises:
             BrokerError: The message could not be written; nothing may be committed past it.

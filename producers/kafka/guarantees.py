@@ -1,4 +1,4 @@
-"""States what a stream guarantees, from settings and brokers; for `triggerer check` and watchers with a guarantee."""
+"""Describes the delivery guarantee of a stream, for `triggerer check` and for watchers that demand a guarantee."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the brokers.
 
-    Brokers tell a topic's configuration only to users that may describe it. For other users, and if no broker answers,
-    the guarantee is the same with fewer warnings: another check finds out whether the topics can be read. With a
-    pattern, only the topics that match now are looked up, and the reason says so.
+    Brokers show a topic's configuration only to users that may describe it. If no broker shows it, the guarantee is the
+    same, and only the warnings about the configuration are missing. Whether the topics can be read is another check.
+    With a pattern, only the topics that match now are looked up, and the result says so.
     """
     told = _Told(Topics.parse(topics, settings))
     if ask:
@@ -55,8 +55,8 @@ async def describe_delivery(
         drops_after=limit or None,
         has_dead_letters=True if limit else None,
         findings=tuple(told.findings()),
-        # One source for each topic: two streams of one group divide every topic that both read, even if their other
-        # topics differ.
+        # List each topic as a source of its own: two streams of one group divide the messages of each topic that both
+        # read, even if their other topics differ.
         source=tuple(
             f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in told.names
         ),
@@ -102,7 +102,7 @@ class _Told:
             )
 
     async def look_up(self, settings: KafkaSettings) -> None:
-        """Ask one of the brokers. Facts that it does not tell stay unknown."""
+        """Look the topics up at one of the brokers. What the broker does not answer stays unknown."""
         what = f"looking at topic {self._topics} at {settings.bootstrap_servers}"
         client: Any = AIOKafkaClient(**settings.client_arguments())
         try:

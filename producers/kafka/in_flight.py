@@ -1,7 +1,7 @@
 """The messages in flight of one partition during one assignment, and the position committed there.
 
-Synchronous, without I/O. Each message refers to its lane, so an advance that comes after the end of the assignment is
-recognised. Within an assignment, `delivery` grows with every rewind: messages of an earlier delivery are ignored.
+Synchronous, without I/O. Each message refers to its lane, so `advance` can ignore a message whose assignment has ended.
+Within an assignment, `delivery` grows with every rewind, and outcomes of messages from an earlier delivery are ignored.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from producers.kafka.wire.cluster import Membership
 from producers.kafka.wire.fetch_request import Divergence
 
 _READ_BEFORE: Final = 100_000
-"""An earlier owner has read at most this many messages beyond its commit: more than may be outstanding."""
+"""An earlier owner of the partition has read at most this many messages beyond its commit. More cannot be
+outstanding.
+"""
 _CUTS: Final = 8
-"""The number of cuts to remember: a commit's metadata is bounded."""
+"""The number of cuts to remember, because the metadata of a commit has a limit."""
 
 
 class LaneInFlight:
@@ -98,14 +100,14 @@ class LaneInFlight:
         return self.timer is not None or self.probing
 
     def position(self, offset: int, failures: int = 0) -> CommittedPosition:
-        """Return the position to commit before the message at `offset`."""
+        """Return the position to commit so that the message at `offset` is delivered next."""
         return self.committed.moved(offset, failures, epoch=self.epochs.before(offset))
 
     def key(self, offset: int) -> str | None:
         """Return the key of a message; None where brokers have no topic ids.
 
-        A key is `<topic id>/<partition>/<offset>`. A message written again after a cut has `+<epoch>` at the end, so
-        that all other keys stay as they are, also after an upgrade.
+        A key is `<topic id>/<partition>/<offset>`. The key of a message that was written after a cut, at an offset that
+        was used before, ends with `+<epoch>`. All other keys have no epoch.
         """
         prefix = self.key_prefix
         if prefix is None:
@@ -117,13 +119,13 @@ class LaneInFlight:
         return f"{prefix}{offset}"
 
     def after_cut(self, parted: Divergence, fetched_to: int, begin: int) -> LaneInFlight:
-        """Return the lane that replaces this one after a cut: the log's messages after the cut have not been read.
+        """Return the lane that replaces this one after a cut, and reads the messages that were written since the cut.
 
-        The new lane begins at the cut, or at an earlier message that is still in flight. This lane stays as it is, so
-        that the messages that it delivered keep their keys.
+        The new lane begins at the cut, or at an earlier message that is still in flight. This lane keeps its prefix and
+        cuts, so that the messages that it delivered keep their keys.
 
         Args:
-            fetched_to: The offset up to which the client has fetched, perhaps after the last delivered message.
+            fetched_to: The offset up to which the client has fetched. It may lie beyond the last delivered message.
             begin: The log's first offset.
         """
         epoch = self.epochs.before(fetched_to)

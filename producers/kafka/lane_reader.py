@@ -45,8 +45,8 @@ class LaneReader:
 
     Args:
         group: The group's name.
-        group_lane: Returns the group's lane; None while the partition is not assigned. The keys of messages at
-            offsets that a cut log uses again depend on the cuts that the group knows.
+        group_lane: Returns the lane of the group's assignment; None while the partition is not assigned. The reader
+            uses the cuts that this lane knows, so that both give a message the same key.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class LaneReader:
         """Yield the messages at a position and after it, in order, and wait for more at the end.
 
         Args:
-            report: Called after deleted messages and transaction markers; see `read_lane_reporting`.
+            report: Called with the new position after deleted messages or transaction markers were skipped; see
+                `read_lane_reporting`.
         Raises:
             BrokerUnavailable: The cluster does not answer, or the topic or its log was replaced.
             BrokerRefused: The topic does not exist, or this user may not read it.
@@ -126,7 +127,7 @@ class LaneReader:
         return found if found is not None and found.committed.topic_id == topic_id else None
 
     async def _find_committed(self, cluster: Cluster) -> LaneInFlight | None:
-        """Return the lane as an assignment would begin it; None if the group has no commit."""
+        """Return a lane that begins at the group's commit, as an assignment would; None if the group has no commit."""
         timeout_s = self._settings.commit_timeout_s
         try:
             with anyio.fail_after(timeout_s):
@@ -178,7 +179,7 @@ class LaneReader:
         consumer.seek(partition, offset)
 
     def _compare(self, lane: LaneInFlight, records: Sequence[Record]) -> None:
-        """Check that the group has read the same log, as far as it has read these records.
+        """Check that the group and this reader have read the same log. Only records that both have read are compared.
 
         Raises:
             BrokerUnavailable: The log was cut, and these records have other keys here than in the group.
@@ -260,7 +261,10 @@ async def find_positions(
 async def _connected(
     settings: KafkaSettings, what: str, group: str | None = None
 ) -> AsyncIterator[tuple[AIOKafkaConsumer, Cluster]]:
-    """Open a consumer that joins no group, and the cluster. With `group`, that group's commits can be read."""
+    """Connect a consumer that joins no group; yield it and its cluster.
+
+    With `group`, that group's commits can be read.
+    """
     consumer = AIOKafkaConsumer(**settings.reading_arguments(), group_id=group)
     try:
         await connect(consumer, settings, what)

@@ -139,7 +139,7 @@ class KafkaMessage(BrokerMessage):
         """Return the message that was dumped. It belongs to no assignment, so it cannot be advanced.
 
         Raises:
-            ValueError: `dump` did not write these bytes, or a later version of it did.
+            ValueError: These bytes were written by a later release, or not by `dump`.
         """
         line, _, rest = data.partition(b"\n")
         try:

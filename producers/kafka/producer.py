@@ -178,10 +178,12 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             self._assignment.pause()
         await start_consumer(consumer, settings, self._what)
         Fetching(consumer, self._assignment)
-        # Before the subscription: the client's own look-ups create missing topics if the broker allows that.
+        # Look the topics up before the subscription, because a subscribed client's look-ups create missing topics if
+        # the broker allows that.
         if not finds_topics:
             await cluster.describe(self._topics.names)
-        # The topics of a pattern are not known yet. The first message finds out whether they have dead-letter topics.
+        # The topics of a pattern are not known yet. Whether one of their dead-letter topics exists shows when the first
+        # dead letter is written to it.
         await self._dead_letters.look(() if finds_topics else self._topics.names, cluster)
         self._topics.subscribe(consumer, self._assignment)
         return consumer, self._assignment
@@ -235,14 +237,17 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             await self._settler.advance(batch)
 
     def use_standing(self, report: ReportStanding) -> None:
-        """Report partitions that wait because a message failed too often and no dead-letter topic accepts it."""
+        """Call `report` for each partition that a message blocks.
+
+        The message has failed too often, and no dead-letter topic accepts it.
+        """
         self._report_standing = report
 
     def get_advance_lane(self, broker_payload: KafkaMessage) -> TopicPartition:
         return broker_payload.lane.partition
 
     def get_idempotency_key(self, broker_payload: KafkaMessage) -> str:
-        """Return `<topic id>/<partition>/<offset>`; `LaneInFlight.key` says what a cut log adds.
+        """Return `<topic id>/<partition>/<offset>`; after a cut, some keys end with an epoch (see `LaneInFlight.key`).
 
         With brokers before Kafka 2.8, which have no topic ids: `<topic>@<message's timestamp>/<partition>/<offset>`.
         In a topic that was created again, the message at the same offset has a later timestamp.
@@ -254,7 +259,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return f"{topic}@{broker_payload.timestamp}/{partition}/{offset}"
 
     def dead_letters_rejected(self, broker_payload: KafkaMessage) -> bool:
-        """Whether the message's topic has a dead-letter topic, as far as it is known now."""
+        """Whether the message's topic has a dead-letter topic that has not refused a message recently."""
         return self._dead_letters.takes(broker_payload.topic)
 
     def get_size(self, broker_payload: KafkaMessage) -> int:

@@ -45,9 +45,9 @@ class KafkaSettings(DeliverySettings):
     sasl_plain_username: OptionalText = None
     sasl_plain_password: OptionalText = field(default=None, repr=False)
     sasl_oauth_token: OptionalText = field(default=None, repr=False)
-    """A token for OAUTHBEARER; usually `file:PATH`, which is read again whenever the stream opens again."""
+    """An access token for OAUTHBEARER; usually `file:PATH`, which is read again whenever the stream opens again."""
     sasl_oauth_token_endpoint_url: OptionalText = None
-    """The endpoint that gives tokens for `sasl_oauth_client_id` and `sasl_oauth_client_secret` (client credentials)."""
+    """The OAuth 2.0 endpoint that issues access tokens for `sasl_oauth_client_id` and `sasl_oauth_client_secret`."""
     sasl_oauth_client_id: OptionalText = None
     sasl_oauth_client_secret: OptionalText = field(default=None, repr=False)
     sasl_oauth_scope: OptionalText = None
@@ -62,7 +62,7 @@ class KafkaSettings(DeliverySettings):
     dead_letter_topic: str = "{topic}.dead-letter"
     expired_offset: Literal["earliest", "latest", "fail"] = "earliest"
     """Where to continue if retention deleted unread messages: at the oldest message that is left, or after the newest.
-    With "fail" the stream fails until somebody has decided. The number of messages is logged in any case."""
+    With "fail" the stream fails until an operator sets another value. The number of messages is logged in any case."""
 
     schema_registry_url: OptionalText = None
     """The schema registry for `decode="avro"`, `"jsonschema"` and `"protobuf"`. Triggers read the three
@@ -124,7 +124,7 @@ class KafkaSettings(DeliverySettings):
         return max(self.fetch_max_wait_ms, min(5 * self.fetch_max_wait_ms, *bounds))
 
     def check_dead_letters(self, topics: Collection[str]) -> None:
-        """Refuse topics whose dead letters would go into themselves.
+        """Refuse a topic that would be its own dead-letter topic.
 
         Raises:
             ConfigurationError: Dead letters of a topic would be read again as new messages, without end.
@@ -200,7 +200,7 @@ class KafkaSettings(DeliverySettings):
         return self.client_arguments() | {
             "client_rack": self.client_rack,
             "enable_auto_commit": False,
-            # The producer finds the positions, and logs if one has expired.
+            # Not the client but our producer finds the positions; it logs expired ones.
             "auto_offset_reset": "none",
             "isolation_level": self.isolation_level,
             "fetch_min_bytes": 1,

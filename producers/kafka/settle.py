@@ -67,9 +67,9 @@ class Settler:
             self._assignment.advanced()
 
     async def _advance_until_failure(self, verdict: Verdict) -> Sequence[AdvanceItem]:
-        """Carry out the verdict.
+        """Commit up to the verdict's offset, and dead-letter or redeliver its failed message.
 
-        If its failed message went to the dead letters, return the items after it; else no items.
+        Return the items that are still to be judged: the ones after a message that was dead-lettered, otherwise none.
         """
         if verdict.stale:
             logger.info(
@@ -169,7 +169,10 @@ class Settler:
         self._assignment.redeliver_after(lane, position, delay)
 
     async def _set_aside(self, verdict: Verdict, failures: int) -> bool:
-        """Return whether the message went to the dead-letter topic; only then may a commit pass it."""
+        """Dead-letter the failed message if it has failed too often.
+
+        Return whether it was written: only then may a commit pass it.
+        """
         assert verdict.failed is not None
         message, outcome = verdict.failed
         if not outcome.blames_event or not self._policy.is_exhausted(failures):
@@ -192,7 +195,7 @@ class Settler:
 
 
 def _tell_nobody(lane: Hashable, why: str | None) -> None:
-    """Ignore the report: no runtime asked for it."""
+    """Ignore the report, because nobody has called `use_standing`."""
 
 
 def _members(outcome: AdvanceOutcome) -> int:

@@ -1,1 +1,1 @@
-"""Connecting to a Kafka cluster: consumers, tokens, topics, and the check that needs no group."""
+"""Connecting to a Kafka cluster: consumers, OAuth access tokens, topics, and a check that joins no group."""

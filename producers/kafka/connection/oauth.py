@@ -1,4 +1,4 @@
-"""Tokens for SASL OAUTHBEARER: a configured token, or tokens from an OAuth 2.0 token endpoint."""
+"""Access tokens for SASL OAUTHBEARER: a configured token, or tokens from an OAuth 2.0 token endpoint."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 10.0
 _RENEW_AT = 0.8
-"""The part of a token's life after which a connection gets a new token."""
+"""After this part of an access token's life, a connection gets a new token."""
 
 
 class ConfiguredToken(AbstractTokenProvider):  # type: ignore[misc]
-    """The token of the configuration. A token from a file is read again when the stream opens again."""
+    """The access token in the configuration.
+
+    If it is in a file, the file is read again whenever the stream opens again.
+    """
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -45,7 +48,7 @@ class ConfiguredToken(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def _expiry_of(token: str) -> float | None:
-    """Return when a JSON Web Token expires, in seconds since the epoch; None if the text does not say."""
+    """Return when a JSON Web Token expires, in seconds since 1970; None if it has no expiry, or is no such token."""
     try:
         _, claims, *_ = token.split(".")
         decoded = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
@@ -55,7 +58,7 @@ def _expiry_of(token: str) -> float | None:
 
 
 class EndpointTokens(AbstractTokenProvider):  # type: ignore[misc]
-    """Fetches tokens by the grant "client credentials", and uses each for four fifths of its life.
+    """Fetches access tokens by the grant "client credentials", and uses each for four fifths of its life.
 
     Source: RFC 6749, sections 2.3.1 and 4.4.
     """

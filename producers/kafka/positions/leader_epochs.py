@@ -1,7 +1,7 @@
-"""Remembers which leader wrote each message that was read of a partition. Synchronous, without I/O.
+"""Remembers, for one partition, which leader wrote the messages that were read. Synchronous, without I/O.
 
-A new leader has a higher epoch, and each batch carries its leader's epoch. So the brokers can say where a log was cut:
-in their log, the epoch of the last message read ends earlier (KIP-101, KIP-320).
+A new leader has a higher epoch, and each batch carries its leader's epoch. So a broker can say where its log was cut:
+there, the epoch of the last message read ends at an earlier offset (KIP-101, KIP-320).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _BATCH: Final = struct.Struct(">qiib")
 _AFTER_LENGTH: Final = 12
 _FIRST_WITH_EPOCHS: Final = 2
 _KEPT: Final = 16
-"""The number of elections to remember. If a cut goes back further, its place is found less exactly."""
+"""The number of elections to remember. If a cut goes back further, its offset is found less exactly."""
 
 
 class LeaderEpochs:
@@ -27,7 +27,7 @@ class LeaderEpochs:
         self._starts = [] if epoch is None else [(offset - 1, epoch)]
 
     def learn(self, batches: bytes | None) -> None:
-        """Learn from the batches that a broker returned."""
+        """Record the leader epochs of batches that a broker returned."""
         if not batches:
             return
         at, last = 0, self._starts[-1][1] if self._starts else -1

@@ -17,10 +17,10 @@ _VERSION = 1
 
 
 class UsedOffsets(NamedTuple):
-    """Offsets that a cut log uses again: lost messages at `since` up to `below` may have been read.
+    """Offsets that a log uses again after a cut, from `since` up to and without `below`.
 
-    `epoch` belongs to the leader whose messages were lost. The keys of the new messages contain this epoch, so that
-    they differ from the keys of the lost messages.
+    The lost messages at these offsets may have been read. `epoch` belongs to the leader that wrote them. The keys of
+    the new messages contain this epoch, so that they differ from the keys of the lost messages.
     """
 
     since: int
@@ -29,10 +29,10 @@ class UsedOffsets(NamedTuple):
 
 
 class CutTopic(str):
-    """A topic's id in the position of a message that was read after a cut; equal to the id alone.
+    """A topic's id, with the cuts that a reader knew; compares equal to the plain id.
 
-    `used` lists the cuts that were known then: a reader at this position has read the messages written after them. The
-    store does not keep `used`.
+    A message that is read after a cut has this object in its position. A reader at that position has read the messages
+    written after the cuts in `used`. The store keeps only the plain id.
     """
 
     __slots__ = ("used",)
@@ -47,7 +47,7 @@ class CutTopic(str):
 
 @dataclass(frozen=True, slots=True)
 class CommittedPosition:
-    """Where a partition continues.
+    """Where the reading of a partition continues.
 
     Attributes:
         offset: The next message to deliver.
@@ -58,7 +58,8 @@ class CommittedPosition:
             before it was found.
         epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares it with
             its log, and so finds out whether the log was cut.
-        used: The parts of the log that were cut and written again, until the position passes their end.
+        used: The offsets that the log uses again after its cuts. A cut is dropped once the position is past its
+            offsets.
     """
 
     offset: int

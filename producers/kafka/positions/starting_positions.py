@@ -105,11 +105,12 @@ class StartingPositions:
         committed: Mapping[TopicPartition, CommittedPosition],
         topics: Mapping[str, TopicDescription],
     ) -> dict[TopicPartition, CommittedPosition]:
-        """Return where partitions without a commit start, and commit it, so that a restart skips nothing."""
+        """Find and commit first positions for partitions without a usable commit, so that a restart skips nothing."""
         new = [
             partition
             for partition in missing
-            # Its commit is of a deleted topic of that name, or the partition was added later: begin at its beginning.
+            # Read these partitions from their beginning: the commit belongs to a deleted topic of the same name, or the
+            # partition was added later.
             if partition in committed or self._is_new(partition, committed)
         ]
         old = [partition for partition in missing if partition not in new]

@@ -1,4 +1,4 @@
-"""Checks the arguments of a trigger of ranges."""
+"""Checks the arguments of `KafkaRangeTrigger`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def max_offsets_argument(value: Any) -> int | None:
 
 
 def refuse_others(kind: str, others: Mapping[str, Any]) -> None:
-    """Refuse arguments that a trigger of ranges does not have.
+    """Refuse arguments that `KafkaRangeTrigger` does not have.
 
     Raises:
-        DagError: The argument belongs to triggers that read messages.
+        DagError: The argument belongs to triggers that read messages or join a consumer group.
         TypeError: The argument is unknown.
     """
     for name in others:

@@ -10,19 +10,19 @@ _VERSION = 1
 
 
 class Cut(NamedTuple):
-    """A partition that lost the end of its log, and uses the lost offsets again."""
+    """The last cut of a partition's log: the log lost its end, and uses the lost offsets again."""
 
     number: int
-    """How many times this happened. The number is in the keys of ranges whose offsets are used again."""
+    """How many times the log was cut. The number is in the keys of ranges whose offsets are used again."""
     below: int
-    """Offsets below this one may be in an earlier event, for other messages."""
+    """Offsets below this one may be in an earlier event, where they named messages that are lost."""
     is_told: bool
     """Whether an event has reported the cut, as `rewound_from`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a partition continues.
+    """Where the next range of a partition begins.
 
     Attributes:
         to: The first offset that is in no event.
@@ -50,7 +50,10 @@ class RangeBookmark:
     topics: Mapping[str, TopicPlaces] = field(default_factory=dict)
 
     def place(self, topic: str, topic_id: str | None, partition: int) -> Place | None:
-        """Return a partition's place; None: no event has an offset of it, or the topic had another id then."""
+        """Return a partition's place.
+
+        None: no event has an offset of the partition, or the bookmark is of a deleted topic of the same name.
+        """
         found = self.topics.get(topic)
         if found is None or not is_same(found.topic_id, topic_id):
             return None
@@ -90,7 +93,7 @@ class RangeBookmark:
 
 
 def is_same(one: str | None, other: str | None) -> bool:
-    """Return whether two ids are of one incarnation of a topic, as far as they are known."""
+    """Return whether two topic ids may belong to the same incarnation: they are equal, or one of them is unknown."""
     return one == other or None in (one, other)
 
 

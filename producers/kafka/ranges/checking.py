@@ -31,14 +31,14 @@ def read_logs(
     """Return each topic's id, and the first offset and the end of each partition. May be called in any thread.
 
     Args:
-        bootstrap_servers: The brokers, in place of the connection.
+        bootstrap_servers: The brokers to connect to, without the connection's settings. None: use the connection.
     Raises:
         ConfigurationError: The connection is not usable.
         BrokerUnavailable: The brokers do not answer.
         BrokerRefused: A topic does not exist, or this user may not read it.
     """
     settings = _settings(connection, bootstrap_servers)
-    # The calling thread may have an event loop that runs.
+    # Use a separate thread, because the calling thread may be running an event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="kafka-ranges") as thread:
         return thread.submit(anyio.run, partial(_read, settings, sorted(topics))).result()
 

@@ -1,4 +1,4 @@
-"""States what a watcher of ranges guarantees; for `triggerer check` and watchers with a guarantee."""
+"""Describes the guarantee of `KafkaRangeTrigger`, for `triggerer check` and for watchers that demand a guarantee."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class LogEnds:
-    """Looks at the partitions of some topics over one client.
+    """Looks up the oldest and the end offsets of some topics' partitions over one client.
 
-    A look is one metadata request, and two requests to each broker that leads a partition: for the ends and for the
-    oldest offsets. A leader election costs one request more.
+    A look-up sends one metadata request, and two requests to each broker that leads a partition: for the ends and for
+    the oldest offsets. A leader election costs one request more.
 
     Args:
         start: Where a watcher begins in a topic for which its bookmark has no place.
@@ -50,13 +50,13 @@ class LogEnds:
             fetch_max_wait_ms=settings.fetch_max_wait_ms,
         )
         self._described: Mapping[str, TopicDescription] = {}
-        """The topics by name, as the last look found them."""
+        """The topics by name, as the last look-up found them."""
 
     async def look(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions as they are now, by topic and partition.
 
-        A topic that was created again during the look, and a partition whose leader changed, are left out until the
-        next look: their offsets may belong to another log.
+        A topic that was created again during the look-up, and a partition whose leader changed, are left out until the
+        next look-up: their offsets may belong to another log.
 
         Raises:
             BrokerUnavailable: The cluster does not answer in time.
@@ -107,9 +107,12 @@ class LogEnds:
     async def _find_starts(
         self, bookmark: RangeBookmark, places: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return where topics without a place begin. A topic that a pattern finds later begins at its beginning."""
+        """Return where the partitions of topics that the bookmark lacks begin.
+
+        A topic that a pattern finds later is read from its beginning.
+        """
         if self._start == Start():
-            # The watcher begins at the oldest offsets, which the look has found already.
+            # The watcher begins at the oldest offsets, which are looked up already.
             return {}
         is_later = self._topics.pattern is not None and bool(bookmark.topics)
         new = [one for one in places if not (is_later or bookmark.knows(one.topic))]
@@ -122,9 +125,9 @@ class LogEnds:
         ends: Mapping[TopicPartition, int],
         described: Mapping[str, TopicDescription],
     ) -> Mapping[TopicPartition, int]:
-        """Return where logs were cut before the place of the bookmark.
+        """Return, by partition, the offset at which the log was cut, if the bookmark's place is beyond it.
 
-        A new leader's log may differ from the log of the leader before. The brokers know up to which offset both are
+        A new leader's log may differ from the former leader's log. The brokers know up to which offset the two are
         equal.
         """
         cut: dict[TopicPartition, int] = {}
@@ -144,8 +147,8 @@ class LogEnds:
         for one in asked:
             place = bookmark.place(one.topic, described[one.topic].topic_id, one.partition)
             assert place is not None
-            # `ends` may lie before an open transaction, where readers stop. Where the end of the epoch's log is known,
-            # use that.
+            # `ends` may lie before the end of the log, at an open transaction where readers stop. So use the end of the
+            # epoch if it is known.
             end = found.get(one, ends[one])
             if end < place.to:
                 cut[one] = end

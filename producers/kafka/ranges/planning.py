@@ -19,8 +19,8 @@ class PartitionView:
         end: The offset after the last one that a reader gets, by the connection's isolation level.
         epoch: The epoch of the leader that answered. None: unknown.
         start: Where the watcher begins if it knows neither the partition nor its topic.
-        kept_until: The offset up to which the log still has the messages that it had at the bookmark. If this is before
-            the bookmark's place, the log was cut there. None: no cut is known.
+        kept_until: Up to this offset, the log has the same messages as when the bookmark was stored. If the offset is
+            before the bookmark's place, the log was cut there. None: no cut is known.
     """
 
     topic: str
@@ -43,7 +43,8 @@ class OffsetRange:
 
     Attributes:
         deleted: The number of offsets before `start` that retention deleted before any event had them.
-        rewound_from: The log was cut at `start`. Earlier events reach up to this offset, for messages that are lost.
+        rewound_from: If the log was cut at `start`: the offset up to which earlier events reach, for messages that are
+            lost. None: no cut, or an earlier range has reported it.
         cut: How many times the partition's log was cut, if earlier events may have these offsets; else 0.
     """
 
@@ -130,7 +131,7 @@ def plan(
 
 
 def _place(bookmark: RangeBookmark, view: PartitionView, warnings: list[str]) -> tuple[Place, int]:
-    """Return where a partition continues, and how many offsets retention has deleted before that."""
+    """Return where a partition continues, and how many offsets from there on retention has deleted."""
     place = bookmark.place(view.topic, view.topic_id, view.partition)
     if place is None:
         return _new_place(bookmark, view, warnings), 0
@@ -165,8 +166,8 @@ def _new_place(bookmark: RangeBookmark, view: PartitionView, warnings: list[str]
         warnings.append(
             f"topic {view.topic} was deleted and created again: the new topic is read from its beginning"
         )
-    # The partition, or the topic, is newer than the bookmark. `start="latest"` would lose the messages from before this
-    # look.
+    # The partition, or the topic, is newer than the bookmark. `start="latest"` would lose messages that were written
+    # before this look-up.
     return Place(view.first, view.epoch)
 
 

@@ -1,4 +1,4 @@
-"""Looks at the ends of partitions again and again, and yields what is new."""
+"""Looks up the ends of partitions at an interval, and yields the new ranges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class LooksAtEnds(Protocol):
-    """Looks at the partitions; `LogEnds`, or a test's double."""
+    """Looks up the ends of partitions; `LogEnds`, or a test's double."""
 
     async def look(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions as they are now."""
@@ -25,10 +25,10 @@ class LooksAtEnds(Protocol):
 async def new_ranges(
     ends: LooksAtEnds, stored: Any, *, interval_s: float, max_offsets: int | None
 ) -> AsyncIterator[tuple[Sequence[OffsetRange], Any]]:
-    """Yield ranges with the bookmark after them (JSON), without an end; nothing while nothing is new.
+    """Yield new ranges, for ever, with the JSON bookmark to store together with their events.
 
     Args:
-        stored: The bookmark as it was stored last; None: there is none.
+        stored: The bookmark as it was stored last. None: no bookmark is stored.
     """
     bookmark = RangeBookmark.parse(stored)
     warned: set[str] = set()
@@ -46,7 +46,7 @@ async def new_ranges(
                 continue
             bookmark = found.bookmark
             yield found.ranges, bookmark.to_json()
-            # The views reported cuts before the old bookmark. The new bookmark includes these cuts.
+            # The new bookmark includes the cuts that the views report, so drop them from the views.
             views = [_without_cut(view) for view in views]
         await anyio.sleep(interval_s)
 

@@ -1,9 +1,9 @@
 """Requests to the cluster that aiokafka has no public method for.
 
 A commit is sent with the membership under which its partition was assigned. aiokafka's own `commit` uses the generation
-at the time of the request. After a rebalance the generation is later, and the broker accepts the commit of a partition
-that another member has by now. After a lost session it is -1, and an empty group accepts that from anybody
-(aio-libs/aiokafka#929).
+at the time of the request. After a rebalance that generation is a later one, so the broker would accept a commit for a
+partition that another member owns by then. After a lost session the generation is -1, and a group without members
+accepts such a commit from any client (aio-libs/aiokafka#929).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Cluster:
         """Return the topics by name, without creating any.
 
         Args:
-            may_be_gone: Leave out a topic that does not exist.
+            may_be_gone: True: leave out a topic that does not exist, and raise no error.
         Raises:
             BrokerRefused: A topic does not exist or may not be described.
             BrokerUnavailable: The cluster does not answer, or is still creating a topic.
@@ -127,7 +127,7 @@ class Cluster:
             raise_for_topic(error, name, self._where)
             raw_id = rest[0] if self._knows_ids and rest[0] != _NO_ID else None
             partitions = rest[2] if self._knows_ids else rest[-1]
-            # As Kafka's own tools print it.
+            # The id as Kafka's own tools print it.
             topic_id = base64.urlsafe_b64encode(raw_id).decode().rstrip("=") if raw_id else None
             epochs = _epochs(partitions) if self._knows_ids else ()
             found[name] = TopicDescription(name, topic_id, len(partitions), raw_id, epochs)
@@ -168,9 +168,10 @@ class Cluster:
         await guarded(client.set_topics(topics), what)
 
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return for each partition where the log of an epoch ends, as far as the brokers know.
+        """Return, by partition, the offset at which the messages of a leader epoch end in the broker's log.
 
-        If the log was cut, it ends before the last message of the epoch's leader. The client must know the leaders.
+        After a cut, this offset lies before the last message that the epoch's leader wrote. A partition is left out if
+        its broker does not know the epoch. The client must know the partitions' leaders.
 
         Raises:
             BrokerUnavailable, BrokerRefused: The cluster does not answer.
@@ -202,12 +203,10 @@ class Cluster:
         return found
 
     def _where_to_ask(self, client: Any) -> tuple[int | None, ConnectionGroup]:
-        """Return a node and one of its connections, if possible a connection without a fetch.
+        """Return a node and one of its connections, if possible a connection that carries no fetches.
 
-        A fetch would delay the request.
-
-        A broker answers the requests of a connection one by one. The coordinator's connection has no fetches. But while
-        this member joins its group, the open join request would delay others there.
+        A broker answers the requests of a connection one by one, so a fetch would delay the request. The coordinator's
+        connection carries no fetches. But while this member joins its group, the open join request would delay others.
         """
         node = getattr(self._coordinator, "coordinator_id", None)
         # A reader of one partition is in no group and has no coordinator.

@@ -66,7 +66,7 @@ class EpochEndsRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801 - 
 
 
 class EpochEndsRequest(Request[EpochEndsRequest_v3]):  # type: ignore[misc]
-    """Look up where the logs of these epochs end, by topic and partition. The leader of each partition answers.
+    """Look up, by topic and partition, the offset at which a leader epoch ends. The partition's present leader answers.
 
     Raises, when it is sent:
         NotImplementedError: The broker does not know this version (before Kafka 2.3).

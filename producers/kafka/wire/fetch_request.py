@@ -35,7 +35,7 @@ from producers.kafka.wire.metadata_request import Uuid
 _UNKNOWN = -1
 _NO_SESSION = 0
 _WITHOUT_SESSION = -1
-"""The epoch of a fetch that asks for no session (KIP-227)."""
+"""The session epoch of a fetch request outside any fetch session (KIP-227)."""
 _DIVERGING_EPOCH = 0
 """The tag of the field that says where the broker's log differs from the fetched messages."""
 
@@ -211,7 +211,7 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
 
 
 class Divergence(NamedTuple):
-    """Where a broker's log differs from the messages read: there, leaders up to `epoch` end at `end_offset`."""
+    """Where a broker's log differs from the messages read: in the log, leader `epoch` ends at `end_offset`."""
 
     epoch: int
     end_offset: int

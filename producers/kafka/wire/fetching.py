@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _OF_ANOTHER_TOPIC: Final = (100, 103)
 """The broker's codes for UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID, which aiokafka does not know."""
 _UNKNOWN_TOPIC: Final = (sdk.UnknownTopicOrPartitionError.errno, -1, -1, -1, None, -1, None)
-"""The rest of a partition's answer, with the error that makes aiokafka read the cluster's metadata again."""
+"""A partition's answer without its number: the error makes aiokafka read the cluster's metadata again."""
 _LOOK_AGAIN_AFTER_S: Final = 0.02
 _RETRY_AFTER_S: Final = 0.1
 """aiokafka repeats a failed fetch at once, and a broker answers it at once: wait in between."""
@@ -139,10 +139,10 @@ class Fetching:
 def _wanted(
     request: Any, names: dict[bytes, str], lanes: dict[TopicPartition, LaneInFlight]
 ) -> WantedTopics:
-    """Return the partitions of a request by topic id, without partitions that have no lane yet.
+    """Return the partitions of a request by topic id. Partitions without a lane are left out.
 
-    For a partition without a lane, the client fetches from a position of its own. Only a lane knows which messages were
-    read before its position.
+    The client fetches a partition without a lane from a position that it chose itself. Only a lane knows which messages
+    were read before its position.
     """
     # A follower's log may end before the last message that the leader sent.
     may_compare = not fields_of(request).rack_id
@@ -162,7 +162,10 @@ def _wanted(
 
 
 def _look(lane: LaneInFlight, error: int, batches: bytes | None, tags: dict[int, bytes]) -> int:
-    """Record the leaders that an answer names; return the error code to show to aiokafka."""
+    """Record the leader epochs of the batches, or that the log was cut.
+
+    Return the error code that aiokafka shall see.
+    """
     if tags and (parted := divergence(tags)) is not None:
         lane.parted = parted
         return int(sdk.OffsetOutOfRangeError.errno)
