@@ -75,7 +75,7 @@ class DeadLetters:
 
         The headers `triggerer.dead-letter.*` say where the message comes from, and contain the entries of `evidence`,
         which has at least a `reason`. A message with neither key nor value gets an empty value and the header
-        `null-value`. If the service stops before the commit, the message is written again; topic, partition and offset
+        `null-value`. If this process stops before the commit, the message is written again; topic, partition and offset
         in the headers identify such repeats.
 
         Raises:

@@ -28,7 +28,7 @@ async def check_subscription(settings: PubSubSettings, subscription: str) -> Non
     Raises:
         ConfigurationError: The credentials cannot be used, or no project is known.
         BrokerRefused: There is no such subscription, this account may not read it, or it is no pull subscription.
-        BrokerUnavailable: The service does not answer.
+        BrokerUnavailable: Pub/Sub does not answer.
     """
     access, path, found = await _look_up(settings, subscription)
     if found is None:
@@ -64,7 +64,7 @@ async def describe_delivery(
     """Return how messages are delivered, from the settings and, if `ask`, from the subscription.
 
     Raises:
-        As `check_subscription`, if the service is asked.
+        The errors of `check_subscription`, only with `ask`.
     """
     found: Any = None
     path: str | None = None
@@ -97,7 +97,10 @@ async def describe_delivery(
 
 
 async def _look_up(settings: PubSubSettings, subscription: str) -> tuple[Access, str, Any]:
-    """Return the credentials, the subscription's path and its description; None if this account may only read it."""
+    """Return the credentials, the subscription's path and its description.
+
+    The description is None without the right to see it.
+    """
     access = await find_access(settings)
     path = access.path("subscriptions", subscription)
     what = f"{path} at {settings.where}"
@@ -122,7 +125,7 @@ async def _look_up(settings: PubSubSettings, subscription: str) -> tuple[Access,
 
 
 async def _try_to_consume(connection: Connection, path: str, what: str) -> None:
-    """Extend a lease that does not exist. This changes nothing, and an account that may not read is refused."""
+    """Check that this account may read, by extending a lease that does not exist. This changes nothing."""
     try:
         await guarded(
             connection.subscriber.modify_ack_deadline(

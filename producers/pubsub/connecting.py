@@ -128,7 +128,7 @@ class Connection:
         return self._publisher
 
     def open_blocking_modify(self) -> Any:
-        """Return the call that extends leases, for use in a thread. Its connection is separate; `aclose` closes it."""
+        """Return the blocking call that extends leases. It has a connection of its own, which `aclose` closes."""
         if self._settings.emulator_host:
             channel = grpc.insecure_channel(self._settings.emulator_host, options=self._options)
         else:

@@ -46,11 +46,11 @@ class DeadLetters:
         return self.topic is not None and not self._refused.has(self.topic)
 
     async def write(self, message: BrokerMessage, evidence: Mapping[str, object]) -> None:
-        """Publish the message's data, ordering key and attributes, and return once the service has stored them.
+        """Publish the message's data, ordering key and attributes, and return once Pub/Sub has stored them.
 
-        The attributes `triggerer.dead-letter.*` contain the message's origin and `evidence` (a `reason` at least).
-        After a crash before the acknowledgement, the message is written again; the message id among the attributes
-        identifies such repeats.
+        The attributes `triggerer.dead-letter.*` contain the message's origin and the entries of `evidence`, which has
+        at least a `reason`. After a crash before the acknowledgement, the message is written again; the message id
+        among the attributes identifies such repeats.
 
         Raises:
             BrokerError: The message could not be published; the original must not be acknowledged.
@@ -83,7 +83,7 @@ class DeadLetters:
 
 
 def _attributes(message: BrokerMessage, evidence: Mapping[str, object]) -> dict[str, str]:
-    """Return the message's attributes, and the project's own as far as there is room, the most important first."""
+    """Return the message's attributes and then ours, the most important first, until a message has no room for more."""
     attributes = {
         name: value if isinstance(value, str) else value.decode("utf-8", "replace")
         for name, value in message.attributes.items()

@@ -10,10 +10,10 @@ _MOST: Final = 50_000
 
 
 class Failures:
-    """The failures by message id, for the messages that failed last.
+    """How often each message has failed. Only the messages that failed most recently are remembered.
 
-    The counts are in memory, and a restart begins at zero. Only the service's own counts, for the subscription's
-    dead-letter policy, survive a restart.
+    The counts are in memory, and a restart begins at zero. Only the counts that Pub/Sub makes itself, for the
+    subscription's dead-letter policy, survive a restart.
     """
 
     def __init__(self, most: int = _MOST) -> None:

@@ -1,6 +1,6 @@
 """The messages in flight: received, and neither acknowledged nor given back. Synchronous, no I/O, no clock.
 
-Messages of an ordering key form a lane. A failed message is given back after a delay, and the service delivers the key
+Messages of an ordering key form a lane. A failed message is given back after a delay, and Pub/Sub delivers the key
 again from that message on. The later messages of the lane wait here until the failed message has come again. If the
 later messages were given back too, each would count as a failed delivery, and a dead-letter policy would remove good
 messages with the bad one.
@@ -18,7 +18,7 @@ from typing import Final
 from producers.pubsub.message import GONE, OPEN, READY, Delivery, State
 
 COMES_AGAIN_WITHIN_S: Final = 5.0
-"""How long a lane waits for its failed message. A message that the service has dead-lettered never comes."""
+"""How long a lane waits for its failed message. A message that Pub/Sub has dead-lettered never comes."""
 SHORTEST_DELAY_S: Final = 1.0
 """While more messages are delayed than `max_delayed`, delays are cut to this number of seconds."""
 
@@ -52,7 +52,7 @@ class _Lane:
 class InFlight:
     """The messages of one stream.
 
-    The service counts delayed messages against the stream's bounds too, and enough delayed messages would keep all
+    Pub/Sub counts delayed messages against the stream's bounds too, and enough delayed messages would keep all
     others out. So once delayed messages use half of a bound, `wants_room` is true, and the stream must be opened again
     with larger bounds.
 
@@ -162,7 +162,7 @@ class InFlight:
         self._count_delayed(delivery, 1)
 
     def _go_on(self, lane: _Lane, deliveries: list[Delivery]) -> None:
-        """Continue a lane, whose awaited message came or will not come, with `deliveries` and then the early ones."""
+        """End a lane's wait for its failed message. Yield `deliveries` next, and then the early messages."""
         del self._waiting[lane.key]
         lane.awaited = None
         for delivery in lane.early:
@@ -257,7 +257,7 @@ class InFlight:
             following = following or other is delivery
 
     def repeat(self, delivery: Delivery) -> bool:
-        """Yield a message again, with the later messages of its lane, without telling the service.
+        """Yield a message again, with the later messages of its lane, without giving it back to Pub/Sub.
 
         Returns: False if the lane waits for another message, so that nothing is repeated.
         """

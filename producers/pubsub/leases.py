@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Final
 
 LONGEST_DEADLINE_S: Final = 600
-"""The longest lease that the service grants at once."""
+"""The longest lease that Pub/Sub grants at once."""
 _RENEW_AT: Final = 0.5
 """The part of a lease after which the lease is extended, early enough for several attempts."""
 _JITTER: Final = 0.1
@@ -50,7 +50,8 @@ class Due:
 
     Attributes:
         extend: The ack ids to extend by `deadline_s`.
-        given_up: The ack ids that have reached the maximum. They are not extended, and their messages come again.
+        given_up: The ack ids that have been leased for `max_extension_s`. They are not extended, and their messages
+            come again.
     """
 
     extend: Sequence[str]
@@ -86,7 +87,7 @@ class LeaseTimes:
 class Leases:
     """The leases of one stream.
 
-    A lease ends when it is released, when it was extended up to `max_extension_s`, or when the service refuses an
+    A lease ends when it is released, when it was extended up to `max_extension_s`, or when Pub/Sub refuses an
     extension. Instants are seconds of any monotonic clock, always of the same clock.
 
     Args:
@@ -206,13 +207,13 @@ class Leases:
                 self._schedule(part, lease.received_at, asked_at + deadline_s, at)
 
     def put_off(self, ack_ids: Iterable[str], until: float) -> None:
-        """Record that the service was not reached: the leases are due again at `until`."""
+        """Record that Pub/Sub was not reached: the leases are due again at `until`."""
         with self._lock:
             for lease, part in self._by_lease(ack_ids).items():
                 self._schedule(part, lease.received_at, lease.expires_at, until)
 
     def lose(self, ack_ids: Iterable[str]) -> None:
-        """Drop leases that the service has ended: their messages come again."""
+        """Drop leases that Pub/Sub has ended: their messages come again."""
         with self._lock:
             for ack_id in ack_ids:
                 lease = self._leases.pop(ack_id, None)

@@ -135,7 +135,7 @@ class Delivery:
     """One delivery of a message; it is the broker payload of its event.
 
     Attributes:
-        ack_id: The service's name of the delivery. It changes if the message comes again while it is in flight.
+        ack_id: Pub/Sub's id of the delivery. It changes if the message comes again while it is in flight.
         key: The ordering key; empty: none.
         lane: The ordering key, or the message itself if it has none.
         size: The bytes of value, key and attributes.
@@ -159,7 +159,7 @@ class Delivery:
 
 
 def read_delivery(received: Any, subscription: str) -> Delivery:
-    """Read a message that the service has sent.
+    """Read a message that Pub/Sub has sent.
 
     Args:
         received: A protobuf `ReceivedMessage`.

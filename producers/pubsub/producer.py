@@ -38,7 +38,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
 
     - A lane is an ordering key; a message without one has its own lane.
     - `run` receives, extends leases (in a thread), acknowledges, and gives failed messages back.
-    - `advance` acknowledges finished messages, and returns when the service has recorded the acknowledgements. A failed
+    - `advance` acknowledges finished messages, and returns when Pub/Sub has recorded the acknowledgements. A failed
     message is given back after a growing delay; the later messages of its ordering key wait until it has come again.
     After `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are counted in memory;
     the subscription's own dead-letter policy counts deliveries, also beyond a restart.
@@ -100,11 +100,11 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
                 await session.wait_for_messages()
 
     async def run(self) -> None:
-        """Receive, extend, acknowledge and give back, until cancelled.
+        """Receive messages, extend their leases, acknowledge them and give them back, until cancelled.
 
         Raises:
             BrokerRefused: There is no such subscription, or this account may not read it.
-            BrokerUnavailable: The service was unreachable for `unavailable_timeout_s`, or accepted no acknowledgement
+            BrokerUnavailable: Pub/Sub was unreachable for `unavailable_timeout_s`, or accepted no acknowledgement
                 for `ack_timeout_s`.
             ConfigurationError: See `open_stream`.
         """
@@ -120,18 +120,18 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     ) -> None:
         """Acknowledge finished messages and redeliver the rest.
 
-        Returns when the service has recorded the acknowledgements.
+        Returns when Pub/Sub has recorded the acknowledgements.
 
         Raises:
-            BrokerUnavailable: The service accepted no acknowledgement for `ack_timeout_s`.
-            BrokerRefused: The service accepts no acknowledgement from this account.
+            BrokerUnavailable: Pub/Sub accepted no acknowledgement for `ack_timeout_s`.
+            BrokerRefused: Pub/Sub accepts no acknowledgement from this account.
 
         Cancellation: An acknowledgement may have been made or not; if not, the message is delivered again.
         """
         session = self._opened or await self._open()
         done: list[Delivery] = []
         others: list[Sequence[AdvanceItem]] = []
-        # `is_clean` is asked once for equal outcomes: nearly all are the same object.
+        # Nearly all messages share one outcome object, so compute `is_clean` once for it.
         outcome: AdvanceOutcome | None = None
         is_clean = False
         for batch in batches:
@@ -171,7 +171,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
             raise first_error(group) from None
 
     async def _advance_one_by_one(self, session: Session, batch: Sequence[AdvanceItem]) -> None:
-        """Advance one lane in order; the messages after a failed one are stale then."""
+        """Advance one lane in order. Outcomes of the messages after a failed message are ignored."""
         done: list[Delivery] = []
         stale = 0
         for delivery, outcome in batch:
@@ -226,7 +226,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         self, session: Session, delivery: Delivery, outcome: AdvanceOutcome
     ) -> bool:
         if session.dead_letters.topic is None:
-            # There are no dead letters, and the runtime could not set the message aside before this call.
+            # There is no dead-letter topic, and the runtime could not set the message aside before this call.
             logger.warning(
                 "message rejected by a watcher, and skipped: %s", delivery.message.identity
             )
@@ -245,7 +245,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         reason: str,
         **evidence: object,
     ) -> bool:
-        """Return whether the message went to the dead-letter topic; only then may it be acknowledged."""
+        """Write a message to the dead-letter topic; return whether it was written. Only then may it be acknowledged."""
         counts: Mapping[str, object] = {
             "reason": reason,
             "acked": outcome.acked,
@@ -268,8 +268,8 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     def get_idempotency_key(self, broker_payload: Delivery) -> str:
         """`<subscription>/<message id>@<time of publication>`.
 
-        The service's ids are unique within a topic. The service's time tells a topic that was deleted and created again
-        from its predecessor. Neither changes when the message comes again.
+        Message ids are unique within a topic. The time distinguishes a topic from a deleted topic of the same name.
+        Neither changes when the message comes again.
         """
         return broker_payload.message.identity
 
@@ -292,13 +292,16 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
 
         Raises:
             BrokerRefused: There is no dead-letter topic, or this account may not publish there.
-            BrokerUnavailable: The service does not accept the message now.
+            BrokerUnavailable: Pub/Sub does not accept the message now.
         """
         session = self._opened or await self._open()
         await session.dead_letters.write(event, {"reason": reason})
 
     async def pause(self) -> None:
-        """Yield nothing. Messages in flight stay leased, and beyond their bounds messages stay with the service."""
+        """Stop yielding messages.
+
+        Messages in flight stay leased. When they reach a bound, further messages stay at Pub/Sub.
+        """
         self._is_paused = True
 
     async def resume(self) -> None:

@@ -33,7 +33,7 @@ _SHORTEST_DELAY_S: Final = 0.05
 _STEADY_S: Final = 10.0
 """A stream that lasted this long counts as a success, even without a message."""
 _DRAIN_S: Final = 2.0
-"""How long a stop waits for messages that the service has sent already."""
+"""How long a stop waits for messages that Pub/Sub has sent already."""
 _END_TIMEOUT_S: Final = 1.0
 
 Take = Callable[[Sequence[Any], int], None]
@@ -45,7 +45,8 @@ class Receiving:
     Args:
         deadline_s: Returns the length of leases; called when the pull is opened.
         take: Called with the protobuf `ReceivedMessage`s of each answer, and that length.
-        is_full: Called before each reading. Messages that are not read stay with the service. See `signal_room`.
+        is_full: Called before each read. While it is true, nothing is read until `signal_room` is called, and unread
+            messages stay at Pub/Sub.
         make_room: Returns the bounds of a pull that is opened now, in messages and in bytes.
     """
 
@@ -67,7 +68,7 @@ class Receiving:
         self._take = take
         self._is_full = is_full
         self._make_room = make_room
-        # With the same id, a stream that is opened again reaches the same backend of the service.
+        # With the same id, a stream that is opened again reaches the same backend of Pub/Sub.
         self._client_id = uuid.uuid4().hex
         self._what = f"stream of {subscription} at {settings.where}"
         self._room = anyio.Event()
@@ -94,7 +95,7 @@ class Receiving:
 
         Raises:
             BrokerRefused: There is no such subscription, or this account may not read it.
-            BrokerUnavailable: The service was unreachable for `unavailable_timeout_s`.
+            BrokerUnavailable: Pub/Sub was unreachable for `unavailable_timeout_s`.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._receive)
@@ -110,12 +111,15 @@ class Receiving:
                     await self._half_close()
 
     async def _half_close(self) -> None:
-        """Ask the service to end the stream after its sent messages; a deadline ends the stream otherwise."""
+        """Ask Pub/Sub to end the stream after the messages under way.
+
+        If it does not, the stream ends after `_DRAIN_S`.
+        """
         if self._scope is not None:
             self._scope.deadline = anyio.current_time() + _DRAIN_S
         if self._call is not None:
             with suppress(BrokerError, asyncio.InvalidStateError):
-                # Errors are ignored, because the service may end the stream at the same moment.
+                # Errors are ignored, because Pub/Sub may end the stream at the same moment.
                 await guarded(self._call.done_writing(), self._what)
 
     async def _receive(self) -> None:
@@ -141,7 +145,7 @@ class Receiving:
                 good_at = now
                 backoff.reset()
             elif error is None:
-                # The service ended the stream in order.
+                # Pub/Sub ended the stream without an error.
                 has_connected = True
                 good_at = now
             if self._is_reopening:
@@ -162,10 +166,10 @@ class Receiving:
             await anyio.sleep(delay)
 
     async def _read_stream(self) -> None:
-        """Read until the service ends the stream.
+        """Read until Pub/Sub ends the stream.
 
-        The read is shielded, and `_half_close` sets the shield's deadline: a cancelled read would lose received
-        messages.
+        The read is shielded, because a cancelled read would lose received messages. `_half_close` sets the shield's
+        deadline.
         """
         deadline_s = self._deadline_s()
         with anyio.CancelScope(shield=True) as self._scope:
@@ -177,7 +181,8 @@ class Receiving:
                 call = await guarded(opening, self._what)
                 await guarded(call.write(self._first_request(deadline_s)), self._what)
                 self._call = call
-                # Set only now: a failing connection may take longer than `_STEADY_S`.
+                # The stream's age counts from here. An attempt to connect may fail after more than `_STEADY_S`, and is
+                # no success.
                 self._opened_at = anyio.current_time()
                 if self._is_ending():
                     # The end was requested while the stream was being opened.

@@ -58,7 +58,10 @@ class Renewing:
         self._failures = 0
 
     def mark_begun(self) -> None:
-        """Record that a lease has begun. The thread is woken only if a lease falls due before its next look."""
+        """Record that a lease has begun.
+
+        The thread is woken only if a lease falls due before the thread would wake anyway.
+        """
         at = self._leases.next_at()
         with self._changed:
             if at is not None and at < self._waits_until:
@@ -117,12 +120,12 @@ class Renewing:
     ) -> None:
         reasons = failed_ids(error)
         if reasons:
-            # Exactly-once delivery: ids that are not named were extended.
+            # With exactly-once delivery, the error names the ids that failed. All other ids were extended.
             lost = [one for one in ack_ids if reasons.get(one, "").startswith("PERMANENT")]
             again = [one for one in ack_ids if reasons.get(one, "").startswith("TRANSIENT")]
             self._leases.extended(set(ack_ids) - reasons.keys(), asked_at, deadline_s)
         elif code_of(error) is grpc.StatusCode.INVALID_ARGUMENT:
-            # The service refused the whole request, perhaps for another reason than its ids. The messages come again,
+            # Pub/Sub refused the whole request, perhaps for another reason than its ids. The messages come again,
             # which does no harm.
             lost, again = list(ack_ids), []
         else:

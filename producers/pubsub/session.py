@@ -1,4 +1,4 @@
-"""One stream's messages in flight, and the tasks that receive, extend, acknowledge and give back."""
+"""One stream's messages in flight, and the tasks that receive, lease, acknowledge and give back messages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Session:
         self._ready = anyio.Event()
         self._has_delayed = anyio.Event()
 
-    # The poll's side
+    # Called by the poll and by `advance`
 
     async def wait_for_messages(self) -> None:
         """Return when a message may be ready."""
@@ -111,7 +111,7 @@ class Session:
     # The tasks beside the poll
 
     async def run(self) -> None:
-        """Receive, extend, acknowledge and give back, until cancelled.
+        """Receive messages, extend their leases, acknowledge them and give them back, until cancelled.
 
         Raises:
             BrokerError: The error that ends the stream.
@@ -178,7 +178,7 @@ class Session:
             self._leases.release([before], now)
         if known.state is State.SETTLING:
             # The message's events are stored. The acknowledgement under way has the former ack id, and may have no
-            # effect.
+            # effect, so acknowledge the newer id too.
             (end,) = self._leases.release([delivery.ack_id], now)
             self._settler.ack_nowait(delivery.ack_id, end)
 

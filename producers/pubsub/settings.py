@@ -42,11 +42,11 @@ class PubSubSettings(DeliverySettings):
     them."""
 
     max_outstanding_messages: Positive = 1_000
-    """The most messages that the service sends before some are acknowledged; messages that wait here count too."""
+    """The most messages that Pub/Sub sends before some are acknowledged, including those that wait in this process."""
     max_outstanding_bytes: Positive = 100 << 20
     max_held_messages: Positive = 10_000
-    """The most failed messages that wait here for their redelivery, in addition to `max_outstanding_messages`. If more
-    messages fail, delays are at most a second.
+    """The most failed messages that wait in this process for their redelivery, in addition to
+    `max_outstanding_messages`. If more messages fail, delays are at most a second.
     """
     ack_deadline_s: int | None = None
     """How long a lease on messages lasts unless it is extended, in whole seconds. None: the 99th percentile of the time
@@ -54,11 +54,11 @@ class PubSubSettings(DeliverySettings):
     min_ack_deadline_s: Positive = 60
     """The shortest lease if `ack_deadline_s` is None. After a crash, messages come again after this time."""
     max_extension_s: PositiveSeconds = 3_600.0
-    """The lease of a message is extended for at most this long; then the service delivers the message again."""
+    """The lease of a message is extended for at most this long; then Pub/Sub delivers the message again."""
     ack_timeout_s: PositiveSeconds = 60.0
-    """If the service accepts no acknowledgement for this long, the stream ends and is opened again."""
+    """If Pub/Sub accepts no acknowledgement for this long, the stream ends and is opened again."""
     unavailable_timeout_s: PositiveSeconds = 60.0
-    """If the service cannot be reached for this long, the stream ends and is opened again."""
+    """If Pub/Sub cannot be reached for this long, the stream ends and is opened again."""
     connect_timeout_s: PositiveSeconds = 2.0
     """If the first connection fails for this long, the stream ends, and opens again after up to a minute."""
     keepalive_s: PositiveSeconds = 30.0
@@ -90,7 +90,7 @@ class PubSubSettings(DeliverySettings):
 
     @property
     def named_credentials(self) -> str:
-        """The name of the credentials' file, for messages."""
+        """The name of the credentials' file, for log lines and errors."""
         return "credentials_file" if self.has_inline_credentials else str(self.credentials_file)
 
     @property
@@ -100,5 +100,5 @@ class PubSubSettings(DeliverySettings):
 
     @property
     def where(self) -> str:
-        """The server's name, for messages."""
+        """The server's name, for log lines and errors."""
         return self.emulator_host or self.endpoint or "pubsub.googleapis.com"

@@ -39,7 +39,7 @@ _RETRY_LONGEST_S: Final = 5.0
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """A caller that waits until the service has accepted its ids."""
+    """A caller that waits until Pub/Sub has accepted its ids."""
 
     left: int
     done: anyio.Event = field(default_factory=anyio.Event)
@@ -103,13 +103,13 @@ class Settler:
         """The time since when every request has failed; None: the last request succeeded."""
 
     async def ack(self, ack_ids: Sequence[str], ends: Sequence[float]) -> None:
-        """Acknowledge; return when the service has accepted each id, or will deliver its message again.
+        """Acknowledge; return when Pub/Sub has accepted each id, or will deliver its message again.
 
         Args:
             ends: When each id's lease ends.
         Raises:
-            BrokerUnavailable: The service accepted nothing for `ack_timeout_s`.
-            BrokerRefused: The service accepts nothing from this account.
+            BrokerUnavailable: Pub/Sub accepted nothing for `ack_timeout_s`.
+            BrokerRefused: Pub/Sub accepts nothing from this account.
         """
         if self.error is not None:
             raise self.error
@@ -236,11 +236,11 @@ class Settler:
     def _sort_out(
         self, error: BrokerError, ack_ids: Sequence[str], acks: Sequence[_Acks], what: str
     ) -> Sequence[str]:
-        """Return the ids to send again.
+        """Return the ids to send again after a failed request.
 
         Raises:
             BrokerUnavailable: No id was accepted for `ack_timeout_s`.
-            BrokerRefused: The service accepts nothing from this account.
+            BrokerRefused: Pub/Sub accepts nothing from this account.
         """
         cause = error.__cause__
         reasons = {} if cause is None else failed_ids(cause)
@@ -301,7 +301,7 @@ def _leased(acks: Sequence[_Acks], now: float) -> list[str]:
 
 
 def _keep(acks: Sequence[_Acks], ack_ids: Iterable[str]) -> list[_Acks]:
-    """Return the acks of the ids to send again; the waiters of the other ids are done."""
+    """Keep the ids to send again. For the other ids, no caller has to wait any longer."""
     again = set(ack_ids)
     kept: list[_Acks] = []
     for one in acks:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _ASKING_S: Final = 3.0
 _FOR_EVER: Final = timedelta(days=10_000)
-"""A time to live above this counts as none. Without a time to live, the service answers 10,675,199 days."""
+"""A time to live above this counts as none. Without a time to live, Service Bus answers 10,675,199 days."""
 
 
 async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None:
@@ -47,8 +47,8 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the entity.
 
-    The management API answers only users that may manage the entity. For other users, and if it cannot be reached, the
-    guarantee is the same with fewer warnings.
+    The management API answers only users that may manage the entity. Without its answer, the guarantee is the same, and
+    only warnings about the entity's settings are missing.
 
     Args:
         verify: As for `ask_administration`.
@@ -105,7 +105,7 @@ def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | N
 
 
 def _duration(value: timedelta | str | None) -> timedelta | None:
-    # The service sends durations; a text is possible only for values that a caller has set.
+    # Service Bus sends durations; a text is possible only for values that a caller has set.
     return value if isinstance(value, timedelta) else None
 
 

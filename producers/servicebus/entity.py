@@ -23,7 +23,7 @@ class EntityPath:
 
     @property
     def described(self) -> str:
-        """The entity as messages name it."""
+        """The entity's name for log lines and errors: "queue 'orders'"."""
         if self.subscription is None:
             return f"queue {self.name!r}"
         return f"subscription {self.subscription!r} of topic {self.name!r}"

@@ -32,7 +32,8 @@ def translate(error: BaseException, what: str, entity: EntityPath) -> BrokerErro
     """Return the project's error for an SDK error; the caller raises it `from` the original.
 
     Args:
-        what: The action and its place: "stream of queue 'orders' at example.servicebus.windows.net".
+        what: What failed, as the beginning of the error's text: "stream of queue 'orders' at
+            example.servicebus.windows.net".
     """
     text = f"{what}: {_reason(error)}"
     if isinstance(error, sdk.MessagingEntityNotFoundError):
@@ -70,7 +71,7 @@ def translate(error: BaseException, what: str, entity: EntityPath) -> BrokerErro
     if "auto-forwarding" in text.lower():
         return BrokerRefused(text, hint="read the entity to which it forwards")
     if "amqp:not-allowed" in text:
-        # The service has answered, so a hint about the network would be wrong.
+        # Service Bus has answered, so a hint about the network would be wrong.
         return BrokerUnavailable(text)
     return BrokerUnavailable(
         text, hint="is the namespace's name right, and does the network let port 5671 through?"

@@ -40,7 +40,10 @@ class InFlight:
             del self._by_key[delivery.key]
 
     def forget_locked_by(self, holder: Holder) -> None:
-        """Remove the messages of a holder that gives them back. After a failed message they come again in order."""
+        """Remove the messages that `holder` has locked and gives back.
+
+        They come again after a failed message, in order.
+        """
         for delivery in [one for one in self._by_key.values() if one.link is holder]:
             self.forget(delivery)
 

@@ -1,7 +1,7 @@
 """One receiver of the SDK and its owner: the one task that receives, settles and renews with it.
 
-Two tasks must not share a receiver of the SDK (see its TROUBLESHOOTING.md). So other tasks give orders to the owner. An
-order interrupts the owner's wait for messages.
+Two tasks must not share a receiver of the SDK (see its TROUBLESHOOTING.md). So other tasks pass requests to settle
+messages to the owner. A request interrupts the owner's wait for messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from producers.servicebus.locks import MAX_BATCH, MessageLocks, SessionLock, Ses
 from producers.servicebus.message import Delivery, delivery_of
 from producers.servicebus.sdk import client as sdk
 from producers.servicebus.sdk.calls import Calls
-from producers.servicebus.settle import Order, Settlement, Settler
+from producers.servicebus.settle import Settlement, Settler, SettleRequest
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LinkContext(Protocol):
         """How long an empty session stays open."""
 
     def delay_session(self, session_id: str, delay_s: float) -> None:
-        """Delay a session's messages if this stream accepts the session next."""
+        """Delay a session's messages for this time, if the next to accept the session is this stream."""
 
 
 class Link:
@@ -89,19 +89,22 @@ class Link:
 
     # Called by other tasks of the SDK's thread
 
-    def leave(self, orders: Sequence[Order]) -> None:
-        """Order messages to be settled. If a lock is lost, its order counts as done: the message comes again."""
-        for order in orders:
-            if order.delivery.link is not self:
-                # The message came again on another link while this order was under way.
-                order.delivery.link.leave([order])
+    def leave(self, requests: Sequence[SettleRequest]) -> None:
+        """Add requests to settle messages.
+
+        If a message's lock is lost, the request counts as done: the message comes again.
+        """
+        for request in requests:
+            if request.delivery.link is not self:
+                # The message came again on another link while this request was under way.
+                request.delivery.link.leave([request])
                 continue
-            if order.settlement is not Settlement.COMPLETE:
-                self._stream.in_flight.forget(order.delivery)
+            if request.settlement is not Settlement.COMPLETE:
+                self._stream.in_flight.forget(request.delivery)
             if self.closed:
-                self._settler.answer(order, is_settled=False)
+                self._settler.finish(request, is_settled=False)
             else:
-                self._settler.add([order])
+                self._settler.add([request])
         self.poke()
 
     def lose(self, delivery: Delivery) -> None:
@@ -175,7 +178,7 @@ class Link:
         return max(0.001, min(ends) - now)
 
     def _take(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Track received messages, and pass on the messages that the watchers do not have yet."""
+        """Record the locks of received messages. Pass messages that the watchers do not have yet to the producer."""
         if not messages:
             return
         now = anyio.current_time()
@@ -191,7 +194,7 @@ class Link:
             self.locks.add(delivery, now)
             if in_flight.is_done(delivery.key):
                 # The message's events are stored, but the message was not completed before its lock ended.
-                self._settler.add([Order(delivery, Settlement.COMPLETE, _nothing)])
+                self._settler.add([SettleRequest(delivery, Settlement.COMPLETE, _nothing)])
                 continue
             in_flight.add(delivery)
             new.append(delivery)
@@ -211,14 +214,14 @@ class Link:
     # The end
 
     def drop_all(self) -> None:
-        """Drop all locks, because they have ended or belong to other receivers. Answer all orders."""
+        """Drop all locks, because they have ended or belong to other receivers, and finish all requests."""
         self.locks.forget_all()
-        self._settler.answer_all()
+        self._settler.finish_all()
 
     def drop_expired(self) -> None:
-        """Drop expired locks and answer their orders, while there is no connection."""
+        """Drop expired locks and finish the requests for their messages, while there is no connection."""
         self.locks.lose_expired()
-        self._settler.answer_unlocked()
+        self._settler.finish_unlocked()
 
     async def let_go(self, receiver: ServiceBusReceiver) -> None:
         """Give back all messages, so that others get them at once without a counted delivery.
@@ -232,4 +235,4 @@ class Link:
 
 
 def _nothing() -> None:
-    """Do nothing: no caller waits for the order."""
+    """Do nothing: no caller waits for the request."""

@@ -38,7 +38,7 @@ class SessionOver(Exception):
 
 @dataclass(slots=True, eq=False)
 class LockedMessage:
-    """A message whose lock is ours."""
+    """A message that one of our receivers has locked."""
 
     delivery: Delivery
     locked_until: float
@@ -62,7 +62,7 @@ class MessageLocks:
         self._mark_settled = mark_settled
         self._are_renewed = are_renewed
         self._locked: dict[int, LockedMessage] = {}
-        # The renewals of locks and the delayed calls, by the time when they are due.
+        # The renewals of locks, and the functions that `delay` calls later, by the time when they are due.
         self._due: list[tuple[float, int, LockedMessage, Callable[[], None] | None]] = []
         self._numbers = itertools.count()
         self._delayed = 0
@@ -80,7 +80,7 @@ class MessageLocks:
 
     @property
     def due_at(self) -> float | None:
-        """The time when the next renewal or delayed call is due. None: none is planned."""
+        """The time at which `do_what_is_due` has something to do. None: no renewal and no call is planned."""
         return self._due[0][0] if self._due else None
 
     def find(self, sequence_number: int) -> LockedMessage | None:
@@ -115,7 +115,7 @@ class MessageLocks:
         heapq.heappush(self._due, (at, next(self._numbers), locked, then))
 
     async def do_what_is_due(self, receiver: ServiceBusReceiver) -> None:
-        """Renew the locks that are due, and make the delayed calls that are due."""
+        """Renew the locks whose renewal is due, and call the functions that `delay` has put off until now."""
         now = anyio.current_time()
         due: list[LockedMessage] = []
         while self._due and self._due[0][0] <= now:

@@ -25,8 +25,8 @@ class Holder(Protocol):
     def is_session(self) -> bool:
         """True if the holder has accepted a session."""
 
-    def leave(self, orders: Sequence[Any]) -> None:
-        """Order messages to be settled; `orders` are `Order`s. Runs in the SDK's thread."""
+    def leave(self, requests: Sequence[Any]) -> None:
+        """Add requests to settle messages (`SettleRequest`). Runs in the SDK's thread."""
 
     def lose(self, delivery: Delivery) -> None:
         """Drop a lock that another holder has now. Runs in the SDK's thread."""

@@ -15,7 +15,7 @@ from producers.servicebus.dead_letter import send_to
 from producers.servicebus.message import Delivery, Holder, Lane
 from producers.servicebus.sdk.settled_lanes import SettledLanes
 from producers.servicebus.sdk.thread import THREAD, Work, join
-from producers.servicebus.settle import Order, Settlement
+from producers.servicebus.settle import Settlement, SettleRequest
 from producers.servicebus.stream import Stream
 from triggerer.abc import AdvanceItem, BrokerMessage, ReportAdvanced, SharedStreamProducer
 from triggerer.errors import BrokerRefused, BrokerUnavailable
@@ -117,7 +117,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
             raise BrokerUnavailable(f"{self._stream.what} ended")
 
     async def run(self) -> None:
-        """Raise the error that ends the receivers, also while the poll is paused. They run in the SDK's thread."""
+        """Wait for the receivers in the SDK's thread, and raise the error that ends them, even while paused."""
         await self._opened.wait()
         assert self._running is not None
         await self._running.ended()
@@ -132,50 +132,53 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     async def advance_lanes(
         self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = lambda _: None
     ) -> None:
-        """Complete, abandon or dead-letter messages. The later messages of a session come again after a failed one.
+        """Complete, abandon or dead-letter messages.
 
-        Each lane is reported as soon as its own messages are settled.
+        After a failed message, the later messages of its session come again. Each lane is reported as soon as its own
+        messages are settled.
 
         Cancellation: Each message may have been settled or not; if not, it comes again.
         """
         settled_lanes = SettledLanes(batches)
-        by_link: dict[Holder, list[Order]] = {}
+        by_link: dict[Holder, list[SettleRequest]] = {}
         for place, batch in enumerate(batches):
             done = partial(settled_lanes.mark_settled, place)
             for item in batch:
-                order = self._order(item, done)
-                by_link.setdefault(order.delivery.link, []).append(order)
-        for link, orders in by_link.items():
-            THREAD.call(partial(link.leave, orders))
+                request = self._request_for(item, done)
+                by_link.setdefault(request.delivery.link, []).append(request)
+        for link, requests in by_link.items():
+            THREAD.call(partial(link.leave, requests))
         with reporting(report, settled_lanes.take_settled):
             await settled_lanes.wait()
 
-    def _order(self, item: AdvanceItem, done: Callable[[], None]) -> Order:
+    def _request_for(self, item: AdvanceItem, done: Callable[[], None]) -> SettleRequest:
         delivery, outcome = item
         assert isinstance(delivery, Delivery)
         match judge(outcome):
             case Judgement.ACK:
-                return Order(delivery, Settlement.COMPLETE, done)
+                return SettleRequest(delivery, Settlement.COMPLETE, done)
             case Judgement.REJECT if self._entity.is_dead_letter_queue:
                 logger.warning(
                     "%s: message rejected, and skipped: %s", self._stream.what, delivery.key
                 )
-                return Order(delivery, Settlement.COMPLETE, done)
+                return SettleRequest(delivery, Settlement.COMPLETE, done)
             case Judgement.REJECT:
-                return Order(
+                return SettleRequest(
                     delivery, Settlement.DEAD_LETTER, done, reason="Rejected",
                     description=f"rejected by {outcome.rejected} of the watchers, accepted by {outcome.acked}",
                 )  # fmt: skip
         deliveries = delivery.deliveries
         if not outcome.blames_event:
             # No watcher processed the message, so no delivery is counted.
-            return Order(delivery, Settlement.RELEASE, done, delay_s=self._policy.delay(1))
+            return SettleRequest(delivery, Settlement.RELEASE, done, delay_s=self._policy.delay(1))
         if self._policy.is_exhausted(deliveries) and not self._entity.is_dead_letter_queue:
-            return Order(
+            return SettleRequest(
                 delivery, Settlement.DEAD_LETTER, done, reason="MaxDeliveriesExceeded",
                 description=f"delivered {deliveries} times; at last {outcome.failed} of the watchers failed",
             )  # fmt: skip
-        return Order(delivery, Settlement.ABANDON, done, delay_s=self._policy.delay(deliveries))
+        return SettleRequest(
+            delivery, Settlement.ABANDON, done, delay_s=self._policy.delay(deliveries)
+        )
 
     def get_advance_lane(self, broker_payload: Delivery) -> Lane:
         return broker_payload.lane
@@ -217,14 +220,14 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         delivery = self._find(event)
         if delivery is not None and not self._entity.is_dead_letter_queue:
             settled = asyncio.Event()
-            order = Order(
+            request = SettleRequest(
                 delivery,
                 Settlement.DEAD_LETTER,
                 partial(_set_from_elsewhere, asyncio.get_running_loop(), settled),
                 reason="SetAside",
                 description=reason,
             )
-            THREAD.call(partial(delivery.link.leave, [order]))
+            THREAD.call(partial(delivery.link.leave, [request]))
             await settled.wait()
             return
         if self._settings.dead_letter_queue is None:

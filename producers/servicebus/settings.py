@@ -109,7 +109,7 @@ class ServiceBusSettings(DeliverySettings):
 
     @property
     def host(self) -> str:
-        """The namespace's host, for messages."""
+        """The namespace's host, for log lines and errors."""
         if self.fully_qualified_namespace is not None:
             return self.fully_qualified_namespace
         assert self.connection_string is not None

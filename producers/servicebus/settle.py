@@ -1,4 +1,4 @@
-"""Settles messages that a receiver has locked, in the order of the requests."""
+"""Settles messages that a receiver has locked, in the order in which that was requested."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ class Settlement(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Order:
-    """A request to settle a message. `done` is called once, in the SDK's thread: it is settled, or cannot be."""
+class SettleRequest:
+    """A request to settle a message.
+
+    `done` is called once, in the SDK's thread, when it is settled or cannot be settled.
+    """
 
     delivery: Delivery
     settlement: Settlement
@@ -46,10 +49,10 @@ class Order:
 
 
 class Settler:
-    """Carries out the orders of one receiver's owner.
+    """Carries out the requests to settle messages of one receiver.
 
     Args:
-        holder: The owner.
+        holder: The receiver's `Link`, which has the messages' locks.
         in_flight: Records finished messages, and messages that come again.
         delay_session: Called with the delay after a message of the session failed; the session is then closed. None:
             there is no session.
@@ -72,113 +75,113 @@ class Settler:
         """Whether a message of the session failed. Then the later messages of the session are delivered again after it,
         even to watchers that had them.
         """
-        self._orders: deque[Order] = deque()
+        self._requests: deque[SettleRequest] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._orders)
+        return bool(self._requests)
 
-    def add(self, orders: Iterable[Order]) -> None:
-        self._orders.extend(orders)
+    def add(self, requests: Iterable[SettleRequest]) -> None:
+        self._requests.extend(requests)
 
-    def answer_all(self) -> None:
-        """Answer all orders without settling: the locks have ended, or other receivers have them."""
-        orders, self._orders = self._orders, deque()
-        for order in orders:
-            self.answer(order, is_settled=False)
+    def finish_all(self) -> None:
+        """Finish all requests without settling: the locks have ended, or other receivers have them."""
+        requests, self._requests = self._requests, deque()
+        for request in requests:
+            self.finish(request, is_settled=False)
 
-    def answer_unlocked(self) -> None:
-        """Answer the orders of messages that are no longer locked."""
-        for order in [one for one in self._orders if self._locks.of(one.delivery) is None]:
-            self._orders.remove(order)
-            self.answer(order, is_settled=False)
+    def finish_unlocked(self) -> None:
+        """Finish the requests for messages that are no longer locked."""
+        for request in [one for one in self._requests if self._locks.of(one.delivery) is None]:
+            self._requests.remove(request)
+            self.finish(request, is_settled=False)
 
-    def answer(self, order: Order, *, is_settled: bool) -> None:
-        """Answer an order that was carried out, or that cannot be carried out.
+    def finish(self, request: SettleRequest, *, is_settled: bool) -> None:
+        """Record whether the request's message was settled, and call `done`.
 
-        In the second case the message comes again; if it has already come again on another link, that link gets the
-        order.
+        A message that could not be settled comes again. If it has already come again on another link, that link gets
+        the request instead.
         """
-        if not is_settled and order.delivery.link is not self._holder:
-            order.delivery.link.leave([order])
+        if not is_settled and request.delivery.link is not self._holder:
+            request.delivery.link.leave([request])
             return
-        gives_back = order.settlement in (Settlement.ABANDON, Settlement.RELEASE)
+        gives_back = request.settlement in (Settlement.ABANDON, Settlement.RELEASE)
         if gives_back and self._delay_session is not None:
             self._is_given_back = True
             self._in_flight.forget_locked_by(self._holder)
-        elif order.settlement is Settlement.COMPLETE:
+        elif request.settlement is Settlement.COMPLETE:
             if is_settled or not self._is_given_back:
-                self._in_flight.mark_done(order.delivery, is_completed=is_settled)
+                self._in_flight.mark_done(request.delivery, is_completed=is_settled)
             else:
-                self._in_flight.forget(order.delivery)
-        order.done()
+                self._in_flight.forget(request.delivery)
+        request.done()
 
     async def settle(self, receiver: ServiceBusReceiver) -> None:
-        """Carry out all orders.
+        """Carry out all requests.
 
         Raises:
             SessionOver: The session must be closed.
-            BrokerUnavailable, BrokerRefused: The receiver broke; the remaining orders stay.
+            BrokerUnavailable, BrokerRefused: The receiver broke; the remaining requests stay.
         """
-        while self._orders:
+        while self._requests:
             together = self._completions(receiver)
             if together:
                 await self._complete(receiver, together)
                 continue
-            order, is_settled = self._orders[0], False
-            if order.delivery.link is not self._holder:
-                self._orders.popleft()
-                self.answer(order, is_settled=False)
+            request, is_settled = self._requests[0], False
+            if request.delivery.link is not self._holder:
+                self._requests.popleft()
+                self.finish(request, is_settled=False)
                 continue
-            if order.delay_s > 0 and self._locks.may_delay:
-                self._put_off(order)
+            if request.delay_s > 0 and self._locks.may_delay:
+                self._put_off(request)
             else:
-                is_settled = await self._settle_one(receiver, order)
-            self._orders.popleft()
-            self.answer(order, is_settled=is_settled)
+                is_settled = await self._settle_one(receiver, request)
+            self._requests.popleft()
+            self.finish(request, is_settled=is_settled)
 
-    def _completions(self, receiver: ServiceBusReceiver) -> list[Order]:
-        """Return the completions at the head of the orders that one request can make."""
-        together: list[Order] = []
-        for order in itertools.islice(self._orders, MAX_BATCH):
+    def _completions(self, receiver: ServiceBusReceiver) -> list[SettleRequest]:
+        """Return the requests at the head of the queue that one call to Service Bus can complete together."""
+        together: list[SettleRequest] = []
+        for request in itertools.islice(self._requests, MAX_BATCH):
             if (
-                order.settlement is not Settlement.COMPLETE
-                or self._locks.of(order.delivery) is None
-                or not sdk.came_on(receiver, order.delivery.received)
+                request.settlement is not Settlement.COMPLETE
+                or self._locks.of(request.delivery) is None
+                or not sdk.came_on(receiver, request.delivery.received)
             ):
                 break
-            together.append(order)
+            together.append(request)
         return together
 
-    async def _complete(self, receiver: ServiceBusReceiver, orders: list[Order]) -> None:
+    async def _complete(self, receiver: ServiceBusReceiver, requests: list[SettleRequest]) -> None:
         errors = await self._calls(
-            sdk.complete(receiver, [order.delivery.received for order in orders])
+            sdk.complete(receiver, [request.delivery.received for request in requests])
         )
-        for order, error in zip(orders, errors, strict=True):
-            self._orders.popleft()
-            locked = self._locks.of(order.delivery)
+        for request, error in zip(requests, errors, strict=True):
+            self._requests.popleft()
+            locked = self._locks.of(request.delivery)
             if locked is not None:
                 if error is None:
                     self._locks.forget(locked)
                 else:
                     logger.info("%s: %s", self._calls.what, error)
                     self._locks.lose(locked)
-            self.answer(order, is_settled=error is None)
+            self.finish(request, is_settled=error is None)
 
-    def _put_off(self, order: Order) -> None:
-        """Keep the lock, and repeat the order after its delay."""
-        locked = self._locks.of(order.delivery)
+    def _put_off(self, request: SettleRequest) -> None:
+        """Keep the message's lock, and carry the request out after its delay."""
+        locked = self._locks.of(request.delivery)
         if locked is not None:
-            later = replace(order, delay_s=0.0, done=_nothing)
-            self._locks.delay(locked, order.delay_s, lambda: self._orders.append(later))
+            later = replace(request, delay_s=0.0, done=_nothing)
+            self._locks.delay(locked, request.delay_s, lambda: self._requests.append(later))
 
-    async def _settle_one(self, receiver: ServiceBusReceiver, order: Order) -> bool:
-        """Carry out an order; return whether that was possible."""
-        locked = self._locks.of(order.delivery)
+    async def _settle_one(self, receiver: ServiceBusReceiver, request: SettleRequest) -> bool:
+        """Carry out a request; return whether that was possible."""
+        locked = self._locks.of(request.delivery)
         if locked is None:
             return False
-        received = order.delivery.received
+        received = request.delivery.received
         try:
-            match order.settlement:
+            match request.settlement:
                 case Settlement.COMPLETE:
                     await self._calls(receiver.complete_message(received))
                 case Settlement.ABANDON:
@@ -186,7 +189,7 @@ class Settler:
                 case Settlement.DEAD_LETTER:
                     await self._calls(
                         receiver.dead_letter_message(
-                            received, reason=order.reason, error_description=order.description
+                            received, reason=request.reason, error_description=request.description
                         )
                     )
                 case Settlement.RELEASE:
@@ -197,16 +200,16 @@ class Settler:
         except sdk_errors.SessionLockLostError as error:
             raise SessionOver("its lock is lost") from error
         self._locks.forget(locked)
-        if self._delay_session is not None and order.settlement in (
+        if self._delay_session is not None and request.settlement in (
             Settlement.ABANDON,
             Settlement.RELEASE,
         ):
             # The later messages of the session must come after the failed message. So all of them are given back, and
             # come again in order.
-            self._delay_session(order.delay_s)
+            self._delay_session(request.delay_s)
             raise SessionOver("a message of it failed")
         return True
 
 
 def _nothing() -> None:
-    """Do nothing: the caller was answered before, or no caller waits."""
+    """Do nothing: no caller waits, or the caller's `done` was called before."""

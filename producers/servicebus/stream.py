@@ -18,7 +18,7 @@ from producers.servicebus.locks import SessionOver
 from producers.servicebus.message import Delivery
 from producers.servicebus.sdk import client as sdk
 from producers.servicebus.sdk.calls import Calls
-from producers.servicebus.settle import Order
+from producers.servicebus.settle import SettleRequest
 from triggerer.errors import BrokerError, BrokerUnavailable
 from triggerer.pluginkit.backoff import Backoff, is_worth_a_line
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _OPEN_TIMEOUT_S = 20.0
 _END_TIMEOUT_S = 5.0
-# How long a receiver waits for a session before it asks again; the SDK's own default.
+# How long a receiver waits for a session before it sends the next request; the SDK's own default.
 _NEXT_SESSION_WAIT_S = 60.0
 _IDLE_WHILE_OTHERS_WAIT_S = 1.0
 
@@ -183,7 +183,7 @@ class Stream:
             self._waiting += 1
 
     async def _accept(self, client: sdk.Client) -> ServiceBusReceiver | None:
-        """Accept the next session with messages; None if there was none for a while."""
+        """Accept the next session with messages; None if no session had messages for `_NEXT_SESSION_WAIT_S`."""
         try:
             return await self._open(client, session=True)
         except BrokerUnavailable as error:
@@ -210,7 +210,7 @@ class Stream:
         return idle_s if self._waiting else min(idle_s, _IDLE_WHILE_OTHERS_WAIT_S)
 
     def delay_session(self, session_id: str, delay_s: float) -> None:
-        """Delay a session's messages if this stream accepts the session next."""
+        """Delay a session's messages for this time, if the next to accept the session is this stream."""
         now = anyio.current_time()
         for stale in [name for name, until in self._delayed_sessions.items() if until <= now]:
             del self._delayed_sessions[stale]
@@ -260,8 +260,8 @@ class Stream:
 
     # Called by the producer
 
-    def leave(self, link: Link, orders: Sequence[Order]) -> None:
-        link.leave(orders)
+    def leave(self, link: Link, requests: Sequence[SettleRequest]) -> None:
+        link.leave(requests)
 
     def set_paused(self, paused: bool) -> None:
         self.paused = paused

@@ -1,4 +1,4 @@
-"""Gives polls of a FIFO queue ids, so that a poll whose answer was lost can be repeated for the same messages."""
+"""Gives polls of a FIFO queue ids, so that repeating a poll whose answer was lost returns the same messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from producers.sqs.errors import code_of
 from triggerer.errors import BrokerUnavailable
 
 _REPEATABLE_FOR_S: Final = 240.0
-"""A poll can be repeated for this long. The service remembers its id for five minutes."""
+"""A poll can be repeated for this long. SQS remembers its id for five minutes."""
 
 
 class Attempts:

@@ -1,4 +1,4 @@
-"""Joins entries into requests. Entries that are added at the same time share a request, and get separate answers."""
+"""Joins entries, such as deletions, into batch requests. Each entry gets an answer of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from producers.sqs.errors import describe_failure
 from triggerer.errors import BrokerError, BrokerUnavailable
 
 BATCH: Final = 10
-"""The most entries that the service takes in one request."""
+"""The most entries that SQS takes in one request."""
 _REQUEST_TIMEOUT_S: Final = 5.0
 
 T = TypeVar("T")
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The service's reason for refusing an entry."""
+    """Why SQS refused an entry."""
 
     code: str
     text: str
     is_ours: bool
-    """True if the entry itself is wrong, so that a repeat would be refused too (the service's `SenderFault`)."""
+    """True if the entry itself is wrong, so that a repeat would be refused too (SQS's `SenderFault`)."""
 
 
 Answer: TypeAlias = Failure | BrokerError | None
@@ -75,7 +75,7 @@ class Batches(Generic[T]):
     single entry is sent at once, and the more entries there are, the fuller are the requests. No clock is needed.
 
     Args:
-        send: Makes one request. The ids of its entries are their indices. Returns the service's answer.
+        send: Makes one request. The ids of its entries are their indices. Returns SQS's answer.
         concurrency: The most requests at the same time. A further request is sent only if it has ten entries.
     """
 
@@ -92,7 +92,7 @@ class Batches(Generic[T]):
         self._has_changed = anyio.Event()
 
     async def add(self, entry: T) -> Failure | None:
-        """Send an entry together with others. Return None if the entry succeeded.
+        """Send an entry in a request with others. Return None on success, otherwise why SQS refused the entry.
 
         Raises:
             BrokerError: The whole request failed.
@@ -106,7 +106,7 @@ class Batches(Generic[T]):
     async def add_all(
         self, entries: Sequence[T], record_answers: RecordAnswers[T] | None = None
     ) -> list[Answer]:
-        """Send entries with others, in as many requests as it takes.
+        """Send entries in requests with others, in as many requests as necessary.
 
         Args:
             record_answers: Called with the entries of one request and their answers, as soon as the request is
@@ -129,7 +129,7 @@ class Batches(Generic[T]):
             while True:
                 await self._has_changed.wait()
                 self._has_changed = anyio.Event()
-                # Entries that others add in the same tick of the loop share the request.
+                # Entries that other callers add in the same tick of the event loop share the request.
                 await checkpoint()
                 while self._may_send:
                     count = min(BATCH, len(self._waiting))

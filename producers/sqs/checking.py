@@ -19,7 +19,7 @@ async def check_queue(settings: SqsSettings, queue: str) -> None:
 
     Raises:
         BrokerRefused: The credentials are refused, or there is no such queue, or this identity may not look at it.
-        BrokerUnavailable: The service does not answer.
+        BrokerUnavailable: SQS does not answer.
     """
     async with open_client(settings, queue) as client:
         found = await find_queue(client, queue, settings)

@@ -34,7 +34,7 @@ _SPARE_CONNECTIONS: Final = 16
 
 @asynccontextmanager
 async def open_client(settings: SqsSettings, queue: str) -> AsyncIterator[Any]:
-    """Open a client for the queue's service. This makes no request, unless the credentials need one.
+    """Open an SDK client for the queue. This makes no request, unless the credentials need one.
 
     Raises:
         BrokerRefused: There is no such profile, or the region is not known.
@@ -63,7 +63,7 @@ async def find_queue(client: Any, queue: str, settings: SqsSettings) -> Queue:
 
     Raises:
         BrokerRefused: There is no such queue, or this identity may not look it up.
-        BrokerUnavailable: Nobody answers.
+        BrokerUnavailable: SQS does not answer.
     """
     url = await find_url(client, queue, account=settings.account)
     what = f"looking up queue {name_of(queue)!r}"

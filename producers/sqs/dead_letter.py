@@ -46,7 +46,7 @@ class DeadLetters:
 
     @property
     def limit(self) -> int | None:
-        """The number of deliveries after which the service itself moves a message. None: it moves no message."""
+        """The number of deliveries after which SQS itself moves a message. None: it moves no message."""
         return None if self._queue.redrive is None else self._queue.redrive.max_receive_count
 
     async def write(
@@ -57,12 +57,12 @@ class DeadLetters:
     ) -> None:
         """Send a message to the dead-letter queue, with its own attributes and `triggerer.dead-letter.*`.
 
-        Our attributes contain `evidence` (a `reason` at least) and the message's origin, as far as there is room: a
-        message has at most ten attributes. After a crash before its deletion, a message is sent again with the same
-        `message-id`, and a FIFO queue drops it.
+        Our attributes contain the entries of `evidence`, which has at least a `reason`, and the message's origin. A
+        message has at most ten attributes, so the less important ones may be missing. After a crash before its
+        deletion, a message is sent again with the same `message-id`, and a FIFO queue drops it.
 
         Args:
-            attributes: The message's own attributes with their types, as the service sent them. None: the attributes of
+            attributes: The message's own attributes with their types, as SQS sent them. None: the attributes of
                 `message`, as texts.
         Raises:
             BrokerRefused: There is no dead-letter queue, or it refuses the message.
@@ -163,7 +163,7 @@ class DeadLetters:
 
 
 def _typed(attributes: Mapping[str, str | bytes]) -> dict[str, Any]:
-    """Return attributes in the service's form, without empty ones, which it refuses."""
+    """Return attributes in SQS's form, without empty ones, which it refuses."""
     return {
         name: (
             {"DataType": "Binary", "BinaryValue": value}

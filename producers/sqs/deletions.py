@@ -27,8 +27,8 @@ class _Left:
     """The messages that an attempt did not delete.
 
     Attributes:
-        error: The reason why some messages must be tried later. A refusal replaces throttling, and throttling replaces
-            an unreachable service.
+        error: The most serious reason why messages must be tried later: a refusal, then throttling, then an unreachable
+            service.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,10 @@ def _nothing(messages: Sequence[Delivery]) -> None:
 
 
 class Deletions:
-    """Deletes with the newest receipt handle. A failed deletion is repeated, now or when the message comes again."""
+    """Deletes messages by their newest receipt handles.
+
+    A failed deletion is repeated, now or when the message comes again.
+    """
 
     def __init__(
         self, client: Any, queue: Queue, in_flight: InFlight, *, unavailable_after_s: float
@@ -115,7 +118,7 @@ class Deletions:
         if isinstance(answer, BrokerError):
             left.add(delivery, answer)
         elif delivery.handle != delivery.asked_with:
-            # The message was delivered again meanwhile; the service may have accepted the old handle, without effect.
+            # The message was delivered again meanwhile; SQS may have accepted the old handle, without effect.
             left.at_once.append(delivery)
         elif answer is None:
             self._in_flight.forget_done(delivery)

@@ -62,21 +62,21 @@ _THROTTLED: Final = frozenset(
         "RequestLimitExceeded",
         "SlowDown",
         "KmsThrottled",
-        # Too many messages are in flight; the service delivers none until some are deleted.
+        # Too many messages are in flight; SQS delivers none until some are deleted.
         "OverLimit",
     }
 )
 
 CAUGHT: Final = (sdk.BotoCoreError, sdk.ClientError, OSError, TimeoutError)
-"""The errors that the SDK raises for its own reasons, or the transport's."""
+"""The errors of the SDK and of the network."""
 
 
 class Throttled(BrokerUnavailable):
-    """The service answers, and demands fewer requests."""
+    """SQS answers, and demands fewer requests."""
 
 
 def code_of(error: BaseException) -> str:
-    """Return the service's error code without its prefix; empty if the service did not send the error."""
+    """Return SQS's error code without its prefix; empty if SQS did not send the error."""
     if not isinstance(error, sdk.ClientError):
         return ""
     code = str(error.response.get("Error", {}).get("Code", ""))
@@ -122,7 +122,7 @@ def _of_service(error: sdk.ClientError, what: str) -> BrokerError:
     code = code_of(error)
     answer = error.response.get("Error", {})
     said = str(answer.get("Message") or code)
-    # The service's texts begin with a capital and end with a full stop, and some are just the code.
+    # SQS's texts begin with a capital and end with a full stop, and some are just the code.
     text = f"{what}: {said.rstrip('.')}" + (f" ({code})" if code and code not in said else "")
     if code in _THROTTLED:
         return Throttled(text)
@@ -139,7 +139,7 @@ async def asked(call: Awaitable[T], what: str) -> T:
     """Await a call into the SDK.
 
     Args:
-        what: The action and its place: "receiving from queue q".
+        what: What failed, as the beginning of the error's text: "receiving from queue q".
     Raises:
         BrokerUnavailable, BrokerRefused: See `translate`, and `triggerer.pluginkit.guarding.guarded`.
     """

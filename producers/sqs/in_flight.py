@@ -81,7 +81,7 @@ class InFlight:
         return max(0, min(self._queue.lease_s, int(left) - 1))
 
     def mark_renewed(self, delivery: Delivery, sent_at: float, seconds: int) -> None:
-        """Record a renewal by a request that was sent at `sent_at`."""
+        """Record that a message stays invisible for `seconds`, counted from `sent_at`, when the request was sent."""
         self._extend(delivery, sent_at, seconds)
 
     def mark_not_renewed(self, delivery: Delivery, now: float) -> None:
@@ -114,14 +114,14 @@ class InFlight:
         self._on_removed()
 
     def behind(self, delivery: Delivery) -> Sequence[Delivery]:
-        """Return the later messages of its group, in order."""
+        """Return the messages in flight that come after this one in its group, in order."""
         group = list(self._by_group.get(delivery.lane, ()))
         return group[group.index(delivery) + 1 :] if delivery in group else ()
 
     def repeat(self, delivery: Delivery) -> list[Delivery]:
         """Replace the deliveries of a message and of later messages of its group. Return the new deliveries, in order.
 
-        Outcomes of the old deliveries are ignored. All messages stay invisible to others, and the service counts no
+        Outcomes of the old deliveries are ignored. All messages stay invisible to others, and SQS counts no
         delivery.
         """
         again = {one: one.repeated() for one in (delivery, *self.behind(delivery))}
@@ -143,11 +143,11 @@ class InFlight:
     # Counting
 
     def spare(self, delivery: Delivery) -> None:
-        """Do not count this delivery as a failure of the message."""
+        """Exclude this delivery from the message's `failures`."""
         _remember(self._spared, delivery.id, self._spared.pop(delivery.id, 0) + 1)
 
     def failures(self, delivery: Delivery) -> int:
-        """Return the number of the message's failures, including this one, by the service's count of deliveries."""
+        """Return how often the message has failed, now included: SQS's count of deliveries without the spared ones."""
         return max(1, delivery.deliveries - self._spared.get(delivery.id, 0))
 
 

@@ -1,4 +1,4 @@
-"""Asks the service how many messages a queue has; for `triggerer watchers … --lag`."""
+"""Asks SQS how many messages a queue has; for `triggerer watchers … --lag`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def measure_lag(settings: SqsSettings, queue: str) -> SourceLag:
 
     Raises:
         BrokerRefused: There is no such queue, or this identity may not look at it.
-        BrokerUnavailable: The service does not answer.
+        BrokerUnavailable: SQS does not answer.
     """
     async with open_client(settings, queue) as client:
         url = await find_url(client, queue, account=settings.account)

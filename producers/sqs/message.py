@@ -35,7 +35,7 @@ class State(Enum):
 
 
 class Delivery:
-    """The broker payload: one message that the service keeps invisible for us.
+    """The broker payload: one message that SQS keeps invisible for us.
 
     Deliveries compare by identity: a message that was given back and comes again has another delivery.
     """
@@ -90,7 +90,7 @@ class Delivery:
         """Return a copy of the delivery, to be yielded again."""
         other = copy.copy(self)
         other.state = State.WAITING
-        # An open renewal belongs to the old delivery, which keeps the event.
+        # A renewal that is under way belongs to the old delivery.
         other.renewing = None
         return other
 

@@ -27,11 +27,11 @@ _GIVE_BACK_TIMEOUT_S: Final = 5.0
 class SqsSharedStreamProducer(SharedStreamProducer):
     """Reads a queue. A lane is a message group of a FIFO queue; in other queues each message is a lane.
 
-    - `run` receives and renews: a message stays invisible to others until it is advanced, up to the service's limit of
-    12 hours.
+    - `run` receives messages and renews their visibility timeouts. A message stays invisible to others until it is
+      advanced, up to SQS's limit of 12 hours.
     - `advance` deletes finished messages, in requests for all lanes that advance at the same time. A failed message
     becomes visible again after a growing delay, together with the later messages of its group, so that their order
-    stays. Other groups continue. The service counts deliveries, so counts survive restarts.
+    stays. Other groups continue. SQS counts deliveries, so counts survive restarts.
     - After `max_deliveries` failures, or as many as the queue's redrive policy allows, a message goes to the
     dead-letter queue, with the reason in its attributes. Rejected messages go there too; without a dead-letter queue
     they are logged.
@@ -53,7 +53,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         """Yield messages; in order within each message group.
 
         Raises:
-            BrokerUnavailable: The service does not answer. A new stream may succeed.
+            BrokerUnavailable: SQS does not answer. A new stream may succeed.
             BrokerRefused: There is no such queue, or this identity may not read it.
         """
         # In a thread, because the import of the SDK takes a third of a second.
@@ -67,10 +67,10 @@ class SqsSharedStreamProducer(SharedStreamProducer):
             yield delivery.message, delivery
 
     async def run(self) -> None:
-        """Receive and renew, until cancelled.
+        """Receive messages and renew their visibility timeouts, until cancelled.
 
         Raises:
-            BrokerUnavailable: The service has not answered for `unavailable_after_s`.
+            BrokerUnavailable: SQS has not answered for `unavailable_after_s`.
             BrokerRefused: The queue was deleted, or this identity may not receive from it.
         Cancellation: Takes effect when the open polls are answered, which may take `receive_wait_s`.
         """
@@ -85,7 +85,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     async def advance_lanes(
         self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = lambda _: None
     ) -> None:
-        """Delete finished messages and redeliver failed ones. Returns when the service has answered.
+        """Delete finished messages and redeliver failed ones. Returns when SQS has answered.
 
         Each lane is reported as soon as its own requests are answered.
 
@@ -104,7 +104,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     def get_idempotency_key(self, broker_payload: Delivery) -> str:
         """`<queue>/<message id>`.
 
-        The service creates the ids and never repeats one, also not for a queue that is deleted and created again. A
+        SQS creates the ids and never repeats one, also not for a queue that is deleted and created again. A
         message that is sent twice has two ids, unless a FIFO queue drops the second one (its deduplication looks five
         minutes back).
         """
@@ -152,7 +152,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
             self._open.receiving.resume()
 
     async def pause_lane(self, lane: Hashable) -> None:
-        """Stop yielding messages of a group. The service delivers no message of a group with messages in flight."""
+        """Stop yielding messages of a group. SQS delivers no message of a group with messages in flight."""
         self._received.pause_lane(lane)
 
     async def resume_lane(self, lane: Hashable) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 logger = logging.getLogger(__name__)
 
 LONGEST_VISIBILITY_S: Final = 12 * 60 * 60
-"""The service keeps a message invisible for at most this long after its receipt."""
+"""SQS keeps a message invisible for at most this long after its receipt."""
 _WITHOUT_VISIBILITY_S: Final = 30
 _USUAL_PORTS: Final = {"https": 443, "http": 80}
 _ROLE: Final = re.compile(r"arn:[^:]*:iam::(\d+):role/")
@@ -35,7 +35,7 @@ class Queue:
     Attributes:
         visibility_s: How long a message stays invisible to others without a renewal.
         redrive: The queue's own redrive policy; None: it has none.
-        retention_s: How long the queue stores a message; None: the service does not say.
+        retention_s: How long the queue stores a message; None: SQS does not say.
     """
 
     url: str
@@ -47,7 +47,10 @@ class Queue:
 
     @property
     def lease_s(self) -> int:
-        """How long a receipt or a renewal lasts: two periods, so that one missed renewal loses no message."""
+        """How long a receipt or a renewal keeps a message invisible.
+
+        Two visibility timeouts, so that one missed renewal loses no message.
+        """
         return min(2 * self.visibility_s, LONGEST_VISIBILITY_S)
 
 
@@ -64,7 +67,7 @@ def name_of(queue: str) -> str:
 def canonical(queue: str) -> str:
     """Return a queue's name unchanged, or its URL in one spelling, so that two URLs of a queue are equal.
 
-    Source: the service's older endpoints, `queue.amazonaws.com` and `<region>.queue.amazonaws.com`, name the same
+    Source: SQS's older endpoints, `queue.amazonaws.com` and `<region>.queue.amazonaws.com`, name the same
     queues as `sqs.<region>.amazonaws.com`.
     """
     if not is_url(queue):
@@ -113,7 +116,7 @@ def account_of(connection: Mapping[str, Any]) -> str | None:
 
 
 def describe(url: str, attributes: Mapping[str, str], visibility_timeout_s: int | None) -> Queue:
-    """Make a queue from the attributes that the service returned.
+    """Make a queue from the attributes that SQS returned.
 
     Args:
         visibility_timeout_s: The connection's setting, which overrides the queue's own.

@@ -12,7 +12,7 @@ from producers.sqs.message import Delivery, State
 
 
 class ReceivedMessages:
-    """A queue that can be paused as a whole and by lane. The receivers limit its length."""
+    """The received messages, which can be paused as a whole and by lane. `Receiving` limits their number."""
 
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
@@ -32,7 +32,7 @@ class ReceivedMessages:
         self._has_changed.set()
 
     def put_later(self, messages: list[Delivery], at: float) -> None:
-        """Yield messages at a later time."""
+        """Return messages from `get` only after the time `at`."""
         self._later.append((at, messages))
         self._has_changed.set()
 
@@ -48,7 +48,7 @@ class ReceivedMessages:
                 await self._has_changed.wait()
 
     def _put_due(self) -> float:
-        """Put the messages that are due into the queue. Return the time when the next messages are due."""
+        """Let `get` return the messages that are due now. Return the time when the next messages are due."""
         now = anyio.current_time()
         later, self._later = self._later, deque()
         for at, messages in later:
@@ -80,6 +80,6 @@ class ReceivedMessages:
         self._stashed.setdefault(lane, [])
 
     def resume_lane(self, lane: Hashable) -> None:
-        # Later messages of the lane stand behind these in the queue.
+        # Put these messages first: later messages of the lane may be waiting already.
         self._waiting.extendleft(reversed(self._stashed.pop(lane, [])))
         self._has_changed.set()

@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 _RETRY_FIRST_S: Final = 0.2
 _RETRY_LONGEST_S: Final = 5.0
 _HELPERS_WAIT_S: Final = 1
-"""A poll that does not wait asks only some of the service's servers, and may miss waiting messages."""
+"""How long a further poll waits. A poll that does not wait asks only some of SQS's servers, and may miss messages."""
 
 
 class Receiving:
-    """Several receivers that fill one queue of received messages while there is room.
+    """Polls the queue with several concurrent receivers while fewer than `max_in_flight` messages are in flight.
 
     Args:
         on_received: Called with the new messages, in order, and with finished messages that must only be deleted.
@@ -62,7 +62,7 @@ class Receiving:
         return f"receiving from queue {self._queue.name!r}"
 
     def signal_room(self) -> None:
-        """A message is no longer in flight: receivers may continue."""
+        """Let the receivers continue, because a message is no longer in flight."""
         self._has_changed.set()
 
     def pause(self) -> None:
@@ -74,10 +74,10 @@ class Receiving:
         self._has_changed.set()
 
     async def run(self) -> None:
-        """Receive until cancelled, and then wait for open polls, because the service may have answered them.
+        """Receive until cancelled, and then wait for open polls, because SQS may have answered them.
 
         Raises:
-            BrokerUnavailable: The service has not answered for `unavailable_after_s`.
+            BrokerUnavailable: SQS has not answered for `unavailable_after_s`.
             BrokerRefused: The queue was deleted, or this identity may not receive from it.
         """
         async with anyio.create_task_group() as tasks:

@@ -65,7 +65,7 @@ class SqsSettings(DeliverySettings):
     connect_timeout_s: PositiveSeconds = 5.0
     request_timeout_s: PositiveSeconds = 10.0
     unavailable_after_s: PositiveSeconds = 30.0
-    """If the service does not answer for this long, the stream ends and is opened again."""
+    """If SQS does not answer for this long, the stream ends and is opened again."""
 
     def check(self, where: str) -> None:
         """Refuse half of a pair of keys, an account that is no number, and other contradictions.

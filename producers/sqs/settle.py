@@ -33,7 +33,7 @@ class _Progress:
     """The progress of one call of `advance`.
 
     Attributes:
-        to_delete: The messages of lanes whose messages must only be deleted.
+        to_delete: The messages of lanes in which every message is finished.
         done: The indices of all other lanes that are finished, but not reported yet.
     """
 
@@ -142,7 +142,7 @@ class Settler:
         stale = 0
         for delivery, outcome in batch:
             if delivery.state is State.GONE:
-                # The message was given back together with an earlier one of its group that failed.
+                # The message was given back because an earlier message of its group failed.
                 stale += 1
                 continue
             judgement = judge(outcome)
@@ -159,11 +159,11 @@ class Settler:
     async def _is_set_aside(
         self, delivery: Delivery, outcome: AdvanceOutcome, judgement: Judgement
     ) -> bool:
-        """Return whether the message may be deleted, because it went to the dead-letter queue or is skipped."""
+        """Dead-letter a message that was rejected or failed too often. Return whether it may be deleted now."""
         failures = self._in_flight.failures(delivery)
         if judgement is Judgement.REJECT:
             if not self._dead_letters.exist:
-                # There are no dead letters, and the runtime could not set the message aside before this call.
+                # There is no dead-letter queue, and the runtime could not set the message aside before this call.
                 logger.warning("message rejected by a watcher, and skipped: %r", delivery)
                 return True
             reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"

@@ -47,7 +47,7 @@ async def open_queue(
 
 @contextmanager
 def _reading(queue: Queue) -> Iterator[None]:
-    """Warn if another stream of this process reads the queue, for instance by name while this one has the URL."""
+    """Warn if another stream of this process reads the queue, for instance because one has its name and one its URL."""
     url = canonical(queue.url)
     if _streams[url]:
         logger.warning(
@@ -89,7 +89,7 @@ class OpenStream:
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Receive and renew, until cancelled; see `SqsSharedStreamProducer.run`."""
+        """Receive messages and renew their visibility timeouts, until cancelled; see `SqsSharedStreamProducer.run`."""
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks

@@ -26,7 +26,7 @@ Entry = tuple[Delivery, int]
 
 
 class Visibility:
-    """Renews messages in flight in time, by the queue's visibility timeout, and gives messages back."""
+    """Renews the visibility timeouts of messages in flight before they end, and gives messages back."""
 
     def __init__(self, client: Any, queue: Queue, in_flight: InFlight) -> None:
         self._client = client
@@ -42,7 +42,7 @@ class Visibility:
         self._has_received.set()
 
     async def run(self) -> None:
-        """Renew, until cancelled."""
+        """Renew visibility timeouts, until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._batches.run)
             while True:
@@ -101,7 +101,7 @@ class Visibility:
         """
         self._in_flight.remove(delivery)
         if delivery.renewing is not None:
-            # Otherwise the renewal might reach the service after this request.
+            # Otherwise the renewal might reach SQS after this request.
             await delivery.renewing.wait()
         if delivery.is_lost:
             return

@@ -43,8 +43,8 @@ T = TypeVar("T")
 _POLL_S = 1.0
 _MORE_S = 0.001
 _CLOSE_TIMEOUT_S = 3.0
-# How long `drain` waits for the answer, which Service Bus sends sooner. A message that comes later stays locked until
-# its lock ends.
+# How long `drain` waits for the answer; Service Bus answers sooner. A message that comes after this time stays locked
+# until its lock ends.
 _DRAIN_TIMEOUT_S = 0.2
 
 
@@ -116,7 +116,7 @@ def default_credential(settings: ServiceBusSettings) -> Any:
 
 
 def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
-    """Make a receiver that is not open yet store arriving messages."""
+    """Change a receiver that is not open yet, so that it stores arriving messages and releases none."""
     create_handler = receiver._create_handler
     receiver.handlers = []
 
@@ -124,7 +124,7 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
     def create(auth: Any) -> None:
         create_handler(auth)
         handler = receiver._handler
-        # Restore the method of the class, which puts arriving messages into a queue.
+        # Remove the SDK's override, so that the class's own method puts arriving messages into a queue.
         del handler._message_received_async
         # Turn off the SDK's keep-alive task, which would read frames at the same time as our task.
         handler._keep_alive_interval = 0
@@ -193,7 +193,7 @@ def session_id_of(receiver: ServiceBusReceiver) -> str:
 async def listen(receiver: Any, *, credit: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
     """Allow `credit` messages to come, wait for a frame, and return the messages received so far.
 
-    Renews the token when that is due.
+    Also renews the connection's access token when that is due.
 
     Cancellation: Nothing is lost: the transport stores a partly read frame, and the receiver stores received messages.
     A frame is processed without an await.
@@ -240,7 +240,7 @@ async def drain(receiver: Any) -> list[ServiceBusReceivedMessage]:
             nonlocal answered
             answered = True
 
-        # Receive the service's flow frame here, because the SDK drops it. The frame comes after all messages under way.
+        # Receive Service Bus's flow frame here, because the SDK drops it. The frame comes after all messages under way.
         link._incoming_flow = note
         await link.flow(link_credit=0, drain=True, echo=True)
         with anyio.move_on_after(_DRAIN_TIMEOUT_S):
@@ -273,7 +273,7 @@ async def release(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) 
 async def _settle(
     receiver: Any, messages: Sequence[ServiceBusReceivedMessage], state: Any
 ) -> list[tuple[int, Any]]:
-    """Settle messages together: send all requests, and then await the answers."""
+    """Settle messages: send all requests, and then await all answers."""
     handler = receiver._handler
     link, connection = handler._link, handler._connection
     pending = link._pending_dispositions

@@ -1,4 +1,4 @@
-"""Tells the event loop which lanes of a call the SDK's thread has settled."""
+"""Reports to the event loop which lanes of one `advance_lanes` call the SDK's thread has settled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triggerer.abc import AdvanceItem
 
 
 class SettledLanes:
-    """Counts the messages of one call that are not settled. Made and awaited on the event loop.
+    """Counts the messages of one `advance_lanes` call that are not settled yet. Made and awaited on the event loop.
 
     Args:
         batches: The items of each lane.

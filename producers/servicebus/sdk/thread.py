@@ -1,8 +1,8 @@
 """The thread and event loop that the SDK works in; all streams of the process share them.
 
-A filter that computes on the service's loop would starve the renewal of locks there, as it starves the SDK's own
-renewer (Azure/azure-sdk-for-python#37245). Code that never releases the interpreter's lock starves this thread too;
-isolation in a process helps then.
+On the main event loop, a filter that computes would delay the renewal of locks, as it delays the SDK's own renewer
+(Azure/azure-sdk-for-python#37245). Code that never releases the interpreter's lock delays this thread too; isolation in
+a process helps then.
 """
 
 from __future__ import annotations

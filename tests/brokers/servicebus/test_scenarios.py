@@ -13,7 +13,7 @@ import pytest
 from producers.servicebus import stream
 from producers.servicebus.link import Link
 from producers.servicebus.sdk.thread import THREAD
-from producers.servicebus.settle import Order
+from producers.servicebus.settle import SettleRequest
 from tests.brokers.servicebus.conftest import LOCK_S, MakeQueue, Queue
 from tests.brokers.servicebus.driving import drive
 from triggerer.abc import AdvanceItem, AdvanceOutcome
@@ -266,7 +266,7 @@ async def test_messages_that_are_done_together_are_one_order_and_one_that_failed
     together: list[int] = []
     leave = Link.leave
 
-    def note(link: Link, orders: Sequence[Order]) -> None:
+    def note(link: Link, orders: Sequence[SettleRequest]) -> None:
         together.append(len(orders))
         leave(link, orders)
 
@@ -293,9 +293,9 @@ async def test_a_slow_session_holds_up_no_lane_of_the_same_call(
     for name in ("slow", "a", "b"):
         sessions.send(f"{name}-1", f"{name}-2", session=name)
     leave = Link.leave
-    held: list[tuple[Link, Sequence[Order]]] = []
+    held: list[tuple[Link, Sequence[SettleRequest]]] = []
 
-    def hold(link: Link, orders: Sequence[Order]) -> None:
+    def hold(link: Link, orders: Sequence[SettleRequest]) -> None:
         if link.session_id == "slow":
             held.append((link, orders))
         else:
