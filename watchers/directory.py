@@ -51,7 +51,10 @@ _LET_WRITE: Final = "let the user that the service runs as write in it"
 
 
 class Sighting:
-    """The names of a directory's files. Filters add their own names to `wanted`, and these files are delivered next."""
+    """A raw event with the names of a directory's files.
+
+    A filter adds the name that it wants to `wanted`; these files are delivered next.
+    """
 
     __slots__ = ("answered", "names", "wanted")
 
@@ -68,9 +71,9 @@ class Sighting:
 class FilesProducer(SharedStreamProducer):
     """Scans a directory, claims and delivers the files that subscribers wait for, and deletes them.
 
-    Each scan that finds files asks the subscribers for the names that they want. So a subscriber that joins late also
-    receives files that were there before. A failed file stays claimed and is delivered again at the next scan. A
-    rejected file is moved aside.
+    Each scan that finds files first broadcasts a `Sighting`, to which the filters add the names that they want. So a
+    subscriber that joins late also receives files that were there before. A failed file stays claimed and is delivered
+    again at the next scan. A rejected file is moved aside.
     """
 
     def __init__(self, directory: Path, *, only: str | None = None, poke_interval: float) -> None:
@@ -107,7 +110,7 @@ class FilesProducer(SharedStreamProducer):
             await anyio.sleep(self._poke_interval)
 
     async def _look(self) -> set[str]:
-        """Return the names that may be delivered. None while the directory cannot be read, which is logged once."""
+        """Return the names that may be delivered; empty while the directory cannot be read, which is logged once."""
         try:
             names: set[str] = await self._in_thread(list_names, self._directory, self._only)
         except OSError as error:
@@ -206,13 +209,14 @@ class _FileDeleteTrigger(BaseEventTrigger):
         try:
             await to_thread.run_sync(list_names, self._directory, None, abandon_on_cancel=True)
         except OSError as error:
-            # This is no refusal, because the directory may exist on the service's machine. The watcher waits for it.
+            # Do not raise `BrokerRefused`: the directory may exist on the machine that runs the service. The watcher
+            # waits for it.
             raise BrokerUnavailable(
                 f"the directory {self._directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",
             ) from error
         if not os.access(self._directory, _MAY_CLAIM):
-            # This is no refusal, because the service may run as another user.
+            # Do not raise `BrokerRefused`: the service may run as another user.
             raise BrokerUnavailable(
                 f"files in the directory {self._directory} cannot be renamed and deleted by this user",
                 hint=_LET_WRITE,

@@ -48,7 +48,8 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def _timestamp(message: BrokerMessage) -> int | None:
-    # A Kafka message has the number already. Computing the number from an instant takes ten times as long.
+    # A Kafka message has its timestamp in milliseconds already. Computing that from `published_at` takes ten times as
+    # long.
     return message.timestamp if isinstance(message, KafkaMessage) else timestamp_ms(message)
 
 
@@ -63,8 +64,8 @@ class KafkaEventTrigger(MessageTrigger):
             created later are found within `metadata_max_age_ms` and read from their beginning. A pattern never matches
             dead-letter topics.
         connection: The section `[connections.<connection>]` of the configuration.
-        group_id: The consumer group, which has the position. The default is `triggerer-` and a digest of topics and
-            connection; the trigger's other arguments do not change it.
+        group_id: The consumer group, for which positions are committed. The default is `triggerer-` and a digest of
+            topics and connection; the trigger's other arguments do not change it.
         start: Where to start in a partition without a commit of the group: "earliest", "latest", a time (such as
             "2026-11-22T06:00Z", or an aware `datetime`), or offsets by topic and partition (`{"orders": {"0": 1200}}`;
             others are read from their beginning). A partition that is added later is read from its beginning.
@@ -168,20 +169,20 @@ class KafkaRangeTrigger(BaseEventTrigger):
 
     No message is read. An event's `extra` has `topic`, `topic_id`, `partition`, `from` and `to` (exclusive), for
     `triggerer.kafka_ranges`. Each offset is in exactly one event of a watcher. The watcher's position is stored with
-    the events, and survives changed arguments. It has no consumer group.
+    the events, and survives changed arguments. The watcher joins no consumer group.
 
     If retention has deleted offsets before they were in an event, the next event has their number as `deleted`. If a
     log was cut, the next event has `rewound_from`: offsets from `from` up to there are used again, for other messages.
 
     Args:
         topics: As for `KafkaEventTrigger`.
-        interval: The seconds between two looks at the ends of the partitions.
+        interval: Seconds between two look-ups of the partitions' ends.
         max_offsets: The most offsets of one event. A larger backlog makes several events. None: no limit.
         connection: The section `[connections.<connection>]` of the configuration. With its `isolation_level`
             "read_committed" (the default), a range ends before the first open transaction.
         start: As for `KafkaEventTrigger`. It applies to topics without a position of the watcher.
     Raises:
-        DagError: An argument is not as described, or needs messages, such as `match`.
+        DagError: An argument is not as described; or it is for messages, such as `match`, and this trigger reads none.
     """
 
     def __init__(

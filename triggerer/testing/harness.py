@@ -179,7 +179,10 @@ class _States:
 
 
 class _Bookmarks:
-    """Stores bookmarks in memory, by watcher. The events that come with a bookmark become events of the view."""
+    """Stores bookmarks in memory, by watcher.
+
+    The events that come with a bookmark are shown in their trigger's `HostedView`.
+    """
 
     def __init__(self, views: dict[int, HostedView], *, is_automatic: bool) -> None:
         self._views = views
@@ -277,7 +280,10 @@ class StreamHarness:
         return await self._manager.__aexit__(kind, error, trace)
 
     async def add(self, trigger: BaseEventTrigger) -> HostedView:
-        """Host the trigger's class with its serialised arguments. An error of the plugin is the view's `error`."""
+        """Host the trigger's class with its serialised arguments.
+
+        An error that the plugin raises is found in the view's `error`.
+        """
         number = len(self._views) + 1
         view = self._views[number] = HostedView()
         cls = type(trigger)
@@ -340,7 +346,7 @@ class StreamHarness:
     async def restart(self, view: HostedView) -> None:
         """Restart a trigger that failed and has a backlog (`catch_up=True`).
 
-        If the trigger's catch-up still runs and fails at its present message, the catch-up is tried again.
+        If its catch-up waits after a failed message, the message is tried again at once.
         """
         self._manager.restart(view.member)
 

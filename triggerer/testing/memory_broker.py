@@ -175,7 +175,7 @@ class InMemoryQueueProducer(SharedStreamProducer):
         self._renewal = loop.call_later(self._broker.lock_s / 3, self._renew)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        # A real broker is asked here. A cancellation at this point commits no message of the batch.
+        # This stands for the request to a real broker. If it is cancelled, no message of the batch is committed.
         await checkpoint()
         for message, outcome in batch:
             log, reading = self._broker.logs()[message.lane], self._readings[message.lane]
@@ -270,7 +270,7 @@ class InMemoryProducer(InMemoryQueueProducer):
             if log is None or offset >= len(log.values):
                 await self._broker.wait_for_change()
                 continue
-            # A real broker is asked here. It answers with all its messages.
+            # This stands for the request to a real broker, whose answer has all its messages.
             await checkpoint()
             for value in log.values[offset:]:
                 yield value, InMemoryMessage(value, lane, offset, 0)

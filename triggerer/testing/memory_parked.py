@@ -80,7 +80,7 @@ class InMemoryParked:
     async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
     ) -> list[StoredMessage]:
-        # The real store is asked here.
+        # This stands for the query to the real store.
         await checkpoint()
         return [
             message

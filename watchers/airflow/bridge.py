@@ -1,8 +1,8 @@
 """The parts of Airflow that we use, imported when the first trigger needs them.
 
 Importing Airflow takes seconds and creates its home directory, so Airflow is imported only when it is needed. This
-module uses two private names of Airflow, through which `reject_shared_stream_event` finds the open event. A release
-without these names is refused, because rejections would silently have no effect.
+module uses two private names of Airflow, through which `reject_shared_stream_event` finds the event to reject. A
+release without these names is refused, because rejections would silently have no effect.
 """
 
 from __future__ import annotations
@@ -51,13 +51,16 @@ class Bridge:
         return getattr(made_by, "__func__", made_by) is not default
 
     def open_rejections(self) -> None:
-        """From now on, Airflow's `reject_shared_stream_event`, called in this task, rejects the event that is open."""
+        """Let Airflow's `reject_shared_stream_event` work in this task.
+
+        It rejects the event that the task's filter pulled last.
+        """
         context = self._make_reject_context(group=_Rejections(), trigger_id=0, event_id=0)
         self._reject_context.set(context)
 
 
 class _Rejections:
-    """Takes the place of the group that Airflow's function calls."""
+    """Stands in for Airflow's stream group, and passes a rejection on to this runtime."""
 
     def _reject_pending_event(self, *, trigger_id: int, event_id: int) -> None:
         reject_shared_stream_event()

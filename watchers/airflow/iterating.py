@@ -1,4 +1,4 @@
-"""Pulling from Airflow's iterators."""
+"""Pulls events from the iterators of Airflow's classes."""
 
 from __future__ import annotations
 

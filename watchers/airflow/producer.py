@@ -12,7 +12,7 @@ from watchers.airflow.threads import StreamThread
 
 
 class AirflowProducer(SharedStreamProducer):
-    """Passes all calls on to an Airflow producer, with Airflow's classes for outcomes.
+    """Passes calls on to an Airflow producer, and gives it outcomes as Airflow's `AdvanceOutcome`.
 
     Airflow's own producers have no idempotency keys, so a redelivered message makes its asset events again. If a
     producer has a method `get_idempotency_key`, its keys are used.
@@ -26,7 +26,7 @@ class AirflowProducer(SharedStreamProducer):
 
     @property
     def identifies(self) -> bool:
-        """True if the producer has keys, so that a redelivered message is recognised."""
+        """True if the producer has idempotency keys, so that a redelivered message makes no second event."""
         return self._identify is not None
 
     async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:

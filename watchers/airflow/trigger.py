@@ -95,7 +95,7 @@ class AirflowEventTrigger(BaseEventTrigger):
         facts = await super().describe_delivery(ask=ask)
         if facts.key is None:
             return facts
-        # Our producer always has this method, so ask Airflow's producer, which seldom has it.
+        # `AirflowProducer` always has `get_idempotency_key`, so find out whether Airflow's own producer has it.
         producer = _make_producer(type(self), self.serialize()[1])
         try:
             return facts if producer.identifies else replace(facts, key=None)
@@ -149,7 +149,7 @@ def _make_producer(cls: type[AirflowEventTrigger], kwargs: dict[str, Any]) -> Ai
 
 
 class _Acknowledged(AirflowEventTrigger):
-    """The class of an `AirflowEventTrigger` whose stream is acknowledged."""
+    """An `AirflowEventTrigger` whose stream is acknowledged."""
 
     create_shared_stream_producer = classmethod(_make_producer)
 

@@ -49,7 +49,10 @@ class AppearedFile:
 
 
 class PatternSighting:
-    """Asks the subscribers for their patterns. Each filter adds its own pattern. The files are delivered next."""
+    """A raw event that asks the subscribers for their patterns.
+
+    Each filter adds its own pattern. Files that match are next.
+    """
 
     __slots__ = ("answered", "patterns")
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 CLAIMED: Final = ".claimed"
 REJECTED: Final = ".rejected"
 _FORMER: Final = "0_"
-"""The beginning of claims with the identity from releases that did not claim files: device, inode and time."""
+"""Ids that begin so identify a file as releases without claims did: by device, inode and time."""
 _LONGEST_NAME: Final = 255
 """The most bytes of a file name, on all relevant file systems."""
 _CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
@@ -78,7 +78,7 @@ def list_names(directory: Path, only: str | None = None) -> set[str]:
 
 
 def _may_be(ask: Callable[..., bool], *arguments: Any) -> bool:
-    """Return the answer, or True if asking fails: a file that cannot be examined must not delay others."""
+    """Return the result of `ask`, or True if it raises: a file that cannot be examined must not delay others."""
     try:
         return ask(*arguments)
     except OSError:

@@ -1,4 +1,4 @@
-"""Patterns of file names, in the syntax of object keys. Names with a leading dot are hidden as in a shell."""
+"""Patterns of file names, with the same wildcards as patterns of object keys. Names with a leading dot are hidden."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class NamePattern:
         self._takes_hidden = text.startswith(".")
 
     def matches(self, name: str) -> bool:
-        """Return whether the whole name matches. A name that begins with a dot matches a pattern that does."""
+        """Return whether the whole name matches.
+
+        A name that begins with a dot matches only a pattern that begins with a dot.
+        """
         if name.startswith(".") and not self._takes_hidden:
             return False
         return self._matches(name) is not None

@@ -119,7 +119,8 @@ class FilePatternTrigger(BaseEventTrigger):
         try:
             scan(Path(self.directory))
         except OSError as error:
-            # This is no refusal, because the directory may exist on the service's machine. The watcher waits for it.
+            # Do not raise `BrokerRefused`: the directory may exist on the machine that runs the service. The watcher
+            # waits for it.
             raise BrokerUnavailable(
                 f"the directory {self.directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",

@@ -1,7 +1,8 @@
 """The producers behind `FilePatternTrigger`: one moves the files that fire, the other remembers them.
 
-Each scan asks the subscribers for their patterns, so a subscriber that joins later also gets earlier files. A file
-fires once two scans in a row have found it with equal size and time of modification.
+Each scan first broadcasts a `PatternSighting`, to which the filters add their patterns. So a subscriber that joins
+later also gets earlier files. A file fires once two scans in a row have found it with equal size and time of
+modification.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _PatternProducer(SharedStreamProducer):
     async def open_stream(
         self,
     ) -> AsyncIterator[tuple[PatternSighting | AppearedFile, PatternSighting | AppearedFile]]:
-        """Yield a question for patterns at each scan that finds files, and then the files that fire."""
+        """At each scan that finds files, yield a `PatternSighting`, and then the files that fire."""
         while True:
             steady = await self._scan()
             if steady or await self._has_pending():
@@ -168,7 +169,7 @@ class MovingProducer(_PatternProducer):
     async def _claim(
         self, steady: Sequence[SeenFile], patterns: Sequence[NamePattern]
     ) -> AsyncIterator[AppearedFile]:
-        # Files that were moved before. Some may have been released while the subscribers were asked.
+        # First yield files that were moved earlier. List them again: some may have been released since the scan.
         await self._has_pending()
         for file in self._pending.moved:
             if matching(file.name, patterns):
@@ -200,7 +201,7 @@ class MovingProducer(_PatternProducer):
         return result
 
     async def _tell(self, failures: Mapping[str, OSError]) -> None:
-        """Log each file that could not be moved, once. If no file could be moved, raise an error.
+        """Log each file that could not be moved, once. Raise an error if no file of the directory can be moved.
 
         Raises:
             BrokerRefused: No file of the directory can be moved.

@@ -107,7 +107,10 @@ class SimulatedLog(SimulatedProducer):
             del log.readers[arrived]
 
     async def _ask(self) -> None:
-        """Ask the broker, which may be slow, raise, or answer after a long time."""
+        """Stand for a request to the broker, which takes a drawn time.
+
+        At times it raises, or takes up to a minute more.
+        """
         faults = self._log.faults
         await faults.delay()
         if faults.occur(self._log.scenario.broker_fault_rate):

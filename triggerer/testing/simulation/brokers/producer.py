@@ -31,7 +31,7 @@ async def _fail_or_hang(faults: FaultInjector, rate: float) -> None:
     if faults.occur(rate):
         kind = faults.random.random()
         if kind > 0.9:
-            # The answer never comes.
+            # The broker never answers: wait until the caller is cancelled.
             await asyncio.get_running_loop().create_future()
         raise _error_of(kind)
 
@@ -113,10 +113,10 @@ class SimulatedProducer(SharedStreamProducer):
                 await session.wait()
 
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
-        """The lane of a delivery. The runtime asks at the broadcast, so this records the delivery's cohort.
+        """The lane of a delivery; records the delivery's cohort too, because the runtime calls this at the broadcast.
 
-        If the lane was at its bound, the runtime has also asked before the broadcast. The cohort is then recorded
-        again. The runtime may also ask after the broadcast, which changes nothing.
+        If the lane was at its bound, the runtime has called this before the broadcast too, and the cohort is recorded
+        again. A call after the broadcast changes nothing.
         """
         lane = self.lane_of(broker_payload.message)
         if broker_payload.is_broadcast:
@@ -131,7 +131,7 @@ class SimulatedProducer(SharedStreamProducer):
         return lane
 
     def lane_of(self, message: Message) -> Hashable:
-        """By default the lane of the broker."""
+        """The lane of a message in the producer's terms: by default the broker's lane."""
         return message.lane
 
     def get_size(self, broker_payload: Delivery | Reread) -> int:
@@ -164,7 +164,7 @@ class SimulatedProducer(SharedStreamProducer):
         await _fail_or_hang(faults, self._broker.scenario.broker_fault_rate)
 
     def _apply(self, batch: Sequence[AdvanceItem]) -> None:
-        """Report a batch to the broker."""
+        """Check a batch, and apply its outcomes to the broker."""
         for item in batch:
             self.lane_checker.record_broadcast(item.broker_payload)
             self._broker.checker.on_advance(item.broker_payload, item.outcome)

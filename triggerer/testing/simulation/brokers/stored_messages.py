@@ -27,8 +27,8 @@ class StoresMessages(SimulatedProducer):
         watchers = [int(number) for number in re.findall(r"watcher (\d+)", named)]
         assert watchers
         if len(watchers) > 1:
-            # The reason names all watchers of the trigger. The message concerns only watchers whose position is at the
-            # message or before it.
+            # The reason names all watchers that share the trigger. Only the ones whose position is not past the message
+            # lack the message.
             watchers = [one for one in watchers if catching_up.is_standing_before(one, message)]
         if reason.startswith("the store has no room for messages"):
             catching_up.check_not_parked(watchers[0], message)

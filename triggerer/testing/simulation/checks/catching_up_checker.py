@@ -110,7 +110,7 @@ class CatchingUpChecker:
                 return
 
     def on_opened_live(self, watcher: int, delivery: Delivery) -> None:
-        """Check a live message: no earlier message that the watcher missed is outstanding and undecided."""
+        """Check a live message: each earlier message that the watcher has not passed is already in an advance."""
         if not self.falls_behind:
             return
         message = delivery.message
@@ -202,7 +202,7 @@ class CatchingUpChecker:
         return self.broadcasts.was_done_before(watcher, message)
 
     def was_behind(self, watcher: int, delivery: Delivery) -> bool:
-        """Whether an earlier message was stored for the watcher at the broadcast, so that its live answer is void."""
+        """Whether a message was stored for the watcher at the broadcast, so that its live outcome does not count."""
         return delivery.number <= self._behind_to.get((watcher, lane_of(delivery)), 0)
 
     # The store
@@ -292,7 +292,7 @@ class CatchingUpChecker:
             self._fail("S13", f"the row of {key} for watcher {watcher} is deleted, but not durable")
 
     def _record_behind_to(self, watcher: int, key: str) -> None:
-        """Record the last broadcasts so far, because they came while a message was stored for the watcher."""
+        """Record the lane's last broadcast in each session: until then, a message was stored for the watcher."""
         topic, lane, _ = key.rsplit("/", 2)
         if not self.is_log:
             for at, number in self.broadcasts.last_of(topic, int(lane)):

@@ -199,7 +199,7 @@ class Checker:
         return {watcher for watcher in owed if self.catching_up.is_safe(watcher, delivery.message)}
 
     def check_lease(self, delivery: Delivery, what: str) -> None:
-        """Check that a group may broadcast or advance, as `what` says: only while its lease holds.
+        """Check that a group's lease is not over when it broadcasts or advances; `what` says which of the two.
 
         The lease is over if the instance knows that, or if the database shows another owner. Before another owner can
         appear, the instance must know by its own clock that the lease is over.

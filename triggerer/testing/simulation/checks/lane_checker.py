@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LaneChecker:
-    """Follows one producer: the outstanding messages of each lane, and the calls of its four flow-control methods."""
+    """Observes one producer: the outstanding messages of each lane, and the calls of its four flow-control methods."""
 
     def __init__(
         self, scenario: Scenario, checker: Checker, lane_of: Callable[[Message], Hashable]
@@ -63,7 +63,7 @@ class LaneChecker:
             self.record_broadcast(self._pulled)
 
     def mark_considered(self, delivery: Delivery) -> None:
-        """Record that the runtime asks for a delivery's lane, to check the bounds or to broadcast it."""
+        """Record that the runtime calls `get_advance_lane` for a delivery, to check the bounds or to broadcast it."""
         self._touched.add(self._lane_of(delivery.message))
 
     def record_broadcast(self, delivery: Delivery) -> None:

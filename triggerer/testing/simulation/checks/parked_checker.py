@@ -66,14 +66,15 @@ class ParkedChecker:
         """Check a message of a backlog that a filter gets.
 
         Args:
-            by: The catch-up attempt, which changes with the watcher's arguments.
+            by: Identifies the catch-up; changed arguments of the watcher begin another.
         """
         at = watcher, message.key
         self._given[at] += 1
         self._passed_before.setdefault(at, self._passed_probes[watcher])
         position, given, blamed_by = self._blamed.pop(backlog, (None, None, by))
         if blamed_by is not by or position != backlog.cursor or given not in (None, message.key):
-            # Either the lane has continued, or another filter has started before the failed message was parked.
+            # This is no repeat that a passed probe forbids: the lane has continued, or another filter has started
+            # before the failed message was parked.
             return
         self._blamed[backlog] = backlog.cursor, message.key, by
         if given is not None and self.has_room:
@@ -91,7 +92,7 @@ class ParkedChecker:
         """Record that the filter has passed the probe.
 
         Args:
-            by: The catch-up attempt, which changes with the watcher's arguments.
+            by: Identifies the catch-up; changed arguments of the watcher begin another.
             is_evidence: True if the filter yielded events for the probe or rejected it.
         """
         self._failed[backlog] -= 1

@@ -45,7 +45,7 @@ class RestChecker:
         """How often a filter that catches up got a message, by watcher and message."""
 
     def mark_advanced(self, delivery: Delivery) -> None:
-        """Record the last message of an advance that has returned, up to the first failure."""
+        """Record that an advance has returned, whose last message before the first failed one is this delivery."""
         at = delivery.consumer.owner, delivery.message.lane
         self._counted += 1
         self._advanced.setdefault(at, []).append((self._counted, delivery.message.offset + 1))

@@ -298,7 +298,7 @@ def _read_at(version: str) -> ReadAt:
 
 
 def last_automated(store: Store, dag_id: str) -> Run | None:
-    """The last run of the DAG's timetable that is due by now, or nearly so."""
+    """The last run of the DAG's timetable that is due now or within `CLOCK_STEP`."""
     soon = store.now() + CLOCK_STEP
     asked = [run for run in _runs_of(store, dag_id) if run.interval and run.run_after <= soon]
     return max(reversed(asked), key=lambda run: run.run_after, default=None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST_AT_ONCE: Final = 12
 """The most messages in a flood."""
 _AFTER_FAULTS_S: Final = 5.0
-"""The average time between two looks of the operator after the faults. A stream at a bound waits for the operator."""
+"""After the faults, the average time until the operator decides again. A stream at a bound waits for the operator."""
 
 
 class TidiedWorld(Protocol):
@@ -82,7 +82,7 @@ class Operator:
                 async with database.transaction() as session:
                     await session.decide_parked(self._decide)
             except StoreError:
-                # The operator sees the error and looks again later. If the outcome is unknown, the decision may be
+                # The operator sees the error and tries again later. If the outcome is unknown, the decision may be
                 # stored nevertheless.
                 continue
 

@@ -25,7 +25,7 @@ class FaultInjector:
         return rate > 0 and not self.are_over and self.random.random() < rate
 
     async def delay(self) -> None:
-        """Wait for I/O: often not at all, mostly for a short time, sometimes much too long."""
+        """Wait as long as I/O would take: no time in four of ten calls, else a moment, or rarely much too long."""
         drawn = self.random.random()
         if drawn < 0.4:
             return

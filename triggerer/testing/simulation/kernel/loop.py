@@ -53,7 +53,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._is_stopping = False
-        # In order of their start, so that every process closes the open generators in the same order.
+        # The open generators in the order of their start, so that every process closes them in the same order.
         self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], None] = WeakKeyDictionary()
         self.set_task_factory(cast("Any", self._make_task))
 

@@ -200,6 +200,6 @@ def sizes_of(seed: int, what: str) -> random.Random:
 
 
 def has_busy_queue(scenario: Scenario) -> bool:
-    """Whether one queue gets all steps, so that they go to its backlogs: in two of five seeds with a queue."""
+    """Whether there is one queue of one lane, whose backlogs get most steps: in two of five seeds with a queue."""
     is_queue = scenario.is_acknowledged and not scenario.is_log
     return is_queue and random.Random(f"{scenario.seed}/busy").random() < 0.4

@@ -58,7 +58,8 @@ class TriggerMaker:
         return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
-        # This raises an error unless the instance has loaded the class. The class itself comes from the world.
+        # Raise an error unless the instance has loaded the class; `load` returns a placeholder, and the class is the
+        # world's.
         self.prepared.class_load.result()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):

@@ -271,7 +271,7 @@ class RereadingRecord(ErrorProbe):
 
     @property
     def _counts(self) -> bool:
-        """Whether the filter's answer counts as the message's outcome. The answer to a probe does not count."""
+        """Whether the filter's outcome counts for the message. Its outcome for a probe does not count."""
         return self._leased.is_alive and not isinstance(self._in_flight, Probe)
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:

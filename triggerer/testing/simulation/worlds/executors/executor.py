@@ -150,7 +150,7 @@ class SimulatedExecutor:
         )
         self._task = self.loop.create_task(self._run())
 
-    # The lease's holder
+    # Methods of a `LeaseHolder`
 
     async def _start_guard(self, ends_at: float) -> SimulatedGuard:
         return SimulatedGuard(self.timeline, self.loop, ends_at)
@@ -174,7 +174,7 @@ class SimulatedExecutor:
         ours = self.store.running_at(self.name)
         return [Attempt(self.name, pk, one) for pk, one in ours.items() if pk not in known]
 
-    # Its event loop
+    # The executor's event loop
 
     @property
     def next_due(self) -> float | None:

@@ -93,7 +93,8 @@ class PartitionChecker(TimeChecker):
             told = f"took {sorted(run.events)}, but {sorted(waited)} waited for the key"
             self._fail("P1", f"{run.run_id} of {dag.dag_id} for {key} {told}")
         account.taken.setdefault(key, set()).update(run.events)
-        # A quiet period or a deadline that began before the clock was set back may end by the clock as it was before.
+        # A quiet period or a deadline may have begun before the clock was set back. So count its time by the earlier
+        # clock.
         at = run.made_at + self.set_back
         arrived = self._arrived(waited)
         assert dag.keyed is not None

@@ -47,7 +47,7 @@ class TimeChecker:
         allowed = max(read_at.database, here)
         dag = self._store.dags[run.dag_id]
         if _answers_now(dag):
-            # The timetable was asked later, and its host's clock may have been set since.
+            # The scheduler called the timetable after this read, and its host's clock may have been set since.
             asked_at = read_at.host + max(here - read_at.database, timedelta())
             allowed = max(allowed, host_now(), asked_at)
         if run.run_after > allowed:
@@ -58,7 +58,8 @@ class TimeChecker:
             self._fail("T4", f"{dag.dag_id} is paused or stale, but got a run")
         gap, last = dag.min_run_gap_s, state.last_run_at
         if gap is not None and last is not None and not self.is_clock_set_back:
-            # The scheduler compared an earlier instant: the time of its snapshot. So the gap cannot look shorter here.
+            # The scheduler compared the time of its snapshot, which is before `made_at`. So the gap cannot look shorter
+            # here.
             passed = (run.made_at - last).total_seconds()
             if passed < gap:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s of {gap}")
