@@ -104,17 +104,17 @@ class ServiceBusEventTrigger(MessageTrigger):
         )
 
     def shared_stream_key(self) -> Hashable:
-        # Names of entities are not case-sensitive.
+        # Service Bus ignores case in names, so equal keys need one spelling.
         names = [name.lower() for name in (self.queue, self.topic, self.subscription) if name]
         path = "/".join(names)
         if self.queue is not None and "/" in path:
-            # A queue's name may have slashes, and must not be taken for the path of a topic's subscription.
+            # A queue's name may have slashes. The prefix keeps its key apart from the key of a topic's subscription.
             path = f"queue:{path}"
         return ("servicebus", self.connection, path)
 
     def describe_stream(self) -> str:
         entity = self.queue or f"{self.topic}/{self.subscription}"
-        # As in the key: names of entities are not case-sensitive.
+        # Lower case, as in the key: Service Bus ignores case in names.
         return describe_source("servicebus", entity.lower(), connection=self.connection)
 
     async def check_source(self) -> None:

@@ -92,14 +92,15 @@ class Fetcher:
         )
 
     async def _open(self) -> httpx.AsyncClient:
-        # httpx logs each URL with its query.
+        # httpx logs each URL at INFO, with its query, which may contain secrets.
         logging.getLogger("httpx").setLevel(logging.WARNING)
         # In a thread, because this reads some hundred certificates and would block the event loop.
         context = await to_thread.run_sync(_ssl_context, self._settings.verify)
         try:
             return httpx.AsyncClient(verify=context, timeout=self._settings.timeout_s)
         except (httpx.InvalidURL, ImportError, ValueError) as error:
-            # The client reads the proxy from the environment. All its other arguments were checked before.
+            # Only the proxy can be wrong: the client reads the proxy from the environment, and its other arguments were
+            # checked.
             raise ConfigurationError(
                 f"the proxy that the environment names cannot be used: {error}",
                 hint="check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY: http://host:port",
@@ -164,7 +165,7 @@ def _last_modified(headers: Mapping[str, str]) -> str | None:
     modified = _instant(value)
     if modified is None:
         return None
-    # If the server has no clock, the clock of this machine counts (RFC 9110, section 6.6.1).
+    # A server without a clock sends no `Date`. Use the time of this machine instead (RFC 9110, section 6.6.1).
     answered = _instant(headers.get("date")) or datetime.now(UTC)
     return value if answered - modified >= _SETTLED_AFTER else None
 

@@ -103,12 +103,13 @@ class Memory:
                 None if state["validators"] is None else Validators(*state["validators"])
             )
             memory._latest = next(reversed(memory.known), None)
-            # Earlier releases did not store this field.
+            # A state that an earlier release stored has no such field.
             if (delivered := state.get("delivered")) is not None:
                 memory._latest_version, memory._latest = delivered
                 memory._is_unsure = True
-                # The validators belong to an earlier content. If the server still has that content, it would answer
-                # "unchanged" without a body, and the content could not be delivered.
+                # The validators belong to the content before the delivered one. If the server has that content again,
+                # it would answer "unchanged" without a body, and this change back could not be delivered. So request
+                # the body.
                 memory.validators = None
         if not memory.incarnation:
             memory.incarnation = uuid.uuid4().hex[:12]

@@ -77,7 +77,7 @@ class Reader:
             return Page((Found(digest, digest, body),), cursor)
         items = self._get_items(None, document)
         if items is None:
-            # Some servers write an empty list as null.
+            # Treat null as an empty list, because some servers write an empty list so.
             items = []
         return Page(self._read_items(items, body, what), cursor)
 

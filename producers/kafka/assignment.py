@@ -84,7 +84,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         for lane in lanes:
             lane.draining = True
             if lane.membership != membership:
-                # The session is lost: the group refuses commits of this membership.
+                # The session is lost, so the group refuses commits of this membership. Do not wait for the lane's
+                # messages.
                 lane.close()
         with anyio.move_on_after(self._revoke_timeout_s):
             while any(lane.in_flight for lane in lanes):
@@ -254,7 +255,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             return
         self._consumer.pause(lane.partition)
         self._consumer.seek(lane.partition, position.offset)
-        # A timer, not a task: it awaits nothing, and it ends with the lane.
+        # A timer is enough, because the call awaits nothing. The timer ends with the lane.
         lane.stop_timer()
         lane.timer = asyncio.get_running_loop().call_later(delay_s, self._release, lane)
         self._cluster.wait_long(False)

@@ -141,7 +141,8 @@ class DeadLetters:
     async def _open(self, what: str) -> AIOKafkaProducer:
         async with self._starting:
             if self._producer is not None and has_failed_for_good(self._producer):
-                # The client has failed for good, for instance after a gap in its sequence numbers.
+                # The SDK's producer cannot recover, for instance after a gap in its sequence numbers. Replace it by a
+                # new one.
                 await self.aclose()
             if self._producer is None:
                 producer = AIOKafkaProducer(

@@ -129,7 +129,8 @@ class LaneInFlight:
             begin: The log's first offset.
         """
         epoch = self.epochs.before(fetched_to)
-        assert epoch is not None  # a broker compares only with an epoch that we sent
+        # The broker reports a cut only to a fetch that has sent an epoch.
+        assert epoch is not None
         self.epochs.cut(parted.epoch)
         since = max(min(parted.end_offset, self.delivered), begin)
         below = max(fetched_to, self.delivered) + _READ_BEFORE

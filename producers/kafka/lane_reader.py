@@ -85,7 +85,7 @@ class LaneReader:
             BrokerUnavailable: The cluster does not answer, or the topic or its log was replaced.
             BrokerRefused: The topic does not exist, or this user may not read it.
         """
-        # Before the partition is assigned, only the group's commit says which cuts the group knows.
+        # Until the partition is assigned, the cuts that the group knows are only in its commit. So read the commit.
         asks = self._assigned_lane() is None
         group = self._group if asks else None
         async with _connected(self._settings, self._what, group) as (consumer, cluster):
@@ -167,7 +167,7 @@ class LaneReader:
         committed = CommittedPosition(
             offset,
             topic_id=topic.topic_id,
-            # With the epoch, the broker reports a cut that happened later.
+            # Fetches then contain the epoch, so that the broker can report a later cut.
             epoch=None
             if group is None or offset > group.delivered
             else group.epochs.before(offset),
@@ -250,7 +250,7 @@ async def find_positions(
             for topic in described.values()
             for number in range(topic.partitions)
         ]
-        # No message was published in the future, whatever its timestamp says: some writers send microseconds.
+        # Some writers send microseconds, so timestamps may be in the future. No message was really published after now.
         is_to_come = start is not None and start > datetime.now(UTC)
         since = Start(latest=True) if is_to_come else Start(time=start)
         offsets = await since.find(consumer, partitions, what)

@@ -82,7 +82,7 @@ class KafkaMessage(BrokerMessage):
         _set_value(self, record.value)
         self.forget_decoded()
 
-    # The base class compares its fields, which this class does not store.
+    # Compare by identity: the base class compares fields that this class does not store.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -109,7 +109,7 @@ class KafkaMessage(BrokerMessage):
     @property
     def published_at(self) -> datetime | None:
         timestamp = self.timestamp
-        # Some writers send a timestamp that is not in milliseconds.
+        # Some writers send a timestamp that is not in milliseconds, and may be out of range.
         is_time = 0 <= timestamp < _END_OF_TIME_MS
         return _EPOCH + timedelta(milliseconds=timestamp) if is_time else None
 

@@ -148,7 +148,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             rebalance_timeout_ms=max(
                 settings.session_timeout_ms, int(settings.revoke_timeout_s * 1000) + 10_000
             ),
-            # A paused stream stays a member. The runtime's ack timeout fails subscribers that make no progress.
+            # A paused stream must stay a member, so the client has no limit between polls. The runtime's ack timeout
+            # finds subscribers that make no progress.
             max_poll_interval_ms=2**31 - 1,
         )
         self._consumer = consumer

@@ -12,7 +12,7 @@ from triggerer.abc import AdvanceItem, AdvanceOutcome
 from triggerer.pluginkit.delivery import Judgement
 from triggerer.pluginkit.delivery import judge as judge_outcome
 
-# Looking a member up in its enum runs Python code, and this runs for each message.
+# Look the enum's members up once, because the look-up runs Python code, and `judge` runs for each message.
 _FAIL: Final = Judgement.FAIL
 _REJECT: Final = Judgement.REJECT
 
@@ -56,7 +56,7 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
             stale += 1
             continue
         if outcome is not judged:
-            # Nearly all messages share one outcome object with the message before.
+            # Nearly all messages have the same outcome object as the message before, so judge it only once.
             judged, judgement = outcome, judge_outcome(outcome)
         if judgement is _FAIL:
             return Verdict(

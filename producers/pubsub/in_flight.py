@@ -137,7 +137,7 @@ class InFlight:
             if delivery.key:
                 self._enter(self._lanes.setdefault(delivery.key, _Lane(delivery.key)), delivery)
             else:
-                # `_make_ready` in place: the state of a new delivery is READY.
+                # This is `_make_ready`, written in place for speed: the state of a new delivery is READY already.
                 ready.append(delivery)
         self._bytes += size
         return again

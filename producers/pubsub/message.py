@@ -30,7 +30,7 @@ class State(Enum):
     """Acknowledged, given back, or replaced by a new delivery after an earlier message of its lane failed."""
 
 
-# For code that runs for every message: looking a member up in its enum takes longer.
+# Names for code that runs for every message, because looking a member up in its enum takes longer.
 READY: Final = State.READY
 OPEN: Final = State.OPEN
 SETTLING: Final = State.SETTLING
@@ -76,7 +76,7 @@ class PubSubMessage(BrokerMessage):
         store(self, "published_ns", published.nanos)
         self.forget_decoded()
 
-    # The base class compares its fields, which this class does not store.
+    # Compare by identity: the base class compares fields that this class does not store.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -119,7 +119,7 @@ class PubSubMessage(BrokerMessage):
         return f"{self.subscription}/{self.message_id}@{self.published_s}.{nanos}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A filter in another process needs only the fields of the base class.
+        # Pickle a plain `BrokerMessage`: a filter in another process needs only its fields.
         return BrokerMessage, (
             self.value,
             self.key,
@@ -169,7 +169,7 @@ def read_delivery(received: Any, subscription: str) -> Delivery:
     size = len(raw.data)
     attributes: dict[str, str | bytes] = {}
     if given := raw.attributes:
-        # The protobuf mapping's own methods are Python's generic ones, which take twice as long.
+        # Loop over the names: `items()` of a protobuf mapping is a generic method in Python, which takes twice as long.
         for name in given:
             attributes[name] = text = given[name]
             size += len(name) + len(text)

@@ -143,7 +143,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
                     break
             else:
                 for delivery, _ in batch:
-                    # `InFlight.settle` in place, for speed.
+                    # This is `InFlight.settle`, written in place for speed.
                     delivery.state = SETTLING
                     done.append(delivery)
         self._failures.forget_all(delivery.message_id for delivery in done)
@@ -256,7 +256,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         try:
             await session.dead_letters.write(delivery.message, counts)
         except BrokerError as error:
-            # The message stays failed. The others continue.
+            # The message counts as failed and is redelivered. Other messages continue.
             logger.error("message cannot be set aside and stays where it is: %s", error)
             return False
         self._failures.forget(delivery.message_id)

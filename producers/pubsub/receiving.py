@@ -68,7 +68,7 @@ class Receiving:
         self._take = take
         self._is_full = is_full
         self._make_room = make_room
-        # With the same id, a stream that is opened again reaches the same backend of Pub/Sub.
+        # Each stream that is opened again sends the same id, so that it reaches the same backend of Pub/Sub.
         self._client_id = uuid.uuid4().hex
         self._what = f"stream of {subscription} at {settings.where}"
         self._room = anyio.Event()
@@ -185,7 +185,7 @@ class Receiving:
                 # no success.
                 self._opened_at = anyio.current_time()
                 if self._is_ending():
-                    # The end was requested while the stream was being opened.
+                    # While the stream was being opened, its end was requested, which `_half_close` could not do yet.
                     await self._half_close()
                 await self._read(call, deadline_s)
             finally:

@@ -79,7 +79,7 @@ class Session:
     # Called by the poll and by `advance`
 
     async def wait_for_messages(self) -> None:
-        """Return when a message may be ready."""
+        """Wait until a message may be ready."""
         await self._ready.wait()
         self._ready = anyio.Event()
 
@@ -158,7 +158,7 @@ class Session:
                 self._leases.release(ack_ids, time.monotonic())
                 self._settler.nack_nowait(ack_ids)
                 self._receiving.signal_room()
-            # `take_due` may also have let a lane continue that waited too long for its failed message.
+            # Wake the poll: `take_due` may have let a lane continue that waited too long for its failed message.
             self.mark_ready()
 
     def _take(self, received: Sequence[Any], deadline_s: int) -> None:

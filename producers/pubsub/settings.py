@@ -67,7 +67,7 @@ class PubSubSettings(DeliverySettings):
     def check(self, where: str) -> None:
         for name in ("ack_deadline_s", "min_ack_deadline_s"):
             value = getattr(self, name)
-            # Emulators allow shorter deadlines, which keeps tests quick.
+            # Allow shorter deadlines for emulators, which support them, so that tests are quick.
             shortest = 1 if self.emulator_host else _SHORTEST_DEADLINE_S
             if value is not None and not shortest <= value <= _LONGEST_DEADLINE_S:
                 raise ConfigurationError(

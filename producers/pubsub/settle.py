@@ -151,7 +151,7 @@ class Settler:
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._may_go_on.wait()
-                # Ids that are added in the same tick of the loop share a request.
+                # Let ids that are added in the same tick of the event loop share the request.
                 await anyio.lowlevel.checkpoint()
                 nacks, self._nacks = self._nacks, {}
                 acks, self._acks = self._acks, []
@@ -189,7 +189,7 @@ class Settler:
     async def _acknowledge(self, acks: list[_Acks]) -> None:
         """Acknowledge ids that fit into one request, with repeats."""
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
-        # The leases use this clock; an event loop may use another one.
+        # Use the clock of the leases, which may differ from the event loop's clock.
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             ack_ids = _ids(acks)
@@ -217,7 +217,7 @@ class Settler:
                     acks,
                     BrokerUnavailable(f"{what}: not accepted within {self._timeout_s:.0f} s"),
                 )
-            # During the delay other requests may be sent.
+            # Do not count this request as under way during the delay, so that others may be sent.
             self._awaited -= 1
             self._record_waiting(0)
             try:
@@ -226,7 +226,7 @@ class Settler:
                 self._awaited += 1
 
     def _call(self, ack_ids: Sequence[str]) -> Awaitable[None]:
-        # The transport's own call: the client's wrapper, for retries and the like, would take a fifth of the time.
+        # Call the transport directly: the client's wrapper, for retries and the like, would take a fifth of the time.
         raw = _RawRequest(subscription=self._subscription, ack_ids=ack_ids)
         call: Awaitable[None] = self._acknowledge_call(
             AcknowledgeRequest.wrap(raw), timeout=_CALL_TIMEOUT_S, metadata=self._routing

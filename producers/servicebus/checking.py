@@ -71,7 +71,7 @@ async def describe_delivery(
         else min((limit for limit in limits if limit), default=None),
         # Every entity has a dead-letter queue, except a dead-letter queue itself.
         has_dead_letters=not entity.is_dead_letter_queue,
-        # The names are not case-sensitive.
+        # Service Bus ignores case in names, so the source is in lower case.
         source=f"{entity.described.lower()} at {settings.host.lower()}",
     )
 
@@ -105,7 +105,7 @@ def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | N
 
 
 def _duration(value: timedelta | str | None) -> timedelta | None:
-    # Service Bus sends durations; a text is possible only for values that a caller has set.
+    # The SDK's type allows a text only for values that a caller sets. An answer of Service Bus has a duration.
     return value if isinstance(value, timedelta) else None
 
 
@@ -116,7 +116,7 @@ async def _attach(settings: ServiceBusSettings, entity: EntityPath) -> None:
         what = f"reading {entity.described} at {settings.host}"
         await guarded(sdk.open_receiver(receiver), what, entity)
     except RequiresSessions:
-        # Service Bus demands a session only if the entity exists and may be read.
+        # This is no failure: Service Bus demands a session only if the entity exists and may be read.
         return
     finally:
         await sdk.close(receiver)

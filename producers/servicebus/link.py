@@ -96,7 +96,7 @@ class Link:
         """
         for request in requests:
             if request.delivery.link is not self:
-                # The message came again on another link while this request was under way.
+                # The message came again on another link while this request was under way, so pass the request on.
                 request.delivery.link.leave([request])
                 continue
             if request.settlement is not Settlement.COMPLETE:
@@ -193,7 +193,8 @@ class Link:
                 continue
             self.locks.add(delivery, now)
             if in_flight.is_done(delivery.key):
-                # The message's events are stored, but the message was not completed before its lock ended.
+                # The message's events are stored, but the message was not completed before its lock ended. Complete it
+                # now.
                 self._settler.add([SettleRequest(delivery, Settlement.COMPLETE, _nothing)])
                 continue
             in_flight.add(delivery)

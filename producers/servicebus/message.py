@@ -105,7 +105,7 @@ def _body_of(received: ServiceBusReceivedMessage) -> bytes | None:
     if isinstance(body, str):
         return body.encode() or None
     if received.body_type.name == "DATA":
-        # A message with only properties has empty data.
+        # The data of a message that has only properties is empty; then the body is None.
         return b"".join(bytes(part) for part in body) or None
     return json.dumps(
         _plain(list(body) if received.body_type.name == "SEQUENCE" else body)
@@ -124,7 +124,7 @@ def _plain(value: Any) -> Any:
 
 
 def _attributes(received: ServiceBusReceivedMessage) -> dict[str, str | bytes]:
-    # Foreign senders may send null values, although the SDK's types deny it.
+    # Senders in other languages may send null values, although the SDK's types exclude them.
     properties: dict[Any, Any] = received.application_properties or {}
     return {
         _text(name): _attribute(value) for name, value in properties.items() if value is not None

@@ -308,7 +308,7 @@ class _Retries:
             self._failing_since = now
         elif now - self._failing_since > self._stream.connect_timeout_s:
             raise error
-        # A receiver that breaks as soon as it is open is no success: the delays continue to grow.
+        # If a receiver breaks soon after it was opened, that is no success, and the delays continue to grow.
         ran_for = 0.0 if self._opened_at is None else now - self._opened_at
         self._opened_at = None
         delay = self._backoff.next_delay(ran_for)

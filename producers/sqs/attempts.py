@@ -34,7 +34,7 @@ class Attempts:
             yield identity
         except BrokerUnavailable as error:
             if error.__cause__ is None or not code_of(error.__cause__):
-                # There was no answer. An error answer would have contained no messages.
+                # There was no answer, so messages may be lost with it. An answer with an error contains no messages.
                 self._lost.append((identity, until))
             raise
         except anyio.get_cancelled_exc_class():

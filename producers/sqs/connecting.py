@@ -43,7 +43,7 @@ async def open_client(settings: SqsSettings, queue: str) -> AsyncIterator[Any]:
     try:
         session = AioSession(profile=settings.profile)
         session.register_component("data_loader", _loader())
-        # This reads the API's description from a file, which takes a tenth of a second the first time.
+        # Do this in a thread: reading the API's description from a file takes a tenth of a second the first time.
         await to_thread.run_sync(_loader().load_service_model, "sqs", "service-2")
         region = settings.region or _region_of(queue)
         if settings.role_arn is not None:
@@ -95,7 +95,8 @@ def _loader() -> Any:
 def _arguments(settings: SqsSettings) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "config": AioConfig(
-            # The callers repeat requests, with growing delays and with the newest receipt handles.
+            # Turn off the SDK's retries: our callers repeat requests, with growing delays and the newest receipt
+            # handles.
             retries={"mode": "standard", "total_max_attempts": 1},
             connect_timeout=settings.connect_timeout_s,
             read_timeout=settings.receive_wait_s + settings.request_timeout_s,

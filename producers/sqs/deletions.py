@@ -47,7 +47,7 @@ def _rank(error: BrokerError) -> int:
 
 
 def _nothing(messages: Sequence[Delivery]) -> None:
-    """Ignore the messages: the caller waits for all of them."""
+    """Do nothing: this caller only waits until all messages are deleted."""
 
 
 class Deletions:
@@ -118,7 +118,8 @@ class Deletions:
         if isinstance(answer, BrokerError):
             left.add(delivery, answer)
         elif delivery.handle != delivery.asked_with:
-            # The message was delivered again meanwhile; SQS may have accepted the old handle, without effect.
+            # The message was delivered again meanwhile. SQS may have accepted the old handle without effect, so try the
+            # new one.
             left.at_once.append(delivery)
         elif answer is None:
             self._in_flight.forget_done(delivery)

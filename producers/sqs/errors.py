@@ -62,7 +62,7 @@ _THROTTLED: Final = frozenset(
         "RequestLimitExceeded",
         "SlowDown",
         "KmsThrottled",
-        # Too many messages are in flight; SQS delivers none until some are deleted.
+        # Too many messages are in flight. SQS delivers no more until some are deleted, so only wait.
         "OverLimit",
     }
 )
@@ -122,7 +122,7 @@ def _of_service(error: sdk.ClientError, what: str) -> BrokerError:
     code = code_of(error)
     answer = error.response.get("Error", {})
     said = str(answer.get("Message") or code)
-    # SQS's texts begin with a capital and end with a full stop, and some are just the code.
+    # Fit SQS's text into our sentence: it ends with a full stop, and some texts are only the code.
     text = f"{what}: {said.rstrip('.')}" + (f" ({code})" if code and code not in said else "")
     if code in _THROTTLED:
         return Throttled(text)

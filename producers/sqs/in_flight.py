@@ -49,6 +49,7 @@ class InFlight:
                 self._by_id[delivery.id] = delivery
                 if delivery.id in self._done:
                     # The message's events are stored, but the message was not deleted before it became visible again.
+                    # Only delete it.
                     delivery.state = State.OUT
                     done.append(delivery)
                 else:

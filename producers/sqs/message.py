@@ -90,7 +90,7 @@ class Delivery:
         """Return a copy of the delivery, to be yielded again."""
         other = copy.copy(self)
         other.state = State.WAITING
-        # A renewal that is under way belongs to the old delivery.
+        # A renewal that is under way belongs to the old delivery, so the copy has none.
         other.renewing = None
         return other
 

@@ -127,14 +127,14 @@ class Receiving:
 
     async def _receive(self, wait_s: int) -> bool:
         """Poll once; return whether the answer was full."""
-        # A cancellation takes effect here, between the polls.
+        # The poll is shielded, so let a cancellation take effect here, before the poll.
         await checkpoint()
         count = min(BATCH, self._room)
         if count <= 0:
             return False
         self._reserved += count
         try:
-            # A cancelled poll would lose its messages: they would be invisible until their timeout.
+            # Shield the poll: if it were cancelled, its messages would be lost, and invisible until their timeout.
             deadline_s = wait_s + self._settings.request_timeout_s
             with anyio.move_on_after(deadline_s, shield=True):
                 raws = await self._poll(count, min(wait_s, self._settings.receive_wait_s))

@@ -203,7 +203,7 @@ class Settler:
         failures = in_flight.failures(delivery)
         delay_s = round(self._policy.delay(failures))
         if not outcome.blames_event:
-            # No watcher processed the message, or it was rejected and could not be set aside.
+            # Do not count a failure: no watcher processed the message, or it was rejected and could not be set aside.
             in_flight.spare(delivery)
         behind = in_flight.behind(delivery)
         logger.warning(

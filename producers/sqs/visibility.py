@@ -58,7 +58,7 @@ class Visibility:
                     self._has_received = anyio.Event()
                     await self._has_received.wait()
                 else:
-                    # Messages that arrive meanwhile are due later than all present ones.
+                    # This sleep need not be interrupted: renewals of messages that arrive meanwhile are due later.
                     await anyio.sleep(max(_SHORTEST_WAIT_S, next_due - now))
 
     async def _renew(self, delivery: Delivery) -> None:

@@ -109,7 +109,7 @@ class _Waiting(NamedTuple):
     pending: PendingEvent
 
     def persist(self) -> None:
-        # The store has the event even if the runtime has given up on it, for example after an ack timeout.
+        # The event counts as persisted, even if the runtime no longer waits for it, for example after an ack timeout.
         self.view.mark_persisted(self.event)
         self.pending.complete(None)
 

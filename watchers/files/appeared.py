@@ -61,7 +61,7 @@ class PatternSighting:
         self.answered = anyio.Event()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A pattern that is added to a copy would be lost, and no file would fire for it.
+        # Refuse copies: a pattern that is added to a copy would be lost, and no file would fire for it.
         raise TypeError("a filter has to change it in place")
 
 

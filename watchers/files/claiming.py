@@ -66,7 +66,7 @@ def list_names(directory: Path, only: str | None = None) -> set[str]:
     """
     claims = directory / CLAIMED
     if only is not None:
-        # A missing directory is an error, a missing file is not.
+        # Raise an error if the directory is missing. A missing file is no error.
         directory.stat()
         is_there = _may_be((directory / only).is_file) or _may_be(_has_claims, directory, only)
         return {only} if is_there else set()
@@ -116,7 +116,7 @@ def claim(
     for name in sorted(names):
         path = directory / name
         try:
-            # Earlier claims come first, even if the clock was set back.
+            # Put earlier claims first, even if the clock was set back and the new id sorts before them.
             earlier = [_look(path, id_) for id_ in sorted(_claims(directory, name))]
             found += [file for file in earlier if file is not None]
             if (new := _claim(path, former_ns)) is not None:
@@ -230,7 +230,7 @@ def named_with(name: str, end: str) -> str:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    # Another process may have claimed a file, or removed the folder. The folder above stays: it marks a directory with
-    # claims.
+    # Ignore errors: another process may have claimed a file, or removed the folder. The folder above stays, to show
+    # that files were claimed in this directory.
     with suppress(OSError):
         folder.rmdir()

@@ -159,7 +159,8 @@ def _find(plain: Path, inode: int, id_: str) -> AppearedFile | None:
     for path, wanted in ((_unique(plain, id_), None), (plain, inode)):
         with suppress(FileNotFoundError, NotADirectoryError):
             status = path.lstat()
-            # The plain name may belong to an earlier file, or to the empty file that reserves the name.
+            # Compare the inode: the plain name may belong to an earlier file, or to the empty file that reserves the
+            # name.
             if wanted in (None, status.st_ino):
                 return AppearedFile(plain.name, path, status.st_size, status.st_mtime_ns, id_, None)
     return None

@@ -159,7 +159,7 @@ class MovingProducer(_PatternProducer):
         try:
             self._pending = await self._in_thread(moving.pending, self._directory)
         except OSError:
-            # The scan reports a directory that cannot be read.
+            # Ignore the error: `_scan` logs a directory that cannot be read.
             self._pending = moving.Pending()
         self._pending.moved = [
             file for file in self._pending.moved if file.idempotency_key not in self._in_flight

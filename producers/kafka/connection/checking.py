@@ -46,7 +46,7 @@ async def check_topics(settings: KafkaSettings, topics: Collection[str]) -> None
         if node is None:
             raise BrokerUnavailable(f"{what}: no broker is known")
         if not names:
-            # A pattern may match nothing yet, and brokers hide topics that this user may not read.
+            # This is no error: a pattern may match no topic yet. Brokers also hide topics that this user may not read.
             return
         request = MetadataRequest(sorted(names), allow_auto_topic_creation=False)
         response: Any = await guarded(client.send(node, request), what)

@@ -105,7 +105,7 @@ def _leave_while_joining(consumer: Any) -> None:
             if not isinstance(request, JoinGroupRequest | SyncGroupRequest):
                 return await send_request(request)
             if not coordinator.member_id and not is_static_member(coordinator):
-                # The first join only asks for a member id, and the broker answers it at once. Nothing has to be left
+                # The first join only requests a member id, and the broker answers at once. No membership has to be left
                 # yet.
                 return await send_request(request)
             with anyio.CancelScope() as scope:
@@ -120,7 +120,7 @@ def _leave_while_joining(consumer: Any) -> None:
                 finally:
                     closing.remove_done_callback(give_up)
             await _leave_group(consumer)
-            # The client treats this error as a lost connection. A closed client does not try again.
+            # aiokafka treats this error as a lost connection, after which a closed consumer does not join again.
             raise sdk.KafkaConnectionError("closed while the group was joined")
 
         return send

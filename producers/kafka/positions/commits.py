@@ -76,7 +76,8 @@ class Commits:
         try:
             async with self._sending:
                 if not mine.answered:
-                    # Lanes that advance in the same tick of the event loop share the request.
+                    # Let other lanes that advance in the same tick of the event loop add their positions to the
+                    # request.
                     await checkpoint()
                     await self._send(membership)
         finally:
@@ -114,7 +115,8 @@ class Commits:
                     logger.warning("commit is repeated in %.1f s: %s", delay, problem)
                     await anyio.sleep(delay)
         finally:
-            # This call failed or was cancelled. The other waiting lanes send their positions again.
+            # This call failed or was cancelled. Put the unanswered positions back, so that another waiting lane sends
+            # them.
             if left := [item for item in batch if not item.answered]:
                 self._waiting.setdefault(membership, []).extend(left)
         raise BrokerUnavailable(

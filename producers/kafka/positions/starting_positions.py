@@ -148,7 +148,7 @@ def _with_topic(position: CommittedPosition, topic: TopicDescription) -> Committ
     return replace(
         position,
         topic_id=topic.topic_id,
-        # Another program's commit does not say how many partitions there were: assume that none was added later.
+        # Another program's commit has no number of partitions. Assume that no partition was added since.
         partitions=position.partitions or topic.partitions,
     )
 

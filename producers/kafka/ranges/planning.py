@@ -166,8 +166,8 @@ def _new_place(bookmark: RangeBookmark, view: PartitionView, warnings: list[str]
         warnings.append(
             f"topic {view.topic} was deleted and created again: the new topic is read from its beginning"
         )
-    # The partition, or the topic, is newer than the bookmark. `start="latest"` would lose messages that were written
-    # before this look-up.
+    # The partition, or the topic, is newer than the bookmark. Begin at its first offset: `start="latest"` would lose
+    # messages that were written before this look-up.
     return Place(view.first, view.epoch)
 
 

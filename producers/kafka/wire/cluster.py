@@ -283,7 +283,7 @@ def raise_for_topic(error: type[Exception], name: str, where: str) -> None:
     raise BrokerUnavailable(f"topic {name!r} {where}: {error.__name__}")
 
 
-# A broker with topic ids may answer LeaderNotAvailableError for a topic that it has just deleted.
+# The errors for a missing topic. A broker with topic ids may answer LeaderNotAvailableError for a topic just deleted.
 _GONE = (sdk.UnknownTopicOrPartitionError, sdk.LeaderNotAvailableError)
 _COORDINATOR_MOVED = (
     sdk.GroupCoordinatorNotAvailableError,

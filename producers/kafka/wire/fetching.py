@@ -91,8 +91,8 @@ class Fetching:
         return await self._send(node_id, request, **arguments)
 
     def _set_wait(self, request: FetchRequest) -> None:
-        # Let only leaders wait long. A follower may learn of new messages late, and would answer only at the end of the
-        # wait.
+        # Let only leaders delay a fetch for long. With a rack, a follower may be asked; it may learn of new messages
+        # late, and would answer only at the end of the delay.
         fields = fields_of(request)
         if not fields.rack_id:
             set_max_wait(request, self._reader.fetch_wait_ms(fields.max_wait_ms))
@@ -125,12 +125,13 @@ class Fetching:
                 else:
                     *offsets, aborted, replica, batches = rest
                     error = _look(lane, error, batches, tags)
-                    # aiokafka expects two fields for a transaction; the version with topic ids adds tags.
+                    # aiokafka expects two fields for an aborted transaction. The newer version adds tags, which are
+                    # dropped here.
                     aborted = [(writer, first) for writer, first, _ in aborted or ()]
                     answers.append((number, error, *offsets, aborted, replica, batches))
             topics.append((names[topic_id], answers))
         if is_unknown:
-            # The topic was deleted, or is too new for this broker. Looking the topics up tells which.
+            # The topic was deleted, or is too new for this broker. Have the topics looked up to find out.
             self._reader.topics_are_suspect = True
             await asyncio.sleep(_RETRY_AFTER_S)
         return _Answer(topics)
@@ -144,7 +145,7 @@ def _wanted(
     The client fetches a partition without a lane from a position that it chose itself. Only a lane knows which messages
     were read before its position.
     """
-    # A follower's log may end before the last message that the leader sent.
+    # With a rack, a follower may answer. Its log may end before the last message that the leader sent, which is no cut.
     may_compare = not fields_of(request).rack_id
     partitions = dict(request.topics)
     topics: WantedTopics = {}

@@ -37,7 +37,7 @@ def set_fetch_wait(consumer: AIOKafkaConsumer, wait_ms: int) -> None:
 def unfinished_tasks(consumer: AIOKafkaConsumer) -> set[asyncio.Task[Any]]:
     """Return the consumer's background tasks that still run."""
     coordinator, fetcher = consumer._coordinator, consumer._fetcher
-    # A consumer without a group has only the last of these.
+    # A consumer without a group has only the last of these tasks.
     names = (
         "_coordination_task",
         "_heartbeat_task",

@@ -38,7 +38,7 @@ async def _getmany(consumer: AIOKafkaConsumer, at_most: int) -> dict[TopicPartit
             timeout_ms=_LOOK_AROUND_MS, max_records=at_most
         )
     except sdk.NoOffsetForPartitionError:
-        # The partition's position is being found at this moment.
+        # The position of a partition is being found at this moment, so there are no records yet.
         return {}
     except sdk.OffsetOutOfRangeError as error:
         raise OutOfRange(error.args[0]) from error

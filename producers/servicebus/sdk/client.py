@@ -54,7 +54,7 @@ class Client:
     def __init__(self, settings: ServiceBusSettings) -> None:
         self._credential: Any = None
         arguments: dict[str, Any] = {
-            # The callers repeat failed calls, with growing delays and a log line.
+            # Turn off the SDK's retries: our callers repeat failed calls, with growing delays and a log line.
             "retry_total": 0,
             "logging_enable": False,
             "user_agent": "triggerer",
@@ -147,7 +147,8 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
             try:
                 await close_handler()
             finally:
-                # The SDK forgets a connection that ended on its own, and leaves its socket to the garbage collector.
+                # If a connection ends on its own, the SDK leaves its socket to the garbage collector. So close the
+                # socket here.
                 if connection is not None:
                     _abort(connection)
 
@@ -286,7 +287,7 @@ async def _settle(
                     number, None, message._delivery_tag, False, state, None
                 )
             while not all(pending[number]["settled"] for number in numbers):
-                # This raises if the link or the connection is broken.
+                # Reading the state raises an error if the link or the connection is broken.
                 link.get_state()
                 await connection.listen(wait=_POLL_S)
         return [(number, pending[number]["outcome"]) for number in numbers]
@@ -333,7 +334,7 @@ async def close(receiver: Any) -> None:
     """Detach and disconnect, in any state. The credit should have been drained before."""
     handler = receiver._handler
     if handler is not None and handler._link is not None:
-        # Without credit the SDK skips its own drain, which waits for two silent seconds.
+        # Set the credit to 0: then the SDK skips its own drain, which waits until no frame has come for two seconds.
         handler._link.current_link_credit = 0
         handler._received_messages = queue.Queue()
     connections = [one._connection for one in receiver.handlers if one._connection is not None]

@@ -99,7 +99,7 @@ class Work(Generic[T]):
         loop.call_soon_threadsafe(self._begin, work)
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> None:
-        # The owner of this object is the task's parent, and waits for the outcome.
+        # A loose task is safe here, because the owner of this object waits for the outcome.
         self._task = self._loop.create_task(work)
         self._task.add_done_callback(self._record_end)
 

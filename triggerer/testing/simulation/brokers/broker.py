@@ -315,7 +315,7 @@ class Session(Consumer):
         if lanes[lane].is_done(offset) and offset >= self._again_to.get(lane, 0):
             return None
         if faults.occur(self.broker.scenario.broker_fault_rate):
-            # A duplicate: delivered now, and again later.
+            # Simulate a duplicate: deliver the message now, and again later.
             heapq.heappush(
                 self._redeliveries, (now + faults.random.uniform(0.0, 2.0), -1, lane, offset)
             )
@@ -340,8 +340,8 @@ class Session(Consumer):
             if self._next[at] < len(lane.messages)
             and not self._is_paused(at)
             and self._rewound.get(at, now) <= now
-            # A replaced consumer may not know yet that it has lost the lane, but a member of a consumer group learns
-            # it.
+            # A member of a consumer group learns at once that it has lost the lane. Any other replaced consumer may
+            # continue.
             and (lane.consumer is self or not self.broker.is_shared)
         ]
 

@@ -45,7 +45,7 @@ class SimulatedLog(SimulatedProducer):
         await super().advance(batch)
         for item in batch:
             self._log.checker.catching_up.mark_advanced(item.broker_payload)
-        # The broker advances only to the first failed message.
+        # The broker's position moves only to the first failed message, so record no message from there on.
         clean = list(takewhile(lambda item: not item.outcome.failed, batch))
         if clean:
             last = clean[-1].broker_payload

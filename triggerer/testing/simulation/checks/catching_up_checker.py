@@ -213,8 +213,8 @@ class CatchingUpChecker:
         for stored in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, stored
             if self._given_at.get((watcher, key), math.inf) < self._stored_at[at]:
-                # The filter got this message before the earlier message failed and was stored. The store wrote this
-                # event late.
+                # This is no violation: the filter got this message before the earlier one failed and was stored, and
+                # the store wrote this event late.
                 continue
             if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
                 self._fail(
@@ -228,7 +228,8 @@ class CatchingUpChecker:
             # A replayed message has no order with the others, because the lane has continued without it.
             return
         if self._given_at.get((watcher, key), 0) < self._behind_since.get((watcher, int(lane)), 0):
-            # The live filter got the message before the watcher fell behind. The store wrote this event late.
+            # This is no violation: the live filter got the message before the watcher fell behind, and the store wrote
+            # this event late.
             return
         for earlier in self._between(row, int(offset)):
             # An event that the store refused is never stored, so this event need not wait for it.
@@ -262,7 +263,7 @@ class CatchingUpChecker:
             return
         claimed = self._claimed.get(watcher, {})
         committed = self.lanes(before.topic)[lane].position
-        # Only the committed messages: the broker redelivers all others.
+        # Check only committed messages, because the broker redelivers all others.
         for message in messages[before.offset : committed]:
             if message.key in claimed and not self._is_settled(watcher, message):
                 self._fail(
@@ -274,7 +275,7 @@ class CatchingUpChecker:
             # The watcher had no backlog before the rewind, so it has seen these messages. Keys absorb the redelivered
             # messages.
             return
-        # A failed message that the broker delivers again is not done.
+        # A failed message that the broker delivers again does not count as advanced.
         told = {offset for offset in told if messages[offset].key not in self._comes_again}
         if early := set(range(committed, before.offset)) - told:
             self._fail(
@@ -347,7 +348,8 @@ class CatchingUpChecker:
                 return f"{stored.message} is stored for watcher {stored.watcher}"
         for (watcher, lane), row in sorted(self.rows.items()):
             messages, starts = self.lanes(topic)[lane].messages, self.lanes(topic)[lane].starts
-            # The missed messages of a recreated topic are gone. The row may stay until the lane's next message.
+            # The missed messages of the former topic are gone, and need not be read. The row may stay until the lane's
+            # next message.
             offset = max(row.offset, starts[-1])
             if row.topic != topic or offset >= len(messages):
                 continue

@@ -143,7 +143,7 @@ class Checker:
             watcher
             for watcher in (answered | rejected) - may_fail
             if self._is_healthy(delivery, watcher)
-            # A watcher with a backlog gets the message again.
+            # Leave out a watcher with a backlog, because it gets the message again.
             and not (
                 self.catching_up.is_on and self.catching_up.is_behind(watcher, delivery.message)
             )
@@ -163,8 +163,8 @@ class Checker:
                 self._rejected.add(_assignment(delivery))
             if self.catching_up.is_on:
                 spared = {watcher for watcher in owed if self._is_spared(delivery, watcher)}
-                # A lease may end sooner than agreed. Until the old group knows that, it advances past messages. The
-                # next owner's watchers need not get these messages.
+                # A lease may end sooner than agreed. Until the old group knows that, it may advance past messages, and
+                # the next owner's watchers need not get these messages.
                 is_owner = self.is_owner(delivery.consumer.owner)
                 excused = rejected | spared if is_owner else owed
                 if outcome.rejected and is_owner:
@@ -307,7 +307,7 @@ class Checker:
             )
         counted, bound = 0, settings.max_outstanding_per_lane
         counted_bytes, bound_bytes = 0, settings.max_outstanding_bytes_per_lane
-        # The message that reaches a bound in bytes may exceed it.
+        # Allow for one message: the message that reaches a bound in bytes may exceed it.
         largest = max(SIZES)
         if lanes.outstanding_bytes >= settings.max_outstanding_bytes + largest:
             self.fail(
