@@ -160,7 +160,7 @@ class Fetcher:
 
 
 def _last_modified(headers: Mapping[str, str]) -> str | None:
-    """Return `Last-Modified`, if it is old enough to tell this content from a later one."""
+    """Return `Last-Modified`, if it is old enough to distinguish this content from a later one."""
     value = headers.get("last-modified")
     modified = _instant(value)
     if modified is None:

@@ -159,7 +159,7 @@ class LaneReader:
             offset = first
         group = self._group_lane()
         self._used = () if group is None else group.used
-        # If the reader's position is from before a cut was known, the reader has not read the messages written after
+        # A position from before a cut was known was reached without the messages written after the cut. So go back to
         # the cut.
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]

@@ -226,7 +226,8 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         self, session: Session, delivery: Delivery, outcome: AdvanceOutcome
     ) -> bool:
         if session.dead_letters.topic is None:
-            # There is no dead-letter topic, and the runtime could not set the message aside before this call.
+            # There is no dead-letter topic, and the runtime could not set the message aside before this call. So skip
+            # it.
             logger.warning(
                 "message rejected by a watcher, and skipped: %s", delivery.message.identity
             )

@@ -53,7 +53,7 @@ class _Waiter:
 
 @dataclass(slots=True, eq=False)
 class _Acks:
-    """Ids that were added together.
+    """Ack ids that were added together.
 
     Attributes:
         ends: When each id's lease ends.

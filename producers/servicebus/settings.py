@@ -41,7 +41,9 @@ class ServiceBusSettings(DeliverySettings):
     max_sessions: Positive = 8
     """The number of sessions that are read at the same time, each on its own connection."""
     session_idle_s: PositiveSeconds = 60.0
-    """How long an empty session stays open if no other session may wait for its receiver; otherwise one second."""
+    """How long an empty session stays open; one second if all `max_sessions` are open, because other sessions may
+    wait.
+    """
     max_in_flight: Positive = 500
     """The most messages that this stream locks and has not settled."""
     connect_timeout_s: PositiveSeconds = 30.0

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BEHIND_S: Final = 1
-"""The later messages of a group become visible this much later than the failed message. On services that allow it, the
-failed message is then delivered alone, and no delivery of the others is counted."""
+"""The later messages of a group become visible this much later than the failed message. Some services then deliver the
+failed message alone, and count no delivery of the later messages.
+"""
 
 
 class _Progress:
@@ -163,7 +164,8 @@ class Settler:
         failures = self._in_flight.failures(delivery)
         if judgement is Judgement.REJECT:
             if not self._dead_letters.exist:
-                # There is no dead-letter queue, and the runtime could not set the message aside before this call.
+                # There is no dead-letter queue, and the runtime could not set the message aside before this call. So
+                # skip it.
                 logger.warning("message rejected by a watcher, and skipped: %r", delivery)
                 return True
             reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"

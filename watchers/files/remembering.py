@@ -22,7 +22,7 @@ class Memory:
     """The files that have fired, by pattern. A file is known by its name, inode, size and time of modification.
 
     Args:
-        directory: For messages and paths.
+        directory: The directory, for error texts and the paths of files.
         value: The result of `dump`; None: nothing is remembered yet.
     """
 

@@ -202,7 +202,10 @@ class CatchingUpChecker:
         return self.broadcasts.was_done_before(watcher, message)
 
     def was_behind(self, watcher: int, delivery: Delivery) -> bool:
-        """Whether a message was stored for the watcher at the broadcast, so that its live outcome does not count."""
+        """Whether messages were stored for the watcher when this delivery was broadcast.
+
+        Then its live filter does not count.
+        """
         return delivery.number <= self._behind_to.get((watcher, lane_of(delivery)), 0)
 
     # The store

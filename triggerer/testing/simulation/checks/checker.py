@@ -119,7 +119,7 @@ class Checker:
         if outcome.acked + outcome.failed + outcome.rejected != count:
             self.fail("S3", f"{name}, but {count} had to answer, for {sorted(cohort)}")
         owed = {watcher for watcher in cohort if watcher not in self.deleted}
-        # A trigger answers once for all its watchers. If all of them were deleted, it answers for none.
+        # A trigger resolves a message once for all its watchers, except the watchers that were deleted since.
         sharing = [watchers & owed for watchers in delivery.triggers]
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)

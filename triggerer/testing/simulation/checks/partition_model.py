@@ -1,4 +1,4 @@
-"""The runs that partition keys ask for: a simple model of docs/reference/partitions.md, for the few keys of a seed.
+"""The runs that partition keys require: a simple model of docs/reference/partitions.md, for the few keys of a seed.
 
 The model shares no code with `triggerer.domain.partitions` or the scheduler.
 """

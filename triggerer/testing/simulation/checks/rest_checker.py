@@ -82,7 +82,8 @@ class RestChecker:
             lanes: The lanes of its topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # A watcher may stay at a message whose events the store refuses.
+        # Collect rows with messages left to read: a watcher may stay for ever at a message whose events the store
+        # refuses.
         standing = {
             at
             for at, row in rows.items()

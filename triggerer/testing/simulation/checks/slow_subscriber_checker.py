@@ -18,7 +18,7 @@ _Delay = tuple[str, Hashable, "Subscriber"]
 
 
 class Pauses(Protocol):
-    """The pauses that the runtime asked a producer for."""
+    """The pauses that the runtime has requested from a producer."""
 
     @property
     def is_paused(self) -> bool:

@@ -77,7 +77,7 @@ class DagState:
     is_paused: bool = False
     is_stale: bool = False
     next_run: DagRunInfo | None = None
-    """The run that the timetable asked for last."""
+    """The run that the timetable planned when it was last called."""
     last_run_at: datetime | None = None
 
 

@@ -15,11 +15,11 @@ class Partitions:
     """All stored rows of partition keys for one DAG."""
 
     queue: dict[int, int | None] = field(default_factory=dict)
-    """The run of each event in the DAG's queue, or `DIVIDED`."""
+    """By event in the DAG's queue: the run that took the event, `DIVIDED`, or None while the event waits."""
     shares: dict[tuple[str, int], int | None] = field(default_factory=dict)
     """The run that took an event, by key and event; None while the event waits."""
     parts: dict[tuple[str, int, str], datetime] = field(default_factory=dict)
-    """The instant of the first event, by key, asset and part."""
+    """The instant of the first event, by key, asset, and the event's own key."""
     keys: dict[str, tuple[int, datetime, datetime]] = field(default_factory=dict)
     """By key: the number of runs, when the next run is due, and the instant of the newest event."""
     noted: dict[str, datetime] = field(default_factory=dict)

@@ -78,7 +78,7 @@ class Database:
         return "sqlite" if self.store.scenario.is_exclusive else "postgresql"
 
     def connect(self) -> Database:
-        """A connection of another process, which may end alone. All connections share the row locks."""
+        """A connection for another process, which may crash without this one. All connections share the row locks."""
         other = Database(self.store)
         other.wakeups, other.turn, other.locks = self.wakeups, self.turn, self.locks
         self.store.wakeups = self.wakeups
@@ -190,7 +190,7 @@ class Database:
 
 
 class Transaction:
-    """One transaction: answers the steps of the product's scripts, and ends runs."""
+    """One transaction: performs the steps of the product's scripts, and ends runs."""
 
     def __init__(self, database: Database) -> None:
         self.info: dict[str, Any] = {}

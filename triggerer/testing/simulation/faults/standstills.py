@@ -13,7 +13,10 @@ _MOST: Final = 10
 
 
 class Standstills:
-    """Drawn for each message of a filter, by a random generator of its own. It survives restarts of the process."""
+    """Draws, at each message that a filter gets, whether the process stands still.
+
+    It survives restarts of the process.
+    """
 
     def __init__(self, scenario: Scenario) -> None:
         self._random = Random(f"{scenario.seed}/where it stands still")

@@ -186,7 +186,7 @@ class Cohort(NamedTuple):
     watchers: dict[int, Subscriber | None]
     """The subscriber by watcher; None for an absent watcher."""
     triggers: tuple[frozenset[int], ...]
-    """The watchers of each trigger. A trigger answers once for all its watchers."""
+    """The watchers of each trigger. A trigger resolves a message once for all its watchers."""
 
 
 class Consumer:

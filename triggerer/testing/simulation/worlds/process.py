@@ -187,7 +187,7 @@ class Process:
                     self._change(action, stream)
 
     def _change(self, action: str, stream: Stream) -> None:
-        """Change the rows of a DAG file and tell the hosts."""
+        """Change the rows of a DAG file, and announce that to the hosts."""
         world, rng = self.world, self.world.faults.random
         if action == "add" and len(stream.watchers) < 5:
             world.new_watcher(stream)
@@ -233,7 +233,10 @@ class Process:
         self.database.wakeups.publish(Signal.STREAMS_CHANGED, stream.key)
 
     async def _expire(self, stream: Stream) -> None:
-        """Let a lease expire, as if its owner had been suspended. The first instance that looks claims it."""
+        """Let a lease expire, as if its owner had been suspended.
+
+        The first instance that looks for free streams claims it.
+        """
         await self.database.until_unshared()
         self.world.store.mark_shortened([stream.key])
         self.world.store.owners.expiries[stream.key] = self.world.store.now()

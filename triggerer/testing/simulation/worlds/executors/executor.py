@@ -183,7 +183,7 @@ class SimulatedExecutor:
         return None if due is None else max(due, self.stands_still_until)
 
     def turn(self) -> bool:
-        """Run the due callbacks; returns False once the executor has stopped in order."""
+        """Run the due callbacks; returns False once the executor has stopped without a crash."""
         self.loop.now = max(self.loop.now, self.timeline.now)
         self.loop.call_soon(self.loop.stop)
         self.loop.run_forever()
@@ -195,7 +195,7 @@ class SimulatedExecutor:
         return False
 
     def stop(self) -> None:
-        """Let the executor stop in order."""
+        """Let the executor finish its work and stop."""
         self._stopping.set()
 
     def crash(self) -> None:

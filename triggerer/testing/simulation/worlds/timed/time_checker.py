@@ -154,7 +154,7 @@ class TimeChecker:
         )
 
     def _due_moment(self, dag: Dag, state: DagState) -> DagRunInfo | None:
-        """A due run that does not exist, by the timetable's answer now or by its last answer."""
+        """A due run that does not exist: one that the timetable plans now, or planned when it was last called."""
         here = self._store.now()
         runs = [run for run in self._runs(dag.dag_id) if run.interval is not None]
         past = [run for run in runs if _moment_of(dag, run) <= here + _CLOCK_STEP]
@@ -162,12 +162,13 @@ class TimeChecker:
         asked = [self._following(dag, last)]
         if not isinstance(dag.on, OnBoth):
             if dag.dag_id in self._made_ahead & self._changed:
-                # The DAG's last run changes when runs that were created too early become due. The scheduler does not
-                # ask the timetable again for that, so its last answer counts.
+                # A run that was created too early becomes the DAG's last run only when it is due. The scheduler does
+                # not call the timetable again at that moment, so compare with the timetable's earlier answer.
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):
-            # After the clock was set back, the run with the latest instant is not the newest run.
+            # If the clock was set back, the run with the latest instant may not be the newest. So look for an interval
+            # without a run.
             asked = [self._not_made(dag, info, runs) for info in asked]
         for info in asked:
             if info is not None and info.run_after <= here:
@@ -205,7 +206,7 @@ class TimeChecker:
 
 
 def _moment_of(dag: Dag, run: Run) -> datetime:
-    """The instant at which the timetable asked for a run, or an earlier one.
+    """The instant for which the timetable planned a run, or an earlier instant.
 
     A run of a schedule with assets and time has the instant of its creation, which is in the future if the clock was
     set back since. Its interval is not run again.

@@ -36,8 +36,8 @@ _TIMETABLES: tuple[Timetable, ...] = (
     DeltaDataIntervalTimetable(timedelta(minutes=12)),
     DeltaTriggerTimetable(timedelta(minutes=9)),
 )
-# No two timetables ask for one data interval at different times: after a change of the file, the interval would run
-# again.
+# No two of these timetables run the same data interval at different times. Otherwise a change of the file would run the
+# interval again.
 _KEYED: tuple[Timetable, ...] = (
     CronPartitionTimetable("*/12 * * * *", timezone="UTC", run_offset=-1, key_format=MINUTE_FORMAT),
     CronPartitionTimetable("1,31 * * * *", timezone="UTC", run_offset=1, key_format=MINUTE_FORMAT),
@@ -52,7 +52,7 @@ _KEYED: tuple[Timetable, ...] = (
 
 
 def draw_dag(rng: Random, dag_id: str, *, is_followed: bool) -> Dag:
-    """Draw a DAG of any kind. If other DAGs follow it, its timetable usually gives keys."""
+    """Draw a DAG of any kind. If other DAGs follow it, its timetable usually produces partition keys."""
     start = EPOCH + timedelta(minutes=rng.randint(-180, 30))
     dag = Dag(
         dag_id,
@@ -74,7 +74,7 @@ def _draw_schedule(rng: Random, dag: Dag, keyed: float) -> Dag:
     """Draw a schedule for a DAG.
 
     Args:
-        keyed: The probability that the timetable gives keys.
+        keyed: The probability that the timetable produces partition keys.
     """
     timetable = _draw_timetable(rng, keyed)
     condition = rng.choice(_CONDITIONS)

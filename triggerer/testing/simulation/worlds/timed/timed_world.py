@@ -207,7 +207,8 @@ class TimedWorld:
             if now > _FAULTS_S + _UNTIL_IDLE_S:
                 raise Violation("L2", f"{_UNTIL_IDLE_S:.0f} s after the last fault {due}")
             return
-        # A DAG that gets a run is served, even if more of its runs are due.
+        # The keys contain the DAG's number of runs. So the time begins again when a DAG gets a run, even if more runs
+        # are due.
         self._due_since = {one: self._due_since.get(one, now) for one in due}
         for one, since in self._due_since.items():
             if now > since + _BOUND_S:
