@@ -138,7 +138,7 @@ class FilesProducer(SharedStreamProducer):
                 hint=_LET_WRITE,
             )
         for name in failures.keys() - self._unclaimable:
-            # For example, the file belongs to another user. The other files continue.
+            # Only single files cannot be claimed, for example a file of another user. The other files continue.
             logger.error(
                 "%s cannot be claimed (renamed), so it does not fire: %s",
                 self._directory / name,

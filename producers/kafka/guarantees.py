@@ -102,7 +102,7 @@ class _Told:
             )
 
     async def look_up(self, settings: KafkaSettings) -> None:
-        """Look the topics up at one of the brokers. What the broker does not answer stays unknown."""
+        """Look the topics up at one of the brokers. Facts that the broker's answers lack stay unknown."""
         what = f"looking at topic {self._topics} at {settings.bootstrap_servers}"
         client: Any = AIOKafkaClient(**settings.client_arguments())
         try:

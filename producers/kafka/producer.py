@@ -378,6 +378,6 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
 
 def _partition(lane: Hashable) -> TopicPartition:
-    """Return the partition of a lane; the store returns it as a plain tuple."""
+    """Return the partition of a lane, which is a plain tuple if it comes from the store."""
     assert isinstance(lane, tuple)
     return TopicPartition(*lane)

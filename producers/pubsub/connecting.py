@@ -30,7 +30,7 @@ _CLOSE_GRACE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The credentials, and the project for names without one."""
+    """The credentials, and the project of subscriptions and topics that are named without a project."""
 
     credentials: Any
     """None: an emulator needs no credentials."""
@@ -55,7 +55,7 @@ class Access:
 
 
 async def find_access(settings: PubSubSettings) -> Access:
-    """Load the credentials, in a thread: the metadata server may be asked.
+    """Load the credentials in a thread, because that may send a request to the metadata server.
 
     Raises:
         ConfigurationError: There are no credentials, or the file cannot be used.
@@ -100,7 +100,8 @@ class Connection:
             ("grpc.max_receive_message_length", -1),
             ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1_000)),
             ("grpc.keepalive_timeout_ms", 10_000),
-            # Otherwise several producers would share one connection and its limit of streams.
+            # Give each producer a connection of its own. Otherwise they would share one connection and its limit of
+            # streams.
             ("grpc.use_local_subchannel_pool", 1),
         ]
         self._channel = self._open()

@@ -123,7 +123,7 @@ class InFlight:
         Returns: For each message that was in flight before: the earlier delivery, which has the newer ack id now; the
         newer delivery, which is dropped; and the former ack id.
         """
-        # One function, because it runs for every message.
+        # Not split into smaller functions, because this runs for every message.
         by_message, ready = self._by_message, self._ready
         again: list[tuple[Delivery, Delivery, str]] = []
         size = 0
@@ -192,7 +192,7 @@ class InFlight:
         while ready:
             delivery = ready.popleft()
             if delivery.state is not READY:
-                # The message was given back after it had become ready.
+                # Skip a message that was given back after it had become ready.
                 continue
             if paused and delivery.lane in paused:
                 paused[delivery.lane].append(delivery)
@@ -212,7 +212,7 @@ class InFlight:
 
     def remove_all(self, deliveries: Iterable[Delivery]) -> None:
         """Remove messages that were acknowledged or given back."""
-        # One function, because it runs for every message.
+        # Not split into smaller functions, because this runs for every message.
         by_message = self._by_message
         size = 0
         for delivery in deliveries:

@@ -40,7 +40,7 @@ class _Lease:
         """Record that `count` ids have left the lease."""
         self.left -= count
         if self.left <= 0:
-            # Free the ids before the lease leaves the queue.
+            # Free the ids' memory now, because the lease leaves the queue later.
             self.ack_ids = ()
 
 

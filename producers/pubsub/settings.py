@@ -42,7 +42,9 @@ class PubSubSettings(DeliverySettings):
     them."""
 
     max_outstanding_messages: Positive = 1_000
-    """The most messages that Pub/Sub sends before some are acknowledged, including those that wait in this process."""
+    """The most messages that Pub/Sub sends before some are acknowledged. Messages that wait in this process count
+    too.
+    """
     max_outstanding_bytes: Positive = 100 << 20
     max_held_messages: Positive = 10_000
     """The most failed messages that wait in this process for their redelivery, in addition to

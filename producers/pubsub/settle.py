@@ -143,7 +143,7 @@ class Settler:
         return bool(self._waiting) and self._awaited < at_once
 
     async def run(self) -> None:
-        """Send, until cancelled.
+        """Send acknowledgements and give messages back, until cancelled.
 
         Raises:
             BrokerError: See `ack`.

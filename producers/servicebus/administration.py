@@ -34,7 +34,7 @@ async def ask_administration(
     """Ask the management API about an entity.
 
     Args:
-        what: The beginning of error messages.
+        what: The request, for the beginning of error texts.
         verify: A file with the authorities to trust. True: the system's authorities.
     Raises:
         BrokerRefused: There is no such entity, or the policy or identity may not manage it.

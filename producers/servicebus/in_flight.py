@@ -12,7 +12,7 @@ _REMEMBERED: Final = 10_000
 
 
 class InFlight:
-    """The messages of one stream that were handed over and not settled.
+    """The messages of one stream that were passed to the producer and are not settled.
 
     A lock may be lost while a watcher still works on the message. Then the message comes again, and only the new lock
     can settle it. The delivery stays, and gets the new lock. If the message were delivered again, a watcher that always
@@ -24,7 +24,7 @@ class InFlight:
         self._done: OrderedDict[str, None] = OrderedDict()
 
     def add(self, delivery: Delivery) -> None:
-        """Add a message that is handed over."""
+        """Add a message that is passed to the producer."""
         self._by_key[delivery.key] = delivery
 
     def find(self, key: str) -> Delivery | None:

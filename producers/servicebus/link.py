@@ -59,7 +59,7 @@ class LinkContext(Protocol):
 
 
 class Link:
-    """The owner of a receiver. With sessions, a link ends with its session's lock. Otherwise it has several receivers.
+    """The owner of a receiver. With sessions, it ends with its session's lock; otherwise it outlives receivers.
 
     Attributes:
         paused: True: receive no messages.

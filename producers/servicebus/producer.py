@@ -209,7 +209,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         return load_message(data)
 
     async def dead_letter(self, event: BrokerMessage, reason: str) -> None:
-        """Dead-letter a message that this stream has locked; send any other to `dead_letter_queue`.
+        """Dead-letter a message that this stream has locked; send any other message to `dead_letter_queue`.
 
         Service Bus dead-letters only locked messages.
 
@@ -251,7 +251,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     # Pausing
 
     async def pause(self) -> None:
-        """Receive nothing more. Messages in flight stay locked, and their locks are renewed."""
+        """Stop receiving messages. Messages in flight stay locked, and their locks are renewed."""
         self._paused = True
         THREAD.call(partial(self._stream.set_paused, True))
 
@@ -261,7 +261,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         self._something.set()
 
     async def pause_lane(self, lane: Hashable) -> None:
-        """Receive nothing more of a session; other sessions continue."""
+        """Stop receiving messages of a session; other sessions continue."""
         self._by_paused_lane.setdefault(lane, deque())
         THREAD.call(partial(self._stream.set_lane_paused, lane, True))
 

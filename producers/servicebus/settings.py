@@ -53,7 +53,9 @@ class ServiceBusSettings(DeliverySettings):
     idle_timeout_s: PositiveSeconds = 60.0
     """A connection without any frame for this long is closed: both sides send empty frames sooner."""
     dead_letter_queue: OptionalText = None
-    """A queue of the namespace for messages that are dead-lettered after their lock has ended (rule 18). Needs Send."""
+    """A queue of the namespace for messages that are dead-lettered after their lock has ended (rule 18). Needs the
+    right to send to it.
+    """
 
     def check(self, where: str) -> None:
         if self.connection_string is None and self.fully_qualified_namespace is None:

@@ -1,4 +1,4 @@
-"""Settles messages that a receiver has locked, in the order in which that was requested."""
+"""Settles messages that a receiver has locked, in the order of the requests."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ _THROTTLED: Final = frozenset(
         "RequestLimitExceeded",
         "SlowDown",
         "KmsThrottled",
-        # Too many messages are in flight. SQS delivers no more until some are deleted, so only wait.
+        # Too many messages are in flight. SQS delivers further messages once some are deleted, so only wait.
         "OverLimit",
     }
 )
@@ -139,7 +139,7 @@ async def asked(call: Awaitable[T], what: str) -> T:
     """Await a call into the SDK.
 
     Args:
-        what: What failed, as the beginning of the error's text: "receiving from queue q".
+        what: The action that failed. The error's text begins with it: "receiving from queue q".
     Raises:
         BrokerUnavailable, BrokerRefused: See `translate`, and `triggerer.pluginkit.guarding.guarded`.
     """

@@ -128,7 +128,7 @@ def describe(url: str, attributes: Mapping[str, str], visibility_timeout_s: int 
     return Queue(
         url,
         name,
-        # Some compatible services do not send the attribute.
+        # Look at the name too, because some compatible services do not send the attribute.
         attributes.get("FifoQueue") == "true" or name.endswith(".fifo"),
         min(visibility_timeout_s or own, LONGEST_VISIBILITY_S),
         _redrive(name, attributes.get("RedrivePolicy")),

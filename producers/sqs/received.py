@@ -62,7 +62,7 @@ class ReceivedMessages:
         while self._waiting:
             delivery = self._waiting.popleft()
             if delivery.state is not State.WAITING:
-                # The message was given back meanwhile.
+                # Skip a message that was given back meanwhile.
                 continue
             if (stashed := self._stashed.get(delivery.lane)) is None:
                 return delivery

@@ -74,7 +74,7 @@ class Receiving:
         self._has_changed.set()
 
     async def run(self) -> None:
-        """Receive until cancelled, and then wait for open polls, because SQS may have answered them.
+        """Receive until cancelled, and then wait for open polls, because their answers may have messages.
 
         Raises:
             BrokerUnavailable: SQS has not answered for `unavailable_after_s`.

@@ -36,7 +36,7 @@ class SqsSettings(DeliverySettings):
     region: OptionalText = None
     """None: the region in the queue's URL, or of the profile or the environment."""
     endpoint_url: OptionalText = None
-    """None: Amazon's own."""
+    """The URL of the API. None: Amazon's own."""
     account: OptionalText = None
     """The id of the account that owns the queues which are given by name. With it, a queue's name and its URL are one
     stream, and queues of another account can be read by name. None: the account of `role_arn` or of the credentials."""
@@ -58,8 +58,10 @@ class SqsSettings(DeliverySettings):
     max_in_flight: Positive = 1_000
     """Messages that are received and neither deleted nor given back. Each of them is kept invisible to others."""
     visibility_timeout_s: Positive | None = None
-    """The visibility timeout in seconds; None: the queue's own. Receipts and renewals last twice as long, so that one
-    missed renewal loses no message. After a crash, messages come again after up to twice this time."""
+    """The visibility timeout in seconds; None: the queue's own. A receipt or a renewal keeps a message invisible for
+    twice this time, so that one missed renewal loses no message. After a crash, messages come again after up to twice
+    this time.
+    """
     dead_letter_queue: OptionalText = None
     """Name or URL of the dead-letter queue. None: the queue of the redrive policy."""
     connect_timeout_s: PositiveSeconds = 5.0

@@ -101,7 +101,7 @@ class Visibility:
         """
         self._in_flight.remove(delivery)
         if delivery.renewing is not None:
-            # Otherwise the renewal might reach SQS after this request.
+            # Wait for the renewal that is under way, which might otherwise reach SQS after this request.
             await delivery.renewing.wait()
         if delivery.is_lost:
             return

@@ -38,7 +38,7 @@ class AirflowEventTrigger(BaseEventTrigger):
     """
 
     wraps: ClassVar[type[Any] | None] = None
-    """For subclasses: the Airflow class. None: the trigger may be of any class of a provider package."""
+    """The Airflow class that a subclass wraps. None: the trigger may be of any class of a provider package."""
 
     def __new__(
         cls,

@@ -51,7 +51,7 @@ class AppearedFile:
 class PatternSighting:
     """A raw event that asks the subscribers for their patterns.
 
-    Each filter adds its own pattern. Files that match are next.
+    Each filter adds its own pattern. Then the files that match are delivered.
     """
 
     __slots__ = ("answered", "patterns")
@@ -87,5 +87,5 @@ def scan(directory: Path) -> dict[str, SeenFile]:
 
 
 def seen_file(name: str, status: os.stat_result, *, is_link: bool) -> SeenFile:
-    """Return a file as its status shows it."""
+    """Return a file, with the fields that its status has."""
     return SeenFile(name, status.st_ino, status.st_size, status.st_mtime_ns, is_link)

@@ -217,7 +217,7 @@ class MovingProducer(_PatternProducer):
                 hint="let the user that the service runs as write in it",
             )
         for name in failures.keys() - self._immovable:
-            # For example, one file belongs to another user. The other files continue.
+            # Only single files cannot be moved, for example a file of another user. The other files continue.
             logger.error(
                 "%s is there, and cannot be moved, so it does not fire: %s",
                 self._directory / name,

@@ -1,4 +1,4 @@
-"""Starts and stops a consumer, and finds out why one cannot connect."""
+"""Starts and stops a consumer, and finds out why a consumer cannot connect."""
 
 from __future__ import annotations
 

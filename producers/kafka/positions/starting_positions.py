@@ -148,7 +148,8 @@ def _with_topic(position: CommittedPosition, topic: TopicDescription) -> Committ
     return replace(
         position,
         topic_id=topic.topic_id,
-        # Another program's commit has no number of partitions. Assume that no partition was added since.
+        # Another program's commit has no number of partitions. Use the present number, as if no partition was added
+        # later.
         partitions=position.partitions or topic.partitions,
     )
 

@@ -116,6 +116,6 @@ def set_max_wait(request: FetchRequest, wait_ms: int) -> None:
 
 
 def has_failed_for_good(producer: AIOKafkaProducer) -> bool:
-    """Whether the task that sends messages has ended; the producer only raises then."""
+    """Whether the task that sends messages has ended. Then every call of the producer raises an error."""
     ended: bool = producer._sender.sender_task.done()
     return ended

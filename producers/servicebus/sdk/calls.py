@@ -25,7 +25,7 @@ class Calls:
     """Makes the calls of one stream.
 
     Args:
-        what: The beginning of error messages.
+        what: The stream's name, as the beginning of error texts.
     """
 
     def __init__(self, what: str, entity: EntityPath, timeout_s: float) -> None:

@@ -340,7 +340,7 @@ async def close(receiver: Any) -> None:
     connections = [one._connection for one in receiver.handlers if one._connection is not None]
     try:
         with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-            with contextlib.suppress(Exception):  # It is gone in any case.
+            with contextlib.suppress(Exception):  # The connections are closed below in any case.
                 await cancelled_once(receiver.close())
     finally:
         for connection in connections:
@@ -358,5 +358,5 @@ def _abort(connection: Any) -> None:
 async def close_sender(sender: Any) -> None:
     """Detach and disconnect."""
     with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-        with contextlib.suppress(Exception):  # It is gone in any case.
+        with contextlib.suppress(Exception):  # The sender is not used again.
             await cancelled_once(sender.close())

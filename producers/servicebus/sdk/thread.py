@@ -59,7 +59,7 @@ class SdkThread:
     def _run(self, started: threading.Event) -> None:
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
-            # Tasks and transports find the loop this way, because no main coroutine runs.
+            # Tasks and transports need the thread's event loop to be set, because no main coroutine runs.
             asyncio.set_event_loop(loop)
             self._loop = loop
             loop.call_soon(started.set)
@@ -72,7 +72,7 @@ class SdkThread:
         return Work(self._loop, work)
 
     def call(self, act: Callable[[], object]) -> None:
-        """Call a function in the thread, soon."""
+        """Call a function in the thread soon, without waiting for it."""
         loop = self._loop
         if loop is not None:
             loop.call_soon_threadsafe(act)

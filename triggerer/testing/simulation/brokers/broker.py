@@ -346,7 +346,7 @@ class Session(Consumer):
         ]
 
     async def wait(self) -> None:
-        """Return when a message may be due."""
+        """Wait until a message may be due."""
         if self._lanes_with_messages() or self.is_void:
             return
         self._arrived.clear()

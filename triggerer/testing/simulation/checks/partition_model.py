@@ -53,10 +53,12 @@ class Keyed:
     """The mappers of `a` and `b`.
 
     - `same`: the identity.
-    - `all`, `two`, `late`: months to quarters, due with all months, with two, or some time after the quarter.
-    - `regions`: both regions, or one some time after the first event.
+    - `all`, `two`, `late`: months to quarters. A quarter is due with all its months, with two of them, or some time
+      after its end.
+    - `regions`: due with both regions, or with one of them some time after the first event.
     - `months`: a quarter to its months.
-    - `hour`, `hour two`, `hour late`: minutes to hours, due with one minute, with two, or some time after the hour.
+    - `hour`, `hour two`, `hour late`: minutes to hours. An hour is due with one minute, with two, or some time after
+      its end.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Checks that a subscriber that delays a waiting sibling soon falls behind, if it can (contract, rule 8)."""
+"""Checks the contract's rule 8: a subscriber that delays a waiting sibling must soon fall behind, if it can."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Partitions:
     shares: dict[tuple[str, int], int | None] = field(default_factory=dict)
     """The run that took an event, by key and event; None while the event waits."""
     parts: dict[tuple[str, int, str], datetime] = field(default_factory=dict)
-    """The instant of the first event, by key, asset, and the event's own key."""
+    """The instant of the first event, by key, asset and part of the key, such as an hour of a day."""
     keys: dict[str, tuple[int, datetime, datetime]] = field(default_factory=dict)
     """By key: the number of runs, when the next run is due, and the instant of the newest event."""
     noted: dict[str, datetime] = field(default_factory=dict)

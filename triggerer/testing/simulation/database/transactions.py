@@ -127,7 +127,7 @@ class Database:
             yield session
             with anyio.CancelScope(shield=True):
                 await self._commit(session)
-            # The caller learns the leases before any other task runs.
+            # Report the new leases now, before any other task runs.
             session.on_success(session.told_leases)
         finally:
             session.release()

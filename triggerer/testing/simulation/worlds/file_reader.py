@@ -57,7 +57,7 @@ class FileReader:
         return bool(self._unread) or self._is_look_due or is_replaced
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Read until cancelled. The task counts as started once the files that were read in a second are stored."""
+        """Read until cancelled. The task has started when the files that were read within a second are stored."""
         async with anyio.create_task_group() as tasks:
             for path, file in self._files.by_path.items():
                 if file.back_at is not None:
