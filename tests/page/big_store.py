@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from tests.services.copied_store import copy_store
 from tests.services.sample_service import SampleService, open_sample_service
 
 DAGS: Final = 2_000
@@ -91,12 +92,19 @@ def dag_files() -> dict[str, str]:
 
 
 @contextmanager
-def open_big_service(folder: Path) -> Iterator[SampleService]:
-    """Let a service read all files; fill its store; and serve the store."""
+def open_big_service(folder: Path, url: str | None = None) -> Iterator[SampleService]:
+    """Let a service read all files; fill its SQLite store; and serve the store, or its copy in PostgreSQL at `url`."""
     with open_sample_service(folder, dags=dag_files(), capacity=20_000):
         _wait_for_dags(folder / "service.log")
-    fill(folder / "home" / "triggerer.db")
-    with open_sample_service(folder, dags=dag_files(), capacity=20_000) as service:
+    path = folder / "home" / "triggerer.db"
+    fill(path)
+    settings = ""
+    if url is not None:
+        copy_store(path, url)
+        settings = f'[database]\nurl = "{url}"\n'
+    with open_sample_service(
+        folder, dags=dag_files(), settings=settings, capacity=20_000
+    ) as service:
         yield service
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from playwright.sync_api import Browser
 
 from tests.page.browsing import is_there, open_browser
 from tests.services.availability import skip_or_fail
+from tests.services.postgres import PostgresServer
+from tests.services.stores import create_migrated_database
 
 WEB = Path(__file__).parents[2] / "triggerer" / "api" / "web"
 
@@ -22,6 +25,20 @@ def browser() -> Iterator[Browser]:
         skip_or_fail("chromium is not installed: apt-get install chromium")
     with open_browser() as opened:
         yield opened
+
+
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)]
+)
+def large_database(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """The URL of a PostgreSQL store without rows. None: the large store is a SQLite file."""
+    if request.param == "sqlite":
+        yield None
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    name = f"large_{uuid.uuid4().hex[:12]}"
+    yield create_migrated_database(server, name)
+    server.drop_database(name)
 
 
 @pytest.fixture(scope="session")

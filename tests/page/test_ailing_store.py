@@ -30,9 +30,11 @@ FOLDER = os.environ.get("TRIGGERER_AILING_STORE")
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AilingStore]:
+def store(
+    tmp_path_factory: pytest.TempPathFactory, large_database: str | None
+) -> Iterator[AilingStore]:
     folder = Path(FOLDER) if FOLDER else tmp_path_factory.mktemp("ailing")
-    with open_ailing_store(folder) as one:
+    with open_ailing_store(folder, large_database) as one:
         yield one
 
 

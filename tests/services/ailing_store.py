@@ -1,7 +1,8 @@
-"""A SQLite store of 10,000 watchers, 2,000 DAGs and a million events with much trouble, behind the real API.
+"""A store of 10,000 watchers, 2,000 DAGs and a million events with much trouble, behind the real API.
 
-`python -m tests.services.ailing_store FOLDER` fills the store if the folder has none, prints the address and a token,
-and serves until Ctrl-C.
+`python -m tests.services.ailing_store FOLDER` fills a SQLite store if the folder has none, prints the address and a
+token, and serves until Ctrl-C. With the URL of an empty PostgreSQL store as a second argument, the rows are copied
+into that store, and the API serves the copy.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Final
 
 import anyio
 
+from tests.services.copied_store import copy_store
+from tests.services.stores import sqlite_url
 from triggerer.api.serving import serve
 from triggerer.config import Settings, load_settings
 from triggerer.domain.live_state import LaneLive, Pause, StreamHistory, StreamLive
@@ -130,17 +133,23 @@ def _live(number: int, now: datetime) -> StreamLive:
     )
 
 
-async def run(folder: Path) -> None:
-    """Fill the store if there is none, and serve it until SIGTERM or Ctrl-C."""
-    settings = load_settings(
-        environ={"TRIGGERER__CORE__HOME": str(folder), "TRIGGERER__API__RATE_LIMIT": "100000"}
-    )
+async def run(folder: Path, url: str | None = None) -> None:
+    """Fill the store if there is none, and serve it or its copy at `url` until SIGTERM or Ctrl-C."""
     path = folder / "triggerer.db"
-    is_new = not path.exists()
-    async with open_database(settings.database.url) as database:
-        if is_new:
+    if not path.exists():
+        async with open_database(sqlite_url(path)) as database:
             await upgrade(database)
-            fill(path)
+        fill(path)
+    if url is not None:
+        copy_store(path, url)
+    settings = load_settings(
+        environ={
+            "TRIGGERER__CORE__HOME": str(folder),
+            "TRIGGERER__API__RATE_LIMIT": "100000",
+            "TRIGGERER__DATABASE__URL": url or sqlite_url(path),
+        }
+    )
+    async with open_database(settings.database.url) as database:
         await _answer(settings, database)
 
 
@@ -161,9 +170,11 @@ async def _answer(settings: Settings, database: Database) -> None:
 
 
 @contextmanager
-def open_ailing_store(folder: Path) -> Iterator[AilingStore]:
-    """Fill a store, and serve it from a process of its own."""
+def open_ailing_store(folder: Path, url: str | None = None) -> Iterator[AilingStore]:
+    """Fill a store, and serve it, or its copy in the PostgreSQL store at `url`, from a process of its own."""
     command = [sys.executable, "-m", "tests.services.ailing_store", str(folder)]
+    if url is not None:
+        command.append(url)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -179,4 +190,4 @@ def open_ailing_store(folder: Path) -> Iterator[AilingStore]:
 
 
 if __name__ == "__main__":
-    anyio.run(run, Path(sys.argv[1]), backend_options={"use_uvloop": True})
+    anyio.run(run, Path(sys.argv[1]), *sys.argv[2:], backend_options={"use_uvloop": True})

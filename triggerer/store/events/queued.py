@@ -9,6 +9,7 @@ from sqlalchemy import (
     ColumnElement,
     Text,
     delete,
+    func,
     literal_column,
     select,
     tuple_,
@@ -33,10 +34,10 @@ from triggerer.store.schema.models import (
 
 _ENTRIES: Final = (
     # An event is in the queue of a DAG only once, so its partition key is not needed to sort the entries.
-    (QueuedAssetEvent, AssetEvent.partition_key, literal_column("''", Text)),
-    (DagPartitionEvent, DagPartitionEvent.partition_key, DagPartitionEvent.partition_key),
+    (QueuedAssetEvent, literal_column("''", Text)),
+    (DagPartitionEvent, DagPartitionEvent.partition_key),
 )
-"""The two tables of waiting events. For each: the column of the partition key to show, and of the one to sort by."""
+"""The two tables of waiting events. For each: the partition key by which the event was divided, empty if it was not."""
 
 
 async def list_queued_events(
@@ -60,34 +61,43 @@ async def list_queued_events(
     """
     of_asset = None if asset is None else await asset_ids(session, asset)
     parts = []
-    for entry, key, key_place in _ENTRIES:
-        place = (entry.dag_id, entry.asset_event_id, key_place)
-        query = (
+    for entry, key in _ENTRIES:
+        # `+ 0` lets PostgreSQL find the entries with the index of waiting events. Without it, the planner expects some
+        # of them at the start of the primary key, and reads all that the DAG's runs have taken.
+        number = entry.asset_event_id + 0
+        chosen = (
             select(
                 entry.dag_id.label("dag_id"),
-                Asset.name,
-                Asset.uri,
-                entry.asset_event_id.label("asset_event_id"),
-                AssetEvent.timestamp,
-                key.label("partition_key"),
-                key_place.label("place"),
+                number.label("event_id"),
+                entry.asset_id.label("asset_id"),
+                key.label("key"),
             )
-            .select_from(entry)
-            .join(Asset, Asset.id == entry.asset_id)
-            .join(AssetEvent, AssetEvent.id == entry.asset_event_id)
             .where(*_waiting(entry, dag, of_asset))
-            .order_by(entry.dag_id, entry.asset_event_id, "place")
+            .order_by(entry.dag_id, "event_id", "key")
         )
         if state is not None:
-            query = query.join(Dag, Dag.dag_id == entry.dag_id).where(DAG_STATES[state])
+            chosen = chosen.join(Dag, Dag.dag_id == entry.dag_id).where(DAG_STATES[state])
         if after is not None:
-            query = query.where(tuple_(*place) > tuple_(*after))
-        parts.append(select(limited(query, limit).subquery()))
+            chosen = chosen.where(tuple_(entry.dag_id, number, key) > tuple_(*after))
+        parts.append(select(limited(chosen, limit).subquery()))
     # The database sorts the rows of both tables, because it may order texts in another way than Python.
     both = union_all(*parts).subquery()
-    query = select(both).order_by(both.c.dag_id, both.c.asset_event_id, both.c.place)
-    rows = await session.execute(limited(query, limit))
-    return [QueuedEventView(*row[:-1]) for row in rows]
+    first = limited(select(both).order_by(both.c.dag_id, both.c.event_id, both.c.key), limit)
+    place = first.subquery().c
+    query = (
+        select(
+            place.dag_id,
+            Asset.name,
+            Asset.uri,
+            place.event_id,
+            AssetEvent.timestamp,
+            func.coalesce(func.nullif(place.key, ""), AssetEvent.partition_key),
+        )
+        .join(Asset, Asset.id == place.asset_id)
+        .join(AssetEvent, AssetEvent.id == place.event_id)
+        .order_by(place.dag_id, place.event_id, place.key)
+    )
+    return [QueuedEventView(*row) for row in await session.execute(query)]
 
 
 async def count_queued_events(
@@ -100,7 +110,7 @@ async def count_queued_events(
     """Count the entries that `list_queued_events` returns with these filters."""
     of_asset = None if asset is None else await asset_ids(session, asset)
     parts = []
-    for entry, *_ in _ENTRIES:
+    for entry, _ in _ENTRIES:
         query = select(entry.asset_event_id).where(*_waiting(entry, dag, of_asset))
         if state is not None:
             query = query.join(Dag, Dag.dag_id == entry.dag_id).where(DAG_STATES[state])

@@ -114,7 +114,8 @@ async def _traced(
 ) -> TracedRun:
     newest = 0
     for entry in (QueuedAssetEvent, DagPartitionEvent):
-        of_run = select(func.max(entry.asset_event_id)).where(entry.run_pk == run_pk)
+        # `+ 0` lets PostgreSQL read the run's own entries. Without it, the planner walks down the events of all runs.
+        of_run = select(func.max(entry.asset_event_id + 0)).where(entry.run_pk == run_pk)
         newest = max(newest, await session.scalar(of_run) or 0)
     emitted = (
         select(AssetEvent.id)
