@@ -21,7 +21,10 @@ def test_every_screen_of_a_big_store_is_there_in_time(
     browser: Browser, tmp_path: Path, large_database: str | None
 ) -> None:
     seconds, requests = {}, {}
-    with open_big_service(tmp_path, large_database) as service, open_page(browser) as (page, record):
+    with (
+        open_big_service(tmp_path, large_database) as service,
+        open_page(browser) as (page, record),
+    ):
         names = StoredNames(tmp_path / "home" / "triggerer.db")
         sign_in(page, service.address, service.token)
         for name, path in screens(names).items():

@@ -190,4 +190,9 @@ def open_ailing_store(folder: Path, url: str | None = None) -> Iterator[AilingSt
 
 
 if __name__ == "__main__":
-    anyio.run(run, Path(sys.argv[1]), *sys.argv[2:], backend_options={"use_uvloop": True})
+    anyio.run(
+        run,
+        Path(sys.argv[1]),
+        sys.argv[2] if len(sys.argv) > 2 else None,
+        backend_options={"use_uvloop": True},
+    )

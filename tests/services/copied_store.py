@@ -40,7 +40,7 @@ async def _copy(source: Path, url: str) -> None:
 def _records(source: sqlite3.Connection, table: Table) -> Iterator[tuple[Any, ...]]:
     names = ", ".join(f'"{column.name}"' for column in table.columns)
     casts = [_cast(column) for column in table.columns]
-    for row in source.execute(f'SELECT {names} FROM "{table.name}"'):  # noqa: S608 (the names of our own tables)
+    for row in source.execute(f'SELECT {names} FROM "{table.name}"'):
         yield tuple(
             value if value is None or cast is None else cast(value)
             for value, cast in zip(row, casts, strict=True)
@@ -63,6 +63,6 @@ async def _continue_ids(target: asyncpg.Connection[asyncpg.Record], table: Table
         table.name,
     )
     if sequence is not None:
-        newest = await target.fetchval(f"SELECT max(id) FROM {table.name}")  # noqa: S608
+        newest = await target.fetchval(f"SELECT max(id) FROM {table.name}")
         if newest is not None:
             await target.execute("SELECT setval($1::regclass, $2)", sequence, newest)

@@ -12,6 +12,7 @@ from triggerer.api.gate import part
 from triggerer.api.parameters import Api, InPath
 from triggerer.api.routing import reads
 from triggerer.store.dags.graph import AssetGraph, read_graph
+from triggerer.store.dags.neighbourhood import read_neighbourhood
 from triggerer.store.runs.drawing import Calendar, Grid, read_calendar, read_grid
 
 
@@ -58,7 +59,9 @@ async def graph(
 ) -> AssetGraph:
     """Show how watchers, assets and DAGs lead to one another: at most 2,000 of them, or 100 around an asset."""
     async with api.use.reading() as session:
-        return await read_graph(session, around=around, hops=hops, group=group)
+        if around is None:
+            return await read_graph(session, group=group)
+        return await read_neighbourhood(session, around, hops)
 
 
 ROUTER = Router("/", route_handlers=[grid, calendar, graph], tags=["Drawings"])

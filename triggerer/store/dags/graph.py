@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.errors import UnknownAsset
-from triggerer.store.listing.filters import is_asset
 from triggerer.store.schema.models import (
     Asset,
     AssetAlias,
@@ -22,7 +20,6 @@ from triggerer.store.schema.models import (
 )
 
 MOST_NODES: Final = 2_000
-_MOST_NEIGHBOURS: Final = 100
 _WORST_FIRST: Final = ("failing", "catching_up", "waiting", "running")
 
 
@@ -63,47 +60,37 @@ class _WholeGraph:
         return node_id
 
 
-async def read_graph(
-    session: AsyncSession, *, around: str | None = None, hops: int = 2, group: str | None = None
-) -> AssetGraph:
-    """Return the graph of all that DAG files declare, or the neighbourhood of one asset.
+async def read_graph(session: AsyncSession, *, group: str | None = None) -> AssetGraph:
+    """Return the graph of all that DAG files declare, without the watchers.
 
     Args:
-        around: The name or URI of an asset. Then only the watchers of this asset are returned, and the nodes at most
-            `hops` edges away from it: the 100 nearest at most.
         group: Only assets of this group, and the DAGs that wait for them or update them.
-    Raises:
-        UnknownAsset: There is no asset `around`.
     """
-    whole = await _read(session, with_watchers=around is not None, group=group)
-    if around is None:
-        return _cut(whole, _connected_first(whole), MOST_NODES)
-    name = await session.scalar(select(Asset.name).where(is_asset(around)))
-    if name is None:
-        raise UnknownAsset(around)
-    centre = whole.add("asset", name)
-    return _cut(whole, _near(centre, whole.edges, hops), _MOST_NEIGHBOURS)
+    whole = await _read(session, group)
+    ids = list(_connected_first(whole))
+    shown = dict.fromkeys(ids[:MOST_NODES])
+    return AssetGraph(
+        nodes=[whole.nodes[one] for one in shown],
+        edges=sorted(edge for edge in whole.edges if edge[0] in shown and edge[1] in shown),
+        is_cut_short=len(ids) > MOST_NODES,
+    )
 
 
-async def _read(session: AsyncSession, *, with_watchers: bool, group: str | None) -> _WholeGraph:
+async def _read(session: AsyncSession, group: str | None) -> _WholeGraph:
     whole = _WholeGraph()
     states: dict[int, set[str]] = defaultdict(set)
-    watchers = (await session.execute(select(Watcher.asset_id, Watcher.name, Watcher.state))).all()
-    for asset_id, _, state in watchers:
+    watchers = (
+        select(Watcher.asset_id, Watcher.state).where(Watcher.trigger_id.is_not(None)).distinct()
+    )
+    for asset_id, state in await session.execute(watchers):
         states[asset_id].add(state)
     query = select(Asset.id, Asset.name).where(Asset.declared_in.is_not(None))
     if group is not None:
         query = query.where(Asset.group == group)
     assets = {
-        asset_id: whole.add("asset", name, _worst(states[asset_id]))
+        asset_id: whole.add("asset", name, worst_state(states[asset_id]))
         for asset_id, name in await session.execute(query.order_by(Asset.name))
     }
-    names = {asset_id: whole.nodes[node].label for asset_id, node in assets.items()}
-    if with_watchers:
-        for asset_id, name, state in watchers:
-            if asset_id in assets:
-                watcher = whole.add("watcher", f"{names[asset_id]}/{name}", state)
-                whole.edges.add((watcher, assets[asset_id]))
     await _add_dags(session, whole, assets, is_whole=group is None)
     return whole
 
@@ -120,8 +107,7 @@ async def _add_dags(
     ).all()
     present = {row.dag_id: "paused" if row.is_paused else None for row in rows}
     for row in rows:
-        outlets = {name for task in row.tasks for name in _outlets(task.get("outlets") or ())}
-        for kind, name in sorted(outlets):
+        for kind, name in sorted(outlets_of(row.tasks)):
             if is_whole or f"{kind}:{name}" in whole.nodes:
                 whole.edges.add(
                     (whole.add("dag", row.dag_id, present[row.dag_id]), whole.add(kind, name))
@@ -143,15 +129,19 @@ async def _add_dags(
                 )
 
 
-def _outlets(outlets: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    for outlet in outlets:
-        for kind in ("asset", "alias"):
-            if kind in outlet:
-                value = outlet[kind]
-                yield kind, str(value["name"] if isinstance(value, dict) else value)
+def outlets_of(tasks: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Return what the tasks of a DAG update: the kind, asset or alias, and the name."""
+    return {
+        (kind, str(value["name"] if isinstance(value := outlet[kind], dict) else value))
+        for task in tasks
+        for outlet in task.get("outlets") or ()
+        for kind in ("asset", "alias")
+        if kind in outlet
+    }
 
 
-def _worst(states: set[str]) -> str | None:
+def worst_state(states: set[str]) -> str | None:
+    """Return the worst of the states of an asset's watchers, or None if there is none."""
     return next((state for state in _WORST_FIRST if state in states), None)
 
 
@@ -164,29 +154,3 @@ def _connected_first(whole: _WholeGraph) -> dict[str, None]:
         whole.edges, key=lambda edge: max(edge, key=lambda node: node.startswith("dag:"))
     )
     return dict.fromkeys(node for edge in by_dag for node in edge) | dict.fromkeys(whole.nodes)
-
-
-def _near(centre: str, edges: Iterable[tuple[str, str]], hops: int) -> list[str]:
-    """Return the nodes at most `hops` edges away from `centre`, nearest first."""
-    beside: dict[str, list[str]] = defaultdict(list)
-    for start, end in edges:
-        beside[start].append(end)
-        beside[end].append(start)
-    found = {centre: None}
-    step = [centre]
-    for _ in range(hops):
-        step = [one for node in step for one in sorted(beside[node]) if one not in found]
-        found |= dict.fromkeys(step)
-        if len(found) > _MOST_NEIGHBOURS:
-            break
-    return list(found)
-
-
-def _cut(whole: _WholeGraph, chosen: Iterable[str], most: int) -> AssetGraph:
-    ids = list(chosen)
-    shown = dict.fromkeys(ids[:most])
-    return AssetGraph(
-        nodes=[whole.nodes[one] for one in shown],
-        edges=sorted(edge for edge in whole.edges if edge[0] in shown and edge[1] in shown),
-        is_cut_short=len(ids) > most,
-    )
