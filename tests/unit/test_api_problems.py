@@ -70,7 +70,7 @@ def test_a_problem_names_its_kind_the_cause_and_the_next_step() -> None:
     problem = orjson.loads(encoded(problem_of(errors.UnknownDag("x"), request_id="r1")))
     assert problem == {
         "type": "/docs/errors#unknown-dag",
-        "title": "Unknown dag",
+        "title": "Unknown DAG",
         "status": 404,
         "detail": "there is no DAG 'x'",
         "hint": "triggerer dags list shows what was found, triggerer check what could not be read",

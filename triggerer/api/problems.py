@@ -117,7 +117,8 @@ def anchor_of(kind: type[TriggererError]) -> str:
 
 def _words(name: str) -> str:
     first, *rest = re.findall(r"[A-Z][a-z]*", name)
-    return " ".join([first, *(word.lower() for word in rest)])
+    words = " ".join([first, *(word.lower() for word in rest)])
+    return re.sub(r"\bdag\b", "DAG", words, flags=re.IGNORECASE)
 
 
 def encoded(problem: Problem) -> bytes:

@@ -115,7 +115,7 @@ async def stream(api: Api, digest: InPath) -> StreamView:
         found = await list_streams(session, digest=part(digest), limit=1)
     if not found:
         raise NothingThere(
-            f"there is no stream {part(digest)!r}", hint="watchers list shows each watcher's stream"
+            f"there is no stream {part(digest)!r}", hint="see: triggerer watchers list"
         )
     return found[0]
 
