@@ -107,11 +107,24 @@ function urgentOf(problems: Problem[], overview: Overview): { number: number; is
   return { number: others + Math.max(failing, listed.filter((one) => one.kind === 'Failing watcher').length) + runs.value, isMore: runs.is_counted_short || isFull }
 }
 
+/** Say how many of all streams keep up. `known`: the first streams, with their states. */
+function streamsInWords(all: number, known: Stream[]): string {
+  if (!all) return ''
+  if (!known.length) return `nothing is known about ${count(all, 'stream')}`
+  const kinds = known.map((one) => streamState(one).kind)
+  const number = (kind: string) => kinds.filter((one) => one === kind).length
+  const [good, running] = [number('good'), number('running')]
+  const are = (some: number, one: string, many: string) => `${count(some)} ${some === 1 ? one : many}`
+  const whole = all > known.length ? `the first ${count(known.length)} streams` : count(known.length, 'stream')
+  if (good === known.length && all === good) return are(all, 'stream keeps up', 'streams keep up')
+  if (running === known.length && all === running) return are(all, 'stream runs', 'streams run')
+  if (!good && running) return `${count(running)} of ${whole} ${running === 1 ? 'runs' : 'run'}, without a known lag`
+  return `${count(good)} of ${whole} ${good === 1 ? 'keeps up' : 'keep up'}${running ? `, ${are(running, 'runs', 'run')} without a known lag` : ''}`
+}
+
 /** Answer "is anything wrong?" in one sentence. */
 export function verdict(problems: Problem[], overview: Overview, known: Stream[]): string {
-  const late = known.filter((one) => ['failing', 'waiting', 'paused', 'behind'].includes(streamState(one).kind)).length
-  const rest = Math.max(0, overview.streams - late)
-  const streams = rest ? `${count(rest, 'stream')} ${rest === 1 ? 'keeps' : 'keep'} up` : ''
+  const streams = streamsInWords(overview.streams, known)
   const { number, isMore } = urgentOf(problems, overview)
   if (number) return `${count(number)}${isMore ? '+' : ''} ${number === 1 ? 'thing needs' : 'things need'} you${streams ? `; ${streams}` : ''}.`
   const running = overview.run_states['running'] ?? 0

@@ -93,3 +93,15 @@ export function errorKind(error: string | null): string {
 export function isSafeLink(url: unknown): url is string {
   return typeof url === 'string' && /^https?:\/\//i.test(url)
 }
+
+/** Return what changed, field by field: `is_paused: false → true`. */
+export function changeInWords(before: unknown, after: unknown): string {
+  const isObject = (one: unknown): one is Json => typeof one === 'object' && one !== null && !Array.isArray(one)
+  const text = (one: unknown) => (typeof one === 'string' ? one : JSON.stringify(one))
+  const isThere = (one: unknown) => one !== null && one !== undefined
+  if (!isObject(before ?? {}) || !isObject(after ?? {})) return [before, after].filter(isThere).map(text).join(' → ')
+  const [old, now] = [(before ?? {}) as Json, (after ?? {}) as Json]
+  const names = [...new Set([...Object.keys(old), ...Object.keys(now)])]
+  const change = (was: unknown, is: unknown) => [...(isThere(was) ? [text(was)] : []), isThere(is) ? text(is) : 'none'].join(' → ')
+  return names.map((name) => `${name}: ${change(old[name], now[name])}`).join(', ')
+}

@@ -1,0 +1,63 @@
+"""What the page says and draws is what the API's answers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.page.browsing import load, open_page
+from tests.page.double.server import serving
+
+
+def _change(page: Page, pattern: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Let the page read other items than the double answers."""
+
+    def answer(route: Route) -> None:
+        response = route.fetch()
+        body = response.json()
+        change(body["items"])
+        route.fulfill(response=response, json=body)
+
+    page.route(pattern, answer)
+
+
+def test_a_run_of_no_length_has_a_bar_inside_its_track(browser: Browser) -> None:
+    def end_at_once(runs: list[dict[str, Any]]) -> None:
+        runs[0] |= {"state": "failed", "started_at": "2099-01-01T00:00:00Z"}
+        runs[0]["ended_at"] = runs[0]["started_at"]
+
+    size = {"width": 400, "height": 800}
+    with serving("big") as (double, address), open_page(browser, viewport=size) as (page, _):
+        _change(page, "**/dagRuns?*", end_at_once)
+        load(page, f"{address}/dags/{double.data.dag_id(0)}")
+        bar = page.locator(".timeline .bar").first
+        [bar_box, track_box] = [bar.bounding_box(), bar.locator("..").bounding_box()]
+        assert bar_box is not None
+        assert track_box is not None
+        assert bar_box["width"] >= 12
+        assert track_box["x"] <= bar_box["x"]
+        assert bar_box["x"] + bar_box["width"] <= track_box["x"] + track_box["width"] + 0.5
+        expect(bar).to_have_text("✕")
+
+
+def test_a_stream_keeps_up_only_if_its_watchers_do_and_its_lag_is_known(browser: Browser) -> None:
+    def states(streams: list[dict[str, Any]]) -> None:
+        calm = {"owner": "node-1:41:a", "paused": None, "lag": 3, "lag_seconds": 0.1}
+        for one in streams:
+            one |= calm | {"watchers": {"running": 9, "catching_up": 1}}
+        streams[1]["watchers"] = {"catching_up": 4}
+        streams[2]["watchers"] = {"waiting": 4}
+        streams[3] |= {"lag": None, "lag_seconds": None}
+
+    with serving("big") as (_, address), open_page(browser) as (page, _):
+        _change(page, "**/streams?*", states)
+        load(page, f"{address}/streams")
+        words = page.locator("tbody [data-row] td:nth-child(2)")
+        for index, word in enumerate(["keeps up", "catching up", "waiting", "running"]):
+            expect(words.nth(index)).to_have_text(word)
+        load(page, address)
+        expect(page.locator("#verdict")).to_contain_text(
+            "37 of 40 streams keep up, 1 runs without a known lag."
+        )
