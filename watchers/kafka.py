@@ -124,13 +124,13 @@ class KafkaEventTrigger(MessageTrigger):
         await check_topics(self._settings(), self.topics)
 
     async def measure_lag(self) -> SourceLag:
-        # Imported here: only this method needs the admin client.
+        # Imported here: only `measure_lag` needs the admin client.
         from producers.kafka.lag import measure_lag
 
         return await measure_lag(self._settings(), self.topics, self.group, self.start)
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        # Imported here: only `triggerer check` and watchers with a guarantee need this module.
+        # Imported here: only `triggerer check` and watchers that demand a guarantee need this module.
         from producers.kafka.guarantees import describe_delivery
 
         return await describe_delivery(self._settings(), self.topics, self.group, ask=ask)
@@ -221,7 +221,7 @@ class KafkaRangeTrigger(BaseEventTrigger):
         await check_topics(_settings(self.connection), self.topics)
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        # Imported here: only `triggerer check` and watchers with a guarantee need this module.
+        # Imported here: only `triggerer check` and watchers that demand a guarantee need this module.
         from producers.kafka.ranges.guarantees import describe_delivery
 
         return await describe_delivery(_settings(self.connection), self.topics, ask=ask)

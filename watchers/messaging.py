@@ -117,7 +117,7 @@ def _split(url: Any) -> SplitResult:
     if not isinstance(url, str) or not url:
         raise DagError(f"url must be a non-empty text, not {url!r}")
     if re.search(r"[\s\0-\x1f]", url):
-        # Refuse these characters, because URL parsers drop some of them silently.
+        # Refuse spaces and control characters, because URL parsers drop some of them silently.
         raise DagError(
             f"{url!r} has a space or the end of a line in it",
             hint="write %20 for a space that is part of a name",

@@ -149,8 +149,8 @@ class DeadLetters:
                     **self._settings.client_arguments(),
                     acks="all",
                     enable_idempotence=True,
-                    # No limit here: the topic limits the size, and our headers make the message larger than the
-                    # original.
+                    # Set no limit of size in the client: the topic has one, and our headers make the message larger
+                    # than the original.
                     max_request_size=_NO_LIMIT,
                 )
                 try:

@@ -115,7 +115,7 @@ class _Told:
             try:
                 await guarded(client.send(node, DescribeTopicsRequest(names)), what)
             except NotImplementedError:
-                # The client raises this if the broker does not know this version of the request.
+                # The broker does not know the request's version with topic ids.
                 self.has_topic_ids = False
             wanted = [
                 (int(ConfigResourceType.TOPIC), name, [_RETENTION, _CLEANUP]) for name in names

@@ -250,7 +250,8 @@ async def find_positions(
             for topic in described.values()
             for number in range(topic.partitions)
         ]
-        # Some writers send microseconds, so timestamps may be in the future. No message was really published after now.
+        # Some writers send microseconds, so timestamps may be in the future. Treat a `start` in the future as the log's
+        # end.
         is_to_come = start is not None and start > datetime.now(UTC)
         since = Start(latest=True) if is_to_come else Start(time=start)
         offsets = await since.find(consumer, partitions, what)

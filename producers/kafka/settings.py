@@ -201,7 +201,7 @@ class KafkaSettings(DeliverySettings):
         return self.client_arguments() | {
             "client_rack": self.client_rack,
             "enable_auto_commit": False,
-            # Not the client but our producer finds the positions; it logs expired ones.
+            # aiokafka must not reset positions. Our producer does so, and logs the reason.
             "auto_offset_reset": "none",
             "isolation_level": self.isolation_level,
             "fetch_min_bytes": 1,

@@ -79,7 +79,7 @@ async def find_access(settings: PubSubSettings) -> Access:
 
 def _load(settings: PubSubSettings) -> tuple[Any, str | None]:
     if settings.credentials_file:
-        # The function is deprecated for untrusted files. This file is the operator's own.
+        # `load_credentials_from_file` is deprecated only for untrusted files, and this file is the operator's own.
         load: Any = google.auth.load_credentials_from_file
         given: Any = settings.credentials_file
         if settings.has_inline_credentials:

@@ -87,7 +87,8 @@ class Renewing:
 
     def _wait(self) -> None:
         with self._changed:
-            # Read this under the lock. A lease that begins later notifies this thread, so none is overlooked.
+            # Read the next due time under the lock. A lease that begins later notifies this thread, so none is
+            # overlooked.
             at = self._leases.next_at()
             if self._stopping.is_set():
                 return
@@ -108,7 +109,7 @@ class Renewing:
             if not self._stopping.is_set():
                 self._record_failure(error, ack_ids, deadline_s, asked_at)
         except ValueError:
-            # The SDK raises this for a closed channel, which is expected only while stopping.
+            # The SDK raises ValueError for a closed channel, which is expected only while stopping.
             if not self._stopping.is_set():
                 raise
         else:

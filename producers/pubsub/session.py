@@ -137,7 +137,7 @@ class Session:
                 self._renewing.stop()
 
     def _mark_lost(self, count: int, reason: str) -> None:
-        # Called in the thread. A message that comes again gets a new lease, so logging is enough.
+        # The thread that extends leases calls this. A message that comes again gets a new lease, so logging is enough.
         logger.warning(
             "%s: %d leases ended while their messages were in flight: %s; they come again",
             self._subscription,

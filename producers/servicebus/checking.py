@@ -79,7 +79,7 @@ async def describe_delivery(
 async def _look_up(
     settings: ServiceBusSettings, entity: EntityPath, verify: bool | str
 ) -> QueueProperties | SubscriptionProperties | None:
-    # Imported here: it takes a tenth of a second, and a stream does not need it.
+    # Imported here: the import of the management client takes a tenth of a second, and a stream does not need it.
     from producers.servicebus.administration import ask_administration
 
     async def ask(client: Any) -> Any:

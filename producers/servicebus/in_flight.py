@@ -35,7 +35,7 @@ class InFlight:
         return key in self._done
 
     def forget(self, delivery: Delivery) -> None:
-        """Remove a message. When it comes again, it is delivered again."""
+        """Remove a message, so that it is passed to the producer again when it comes again."""
         if self._by_key.get(delivery.key) is delivery:
             del self._by_key[delivery.key]
 

@@ -129,7 +129,7 @@ class Batches(Generic[T]):
             while True:
                 await self._has_changed.wait()
                 self._has_changed = anyio.Event()
-                # Entries that other callers add in the same tick of the event loop share the request.
+                # Let entries that other callers add in the same tick of the event loop share the request.
                 await checkpoint()
                 while self._may_send:
                     count = min(BATCH, len(self._waiting))

@@ -56,7 +56,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
             BrokerUnavailable: SQS does not answer. A new stream may succeed.
             BrokerRefused: There is no such queue, or this identity may not read it.
         """
-        # In a thread, because the import of the SDK takes a third of a second.
+        # Import the SDK in a thread, because that takes a third of a second.
         stream = await to_thread.run_sync(importlib.import_module, "producers.sqs.stream")
         self._open = await self._stack.enter_async_context(
             stream.open_queue(self._name, self._settings, self._received)

@@ -80,6 +80,6 @@ class ReceivedMessages:
         self._stashed.setdefault(lane, [])
 
     def resume_lane(self, lane: Hashable) -> None:
-        # Put these messages first: later messages of the lane may be waiting already.
+        # Put the stashed messages first: later messages of the lane may be waiting already.
         self._waiting.extendleft(reversed(self._stashed.pop(lane, [])))
         self._has_changed.set()

@@ -56,7 +56,7 @@ class _Progress:
         done, self.done = self.done, []
         gone, self._gone = self._gone, []
         if self._places is None:
-            # Computed here, because most calls of `advance` end before this is needed.
+            # Find each message's lane only now, because most calls of `advance` end before it is needed.
             together = set(self.to_delete)
             self._places = {
                 delivery: place

@@ -13,7 +13,7 @@ class StreamThread:
     """
 
     def __init__(self) -> None:
-        # Imported here, because asgiref comes with Airflow's providers, and this module must be importable without it.
+        # Imported here: asgiref comes with Airflow's providers, and this module must be importable without them.
         from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
         self._sync_to_async = SyncToAsync

@@ -56,7 +56,7 @@ class AirflowEventTrigger(BaseEventTrigger):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.wraps is not None and bridge().is_acknowledged(check_class(bridge(), cls.wraps)):
-            # The runtime acknowledges a stream if the trigger's class overrides this method.
+            # Override the method, because the runtime acknowledges a stream only if the trigger's class overrides it.
             cls.create_shared_stream_producer = classmethod(_make_producer)  # type: ignore[assignment]
 
     def __init__(
@@ -178,7 +178,7 @@ def _described(trigger: Any) -> tuple[str, dict[str, Any]]:
 def _check_same(trigger: Any, kind: type[Any], *, wraps: type[Any] | None) -> None:
     given = type(trigger)
     if given is not kind and (wraps is not None or issubclass(given, kind)):
-        # Refuse this class: it would silently run as its base class, with the base class's filter.
+        # Refuse a subclass of the class that is wrapped: it would silently run as its base class, with that filter.
         raise DagError(
             f"{given.__qualname__} would run as {kind.__qualname__}",
             hint=f"subclass AirflowEventTrigger with `wraps = {given.__qualname__}`",

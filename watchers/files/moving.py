@@ -103,7 +103,7 @@ def _place(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path | N
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        # The name with the id is unique.
+        # The plain name exists already, so add the id, which makes the name unique.
         target = _unique(target, id_)
         source.rename(target)
         return target

@@ -120,7 +120,8 @@ def _leave_while_joining(consumer: Any) -> None:
                 finally:
                     closing.remove_done_callback(give_up)
             await _leave_group(consumer)
-            # aiokafka treats this error as a lost connection, after which a closed consumer does not join again.
+            # aiokafka treats a `KafkaConnectionError` as a lost connection, after which a closed consumer does not join
+            # again.
             raise sdk.KafkaConnectionError("closed while the group was joined")
 
         return send
@@ -140,7 +141,8 @@ async def _leave_group(consumer: Any) -> None:
             except sdk.KafkaError as error:
                 # Only log the error: without a leave request, the broker removes the member when its session expires.
                 logger.info("group %s could not be left: %s", coordinator.group_id, error)
-    # Otherwise the client would send a second leave request, over the connection that the broker does not read now.
+    # Forget the membership. Otherwise the client would send a second leave request, over the connection that the broker
+    # does not read now.
     coordinator.reset_generation()
 
 

@@ -151,7 +151,7 @@ class Cluster:
         try:
             return await find_missing(send, node, topics)
         except NotImplementedError:
-            # The client raises this if the broker does not know this version of a request.
+            # The broker does not know a request's version, so it cannot say which topics are missing.
             return frozenset()
 
     async def know_leaders(self, topics: Collection[str]) -> None:
@@ -191,7 +191,7 @@ class Cluster:
             try:
                 response: Any = await guarded(client.send(node, EpochEndsRequest(asked)), what)
             except NotImplementedError:
-                # The broker does not know this version of the request.
+                # The broker does not know the request, so leave its partitions out.
                 continue
             for topic, partitions in response.topics:
                 for error_code, number, _, end in partitions:

@@ -73,8 +73,8 @@ class PartitionAnswer(AbstractType[tuple[Any, ...]]):  # type: ignore[misc]
         begin = data.tell()
         found = data.read(cls._WITHOUT_MESSAGES.size)
         if len(found) == cls._WITHOUT_MESSAGES.size:
-            # Nearly all answers are like this if messages come one by one. Lengths are encoded plus one: 0 is null, 1
-            # is empty.
+            # Unpack an answer without messages in one call. Nearly all answers have none if messages come one by one.
+            # Lengths are encoded plus one: 0 is null, 1 is empty.
             *place, aborted, replica, batches, tags = cls._WITHOUT_MESSAGES.unpack(found)
             if aborted <= 1 and batches <= 1 and tags == 0:
                 return *place, [] if aborted else None, replica, b"" if batches else None, {}

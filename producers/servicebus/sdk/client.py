@@ -131,7 +131,7 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
         # The other side learns this timeout and sends empty frames, so that a silently broken connection is found.
         handler._idle_timeout = idle_timeout_s
         receiver.handlers.append(handler)
-        # Otherwise a receiver that is being opened sleeps for a twentieth of a second after each frame.
+        # Replace the SDK's loop that waits for the link: it sleeps for a twentieth of a second after each frame.
         is_ready = handler.client_ready_async
 
         async def until_ready() -> bool:

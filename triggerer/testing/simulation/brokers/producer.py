@@ -62,7 +62,7 @@ async def read_unacknowledged(broker: Broker, owner: Owner) -> AsyncIterator[Del
                 delivery.number = number
                 broker.checker.on_broadcast(delivery)
                 yield delivery
-                # The runtime pulls again, so it has broadcast this delivery.
+                # The runtime pulls again, so it has broadcast the delivery that was yielded last.
                 broker.checker.check_lease(delivery, "broadcasts")
     finally:
         broker.disconnect(session)

@@ -12,7 +12,7 @@ class FaultInjector:
     def __init__(
         self, seed: int, *, latency: float, slow_rate: float, is_instant: bool = False
     ) -> None:
-        # Do not change this text: all random choices of every seed would change.
+        # Do not change the text "chance": all random choices of every seed would change.
         self.random = random.Random(f"chance {seed}")
         self.are_over = False
         self._latency = latency

@@ -51,7 +51,8 @@ class FileReader:
 
     @property
     def is_reading(self) -> bool:
-        # The supervisor calls this outside any task, where `anyio.current_time` does not work.
+        # Use the loop's time: the supervisor reads this property outside any task, where `anyio.current_time` does not
+        # work.
         now = asyncio.get_running_loop().time()
         is_replaced = any(until > now for until in self._vanished.values())
         return bool(self._unread) or self._is_look_due or is_replaced

@@ -61,7 +61,7 @@ class FolderWorkload:
         for watcher in self.watchers:
             by_stream.setdefault(watcher.stream_digest, []).append(watcher)
         world.forget_streams()
-        # The hosts' capacity is no subject of this test.
+        # The simulation of a folder does not test the hosts' capacity, so let all triggers fit.
         world.capacity = AMPLE
         for watchers in by_stream.values():
             # In the trace a stream has the name of its first watcher, which is unique.

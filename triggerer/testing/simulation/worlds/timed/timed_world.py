@@ -336,5 +336,5 @@ class TimedProcess:
         try:
             await self._database.change_dag(dag, is_paused=is_paused, is_stale=is_stale)
         except StoreError:
-            # The user sees the error.
+            # A user would see the error and do nothing.
             return
