@@ -71,7 +71,7 @@ class PubSubEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         """Raises `ConfigurationError` if a path is given and the connection cannot be read.
 
-        Otherwise the key, which several processes compute, would depend on which of them can read the connection.
+        Several processes compute the key. The key must not depend on which of them can read the connection.
         """
         return ("pubsub", self.connection, self._short_name())
 

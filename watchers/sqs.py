@@ -74,7 +74,7 @@ class SqsEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         """Raises `ConfigurationError` if a URL is given and the connection cannot be read.
 
-        Otherwise the key, which several processes compute, would depend on which of them can read the connection.
+        Several processes compute the key. The key must not depend on which of them can read the connection.
         """
         return ("sqs", self.connection, self._identity())
 

@@ -35,7 +35,7 @@ that write timestamps late. Source: RFC 9110, section 8.8.2.2; RFC 2616, section
 class Validators:
     """The `ETag` and `Last-Modified` of an answer, by which the server recognises unchanged content.
 
-    They are valid for one URL.
+    Validators are valid only for the URL of their answer.
     """
 
     url: str

@@ -21,7 +21,7 @@ MOST_KNOWN: Final = 2 * MOST_ITEMS
 class Round:
     """One answer of the server.
 
-    Once its items and all earlier items are settled, the next stream may continue after this answer.
+    Once the answer's items and all earlier items are settled, the next stream may continue after this answer.
     """
 
     validators: Validators | None

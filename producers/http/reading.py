@@ -61,7 +61,7 @@ class Reader:
         """Read an answer.
 
         Raises:
-            BrokerRefused: The answer must be JSON and is not, has no list at `items`, or has too many items.
+            BrokerRefused: The answer is not JSON although it must be, has no list at `items`, or has too many items.
         """
         document = None
         if self._get_items is not None or self._get_cursor is not None:

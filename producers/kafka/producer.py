@@ -240,7 +240,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
     def use_standing(self, report: ReportStanding) -> None:
         """Call `report` for each partition that a message blocks.
 
-        The message has failed too often, and no dead-letter topic accepts it.
+        A message blocks its partition if it has failed too often, and no dead-letter topic accepts it.
         """
         self._report_standing = report
 

@@ -69,7 +69,7 @@ class Settler:
     async def _advance_until_failure(self, verdict: Verdict) -> Sequence[AdvanceItem]:
         """Commit up to the verdict's offset, and dead-letter or redeliver its failed message.
 
-        Return the items that are still to be judged: the ones after a message that was dead-lettered, otherwise none.
+        Return the items that are still to be judged: all items after a dead-lettered message, otherwise none.
         """
         if verdict.stale:
             logger.info(
@@ -171,7 +171,7 @@ class Settler:
     async def _set_aside(self, verdict: Verdict, failures: int) -> bool:
         """Dead-letter the failed message if it has failed too often.
 
-        Return whether it was written: only then may a commit pass it.
+        Return whether the message was written to the dead-letter topic: only then may a commit pass the message.
         """
         assert verdict.failed is not None
         message, outcome = verdict.failed

@@ -99,7 +99,7 @@ async def describe_delivery(
 async def _look_up(settings: PubSubSettings, subscription: str) -> tuple[Access, str, Any]:
     """Return the credentials, the subscription's path and its description.
 
-    The description is None without the right to see it.
+    The description is None if this account may not see it, but may read the subscription.
     """
     access = await find_access(settings)
     path = access.path("subscriptions", subscription)

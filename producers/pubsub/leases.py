@@ -175,7 +175,7 @@ class Leases:
     def take_due(self, now: float) -> Due:
         """Return the leases to extend now.
 
-        They are due again after `extended` or `put_off`, or else after half a deadline.
+        Each lease is due again when `extended` or `put_off` says, or else after half a deadline.
         """
         deadline_s = self.deadline_s
         limit = now + deadline_s * _TOGETHER

@@ -113,7 +113,7 @@ class Receiving:
     async def _half_close(self) -> None:
         """Ask Pub/Sub to end the stream after the messages under way.
 
-        If it does not, the stream ends after `_DRAIN_S`.
+        If Pub/Sub does not end the stream, a deadline ends it after `_DRAIN_S`.
         """
         if self._scope is not None:
             self._scope.deadline = anyio.current_time() + _DRAIN_S

@@ -91,8 +91,8 @@ class Stream:
     async def _open_first(self, client: sdk.Client) -> ServiceBusReceiver | None:
         """Open the first receiver; None if Service Bus answers that the entity requires sessions.
 
-        There is only one attempt: if it fails, the stream ends, and its watchers show the error. The runtime opens the
-        stream again after growing delays.
+        The first receiver is opened only once: if that fails, the stream ends, and its watchers show the error. The
+        runtime opens the stream again after growing delays.
         """
         try:
             return await self._open(client)

@@ -34,7 +34,8 @@ class Attempts:
             yield identity
         except BrokerUnavailable as error:
             if error.__cause__ is None or not code_of(error.__cause__):
-                # There was no answer, so messages may be lost with it. An answer with an error contains no messages.
+                # The answer was lost, perhaps with messages. If SQS had answered with an error, no messages would be
+                # lost.
                 self._lost.append((identity, until))
             raise
         except anyio.get_cancelled_exc_class():

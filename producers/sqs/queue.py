@@ -49,7 +49,7 @@ class Queue:
     def lease_s(self) -> int:
         """How long a receipt or a renewal keeps a message invisible.
 
-        Two visibility timeouts, so that one missed renewal loses no message.
+        The time is two visibility timeouts, so that one missed renewal loses no message.
         """
         return min(2 * self.visibility_s, LONGEST_VISIBILITY_S)
 

@@ -346,7 +346,7 @@ class StreamHarness:
     async def restart(self, view: HostedView) -> None:
         """Restart a trigger that failed and has a backlog (`catch_up=True`).
 
-        If its catch-up waits after a failed message, the message is tried again at once.
+        If the trigger's catch-up waits after a failed message, the message is tried again at once.
         """
         self._manager.restart(view.member)
 

@@ -53,7 +53,7 @@ class Bridge:
     def open_rejections(self) -> None:
         """Let Airflow's `reject_shared_stream_event` work in this task.
 
-        It rejects the event that the task's filter pulled last.
+        The function then rejects the event that the task's filter pulled last.
         """
         context = self._make_reject_context(group=_Rejections(), trigger_id=0, event_id=0)
         self._reject_context.set(context)

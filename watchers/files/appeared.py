@@ -51,7 +51,7 @@ class AppearedFile:
 class PatternSighting:
     """A raw event that asks the subscribers for their patterns.
 
-    Each filter adds its own pattern. Then the files that match are delivered.
+    Each filter adds its own pattern to `patterns`. Then the files that match are delivered.
     """
 
     __slots__ = ("answered", "patterns")

@@ -5,8 +5,8 @@ each appearance gets one unique id. Path, inode and times do not identify an app
 -x` set the time, and inodes are reused, at once for a hard link. The time of a file's status (ctime) comes closest, but
 also changes within one appearance (`chmod`, or the deletion of another link).
 
-A claimed file stays until it is released. The next scan finds it with its id: after a crash, in another instance, or
-for another watcher of the same file.
+A claimed file stays until it is released. The next scan finds the file with its id: after a crash, in another instance,
+or for another watcher of the same file.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ def claim(
     claimed anyway; the next call tries again, or finds it.
 
     Args:
-        opened_ns: When the stream was opened. Releases without claims identified a file by inode and time. If nothing
-            was ever claimed in the directory, such a release may have made an event for a file and then crashed before
-            deleting it. So files from before `opened_ns` keep the old identity.
+        opened_ns: When the stream was opened. A file from before that time keeps the identity that releases without
+            claims gave it (inode and time), unless the directory has claims. Such a release may have made the file's
+            event and crashed before it deleted the file.
     """
     former_ns = opened_ns if not (directory / CLAIMED).exists() else 0
     found: list[FoundFile] = []

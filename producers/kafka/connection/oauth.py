@@ -27,7 +27,7 @@ _RENEW_AT = 0.8
 class ConfiguredToken(AbstractTokenProvider):  # type: ignore[misc]
     """The access token in the configuration.
 
-    If it is in a file, the file is read again whenever the stream opens again.
+    A token in a file (`file:PATH`) is read again whenever the stream opens again.
     """
 
     def __init__(self, token: str) -> None:

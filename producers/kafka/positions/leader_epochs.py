@@ -31,7 +31,7 @@ class LeaderEpochs:
         if not batches:
             return
         at, last = 0, self._starts[-1][1] if self._starts else -1
-        # The answer may end within a batch, so read only complete heads.
+        # The answer may end within a batch, so stop at an incomplete head.
         while at + _BATCH.size <= len(batches):
             base, length, epoch, format_ = _BATCH.unpack_from(batches, at)
             if format_ < _FIRST_WITH_EPOCHS:

@@ -52,7 +52,8 @@ class RangeBookmark:
     def place(self, topic: str, topic_id: str | None, partition: int) -> Place | None:
         """Return a partition's place.
 
-        None: no event has an offset of the partition, or the bookmark is of a deleted topic of the same name.
+        Return None if no event has an offset of the partition, or if the bookmark is of a deleted topic of the same
+        name.
         """
         found = self.topics.get(topic)
         if found is None or not is_same(found.topic_id, topic_id):

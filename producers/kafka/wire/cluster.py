@@ -157,8 +157,8 @@ class Cluster:
     async def know_leaders(self, topics: Collection[str]) -> None:
         """Have the client look up the leaders of these topics' partitions now; a missing topic may be created.
 
-        Otherwise the client looks them up at the first request for an offset, and repeats that request after
-        `retry_backoff_ms`.
+        Without this call, the client looks the leaders up at the first request for an offset, and repeats that request
+        after `retry_backoff_ms`.
 
         Raises:
             BrokerUnavailable, BrokerRefused: The cluster does not answer.
@@ -170,8 +170,8 @@ class Cluster:
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, by partition, the offset at which the messages of a leader epoch end in the broker's log.
 
-        After a cut, this offset lies before the last message that the epoch's leader wrote. A partition is left out if
-        its broker does not know the epoch. The client must know the partitions' leaders.
+        After a cut, an epoch ends before the last message that its leader wrote. A partition is left out if its broker
+        does not know the epoch. The client must know the partitions' leaders.
 
         Raises:
             BrokerUnavailable, BrokerRefused: The cluster does not answer.

@@ -43,8 +43,8 @@ _DIVERGING_EPOCH = 0
 class PartitionAnswer(AbstractType[tuple[Any, ...]]):  # type: ignore[misc]
     """The part of a response about one partition, as a tuple.
 
-    Its fields: partition number (int32), error (int16), high watermark, last stable and first offset (int64), the
-    aborted transactions (writer, first offset, tags), preferred replica (int32), batches, tags.
+    The fields of a partition's part: partition number (int32), error (int16), high watermark, last stable and first
+    offset (int64), the aborted transactions (writer, first offset, tags), preferred replica (int32), batches, tags.
     """
 
     _HEAD: Final = struct.Struct(">ihqqq")
@@ -125,8 +125,8 @@ WantedTopics = dict[bytes, list[WantedPartition]]
 class _WantedPartition(AbstractType[WantedPartition]):  # type: ignore[misc]
     """Encodes a `WantedPartition`.
 
-    Its fields: partition number (int32), the leader's epoch (int32), offset (int64), the epoch of the last message read
-    (int32), the first offset of a follower (int64), the most bytes (int32), and no tags.
+    The encoded fields: partition number (int32), the leader's epoch (int32), offset (int64), the epoch of the last
+    message read (int32), the first offset of a follower (int64), the most bytes (int32), and no tags.
     """
 
     _FIELDS: Final = struct.Struct(">iiqiqiB")

@@ -1,7 +1,7 @@
 """Every private attribute of aiokafka that this package touches, each in one function.
 
-aiokafka has no public name for any of them. `tests/unit/producers/test_aiokafka_internals.py` fails on a version that
-removes or renames one.
+aiokafka has no public names for these attributes. `tests/unit/producers/test_aiokafka_internals.py` fails on a version
+that removes or renames one.
 """
 # ruff: noqa: SLF001
 

@@ -264,7 +264,7 @@ async def complete(
 async def release(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) -> None:
     """Give messages back without a counted delivery, as the SDK does with buffered messages.
 
-    A message that came on another link stays locked until its lock ends.
+    A message that was received on another link cannot be released here, and stays locked until its lock ends.
     """
     here = [message for message in messages if came_on(receiver, message)]
     if here:

@@ -109,7 +109,7 @@ class SimulatedLog(SimulatedProducer):
     async def _ask(self) -> None:
         """Stand for a request to the broker, which takes a drawn time.
 
-        At times it raises, or takes up to a minute more.
+        At times the request raises an error, or takes up to a minute longer.
         """
         faults = self._log.faults
         await faults.delay()

@@ -204,7 +204,7 @@ class CatchingUpChecker:
     def was_behind(self, watcher: int, delivery: Delivery) -> bool:
         """Whether messages were stored for the watcher when this delivery was broadcast.
 
-        Then its live filter does not count.
+        If so, the outcome of the watcher's live filter does not count.
         """
         return delivery.number <= self._behind_to.get((watcher, lane_of(delivery)), 0)
 
@@ -312,7 +312,7 @@ class CatchingUpChecker:
     def is_behind(self, watcher: int, message: Message) -> bool:
         """Whether other messages of a queue's lane are stored for the watcher.
 
-        Then the watcher gets this message again.
+        If so, the watcher gets this message again.
         """
         return any(
             row.key != message.key for row in self._stored_in(watcher, message.topic, message.lane)

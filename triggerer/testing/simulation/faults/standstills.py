@@ -15,7 +15,7 @@ _MOST: Final = 10
 class Standstills:
     """Draws, at each message that a filter gets, whether the process stands still.
 
-    It survives restarts of the process.
+    The draws continue when the simulated process restarts.
     """
 
     def __init__(self, scenario: Scenario) -> None:

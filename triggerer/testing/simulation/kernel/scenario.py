@@ -78,8 +78,8 @@ def has_deployments(seed: int) -> bool:
 def has_outages(scenario: Scenario) -> bool:
     """Whether all watchers of a log fail at once, again and again: in a seventh of the seeds with a log.
 
-    It looks as if a service that all filters need were away. The log then has one lane, often at its bound, so that
-    most steps go to redeliveries while other messages are outstanding.
+    Such an outage looks as if a service that all filters need were away. The log then has one lane, often at its bound,
+    so that most steps go to redeliveries while other messages are outstanding.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     return is_log and random.Random(f"{scenario.seed}/outages").random() < 1 / 7

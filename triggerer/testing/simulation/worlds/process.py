@@ -235,7 +235,7 @@ class Process:
     async def _expire(self, stream: Stream) -> None:
         """Let a lease expire, as if its owner had been suspended.
 
-        The first instance that looks for free streams claims it.
+        The first instance that looks for free streams claims the stream.
         """
         await self.database.until_unshared()
         self.world.store.mark_shortened([stream.key])

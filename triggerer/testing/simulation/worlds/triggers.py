@@ -48,7 +48,7 @@ under_lease: ContextVar[LeasedStream] = ContextVar("under_lease")
 class SimulatedTrigger(BaseEventTrigger):
     """A mix-in that comes before a trigger's class.
 
-    It reads from the model of the broker, and injects faults into the filter.
+    The mixed class reads from the model of the broker, and injects faults into the filter.
     """
 
     leased: ClassVar[LeasedStream]

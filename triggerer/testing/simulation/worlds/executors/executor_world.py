@@ -63,7 +63,7 @@ class ExecutorWorld:
             return False
         left = [run for run in self.store.runs.values() if run.state in {"queued", "running"}]
         bound = self.timeline.lease * (_LEASES_WITH_FAULTS + _LEASES_AFTERWARDS)
-        # The runs of a dead executor are found only by the next sweep.
+        # Allow for one more sweep, because only the next sweep finds the runs of a dead executor.
         bound += self.timeline.sweep_every
         if left and self.timeline.now > bound:
             raise Violation("L1", f"{left[0]} has not ended long after the last fault")

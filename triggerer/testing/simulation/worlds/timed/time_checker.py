@@ -209,7 +209,7 @@ def _moment_of(dag: Dag, run: Run) -> datetime:
     """The instant for which the timetable planned a run, or an earlier instant.
 
     A run of a schedule with assets and time has the instant of its creation, which is in the future if the clock was
-    set back since. Its interval is not run again.
+    set back since. The run's interval is not run again.
     """
     if isinstance(dag.on, OnBoth) and run.interval is not None:
         return min(run.run_after, run.interval.end)
