@@ -30,9 +30,10 @@ class SqsEventTrigger(MessageTrigger):
     """Fires for each message of a queue that meets `match`.
 
     Watchers with equal queue and connection share one receiver. Only one stream should read a queue: a message that
-    another program receives does not come here. All spellings of a queue's URL are one stream. The queue's name is the
-    same stream too if the connection states the account (`account` or `role_arn`) and the `region` or `endpoint_url`.
-    Otherwise use only names, or only URLs, everywhere. `triggerer check` warns of two streams that read one queue.
+    another program receives does not reach the watchers. All spellings of a queue's URL are one stream. The queue's
+    name is the same stream too if the connection states the account (`account` or `role_arn`) and the `region` or
+    `endpoint_url`. Otherwise use only names, or only URLs, everywhere. `triggerer check` warns of two streams that read
+    one queue.
 
     Args:
         queue: The queue's name or URL.

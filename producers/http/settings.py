@@ -43,7 +43,7 @@ class HttpSettings(ConnectionSettings):
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     """Sent with each request."""
     params: dict[str, str] = field(default_factory=dict, repr=False)
-    """Added to the query of each request, for servers that want a key there."""
+    """Added to the query of each request, for servers that expect an API key in the query."""
     token: OptionalText = field(default=None, repr=False)
     """Sent as `Authorization: Bearer …`."""
     verify: Annotated[bool | str, BeforeValidator(_switch)] = True

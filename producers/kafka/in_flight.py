@@ -59,16 +59,17 @@ class LaneInFlight:
         """The offset after the last message delivered."""
         self.delivery = 0
         self.probing = committed.failures > 1
-        """Deliver only the message at the position, which has failed. The later messages wait until it is advanced;
-        otherwise each further failure would redeliver the later messages too.
+        """True: deliver only the message at the position, which has failed. The later messages wait until it is
+        advanced; otherwise each further failure would redeliver the later messages too.
         """
         self.draining = False
-        """The partition is being revoked; deliver nothing more."""
+        """True while the partition is being revoked: deliver no further message of it."""
         self.closed = False
-        """The assignment has ended; all its messages are stale."""
+        """True once the assignment has ended: all its messages are stale."""
         self.paused = False
-        """Too many of the partition's messages are outstanding: deliver nothing until the lane is resumed or assigned
-        again."""
+        """True if too many of the partition's messages are outstanding: deliver nothing until the lane is resumed or
+        assigned again.
+        """
         self.timer: asyncio.TimerHandle | None = None
         """Runs while the partition waits for a redelivery."""
         topic = committed.topic_id

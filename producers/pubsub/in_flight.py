@@ -75,7 +75,7 @@ class InFlight:
         """The lanes that wait for a failed message."""
         self._ready: deque[Delivery] = deque()
         self._paused: dict[str, list[Delivery]] = {}
-        """By paused lane, the messages that would have been yielded."""
+        """The messages of each paused lane that would have been yielded."""
         self._due: list[tuple[float, int, _Delayed]] = []
         self._due_number = 0
         self._bytes = 0

@@ -100,7 +100,7 @@ class Settler:
         self._may_go_on = anyio.Event()
         self.error: BrokerError | None = None
         self._untaken_since: float | None = None
-        """The time since when every request has failed; None: the last request succeeded."""
+        """The time of the first failure since the last request that succeeded; None: no request has failed since."""
 
     async def ack(self, ack_ids: Sequence[str], ends: Sequence[float]) -> None:
         """Acknowledge; return when Pub/Sub has accepted each id, or will deliver its message again.

@@ -59,7 +59,9 @@ class LinkContext(Protocol):
 
 
 class Link:
-    """The owner of a receiver. With sessions, it ends with its session's lock; otherwise it outlives receivers.
+    """The owner of a receiver.
+
+    With sessions, a link ends with its session. Otherwise it gets a new receiver when its receiver fails.
 
     Attributes:
         paused: True: receive no messages.

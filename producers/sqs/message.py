@@ -65,7 +65,7 @@ class Delivery:
         self.deliveries = int(system.get("ApproximateReceiveCount", 1))
         self.handle: str = raw["ReceiptHandle"]
         self.asked_with = ""
-        """The handle in the last request to delete it."""
+        """The receipt handle in the last request to delete the message."""
         self.message = _message(raw, system, queue)
         group = system.get("MessageGroupId") if queue.is_fifo else None
         # A message without a group has its own lane.

@@ -87,5 +87,5 @@ def scan(directory: Path) -> dict[str, SeenFile]:
 
 
 def seen_file(name: str, status: os.stat_result, *, is_link: bool) -> SeenFile:
-    """Return a file, with the fields that its status has."""
+    """Make a `SeenFile` from the result of `stat`."""
     return SeenFile(name, status.st_ino, status.st_size, status.st_mtime_ns, is_link)

@@ -151,7 +151,7 @@ def _make_folders(directory: Path, claims: Path) -> None:
 
 
 def make_folder(folder: Path, *, like: Path) -> None:
-    """Make a folder, unless it exists, with the mode of `like`: in `/tmp` other users claim files too.
+    """Make a folder, unless it exists, with the mode of `like`, so that in `/tmp` other users can claim files too.
 
     Raises:
         NotADirectoryError: The name belongs to something else.

@@ -30,7 +30,9 @@ class LaneChecker:
         self._outstanding_bytes: dict[Hashable, int] = {}
         """The size of the outstanding messages, by lane."""
         self._reported: dict[Hashable, list[Delivery]] = {}
-        """Deliveries by lane that were reported as advanced since its last pause. The runtime may not know it yet."""
+        """By lane: the deliveries that were reported as advanced since the lane's last pause. The runtime may not have
+        handled the reports yet.
+        """
         self._pulled: Delivery | None = None
         """The delivery that the stream yielded and that may not be broadcast yet."""
         self._touched: set[Hashable] = set()

@@ -37,7 +37,7 @@ on_host: ContextVar[Host | None] = ContextVar("on_host", default=None)
 def host_clocks(true_time: Callable[[], datetime]) -> Iterator[None]:
     """Inside the block timetables read the clock of the current task's host.
 
-    This replaces the `datetime` that `triggerer.domain.timetables.clock.now` reads, and restores it at the end.
+    The block replaces the `datetime` that `triggerer.domain.timetables.clock.now` reads, and restores it at the end.
     """
 
     class HostTime:

@@ -98,7 +98,7 @@ class ObservedManager(Manager):
         super().__init__(context, on_state)
         self._instance = instance
         self._moves: dict[Member, int] = {}
-        """The moves of watchers to or from a trigger when it was added, by member."""
+        """By member: the trigger's count in `World.moves` when the member was added."""
 
     def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         world = self._instance.world
