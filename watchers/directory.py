@@ -251,7 +251,7 @@ class _FileDeleteTrigger(BaseEventTrigger):
 
 
 class DirectoryFileDeleteTrigger(_FileDeleteTrigger):
-    """Fires when `filename` appears in `directory`, and deletes it; once per appearance.
+    """Fires once whenever a file `filename` appears in `directory`, and deletes the file.
 
     Triggers with the same directory and interval share one scan. If several wait for the same file, all of them fire.
     If the directory is missing or cannot be read, they wait for it.
@@ -293,7 +293,7 @@ class DirectoryFileDeleteTrigger(_FileDeleteTrigger):
 
 
 class FileDeleteTrigger(_FileDeleteTrigger):
-    """Fires when `filepath` appears, and deletes it; once per appearance.
+    """Fires once whenever a file appears at `filepath`, and deletes the file.
 
     Args:
         poke_interval: Seconds between scans.

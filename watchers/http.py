@@ -46,8 +46,8 @@ class HttpPollTrigger(MessageTrigger):
         cursor: `{"path": …, "param": …}`: the value at that path of an answer becomes that parameter of the next query.
             While an answer has new items and a new cursor, the next request follows at once.
         first: "all": the content at the start of the stream fires. "skip": it does not.
-        match, decode, extra, partition_key: See `MessageTrigger`; they look at one item. The default `extra` has
-            `value`, `url`, `item_key` (a digest if there is none) and `timestamp`: when the item was first seen, in
+        match, decode, extra, partition_key: See `MessageTrigger`. Each of them applies to one item. The default `extra`
+            has `value`, `url`, `item_key` (a digest if there is none) and `timestamp`: when the item was first seen, in
             milliseconds.
     Raises:
         DagError: An argument is not as described.

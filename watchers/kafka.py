@@ -56,8 +56,8 @@ def _timestamp(message: BrokerMessage) -> int | None:
 class KafkaEventTrigger(MessageTrigger):
     """Fires for each message of the topics that meets `match`.
 
-    Watchers with equal topics, connection and group share one consumer. The `start` of the watcher that opens it
-    counts.
+    Watchers with equal topics, connection and group share one consumer, which begins at the `start` of the watcher that
+    opens it.
 
     Args:
         topics: A topic, several topics, or a pattern: a regular expression that begins with `^`. Topics that are
@@ -172,7 +172,8 @@ class KafkaRangeTrigger(BaseEventTrigger):
     the events, and survives changed arguments. The watcher joins no consumer group.
 
     If retention has deleted offsets before they were in an event, the next event has their number as `deleted`. If a
-    log was cut, the next event has `rewound_from`: offsets from `from` up to there are used again, for other messages.
+    log was cut, the next event has `rewound_from`: the offsets from `from` up to `rewound_from` are used again, for
+    other messages.
 
     Args:
         topics: As for `KafkaEventTrigger`.

@@ -19,8 +19,8 @@ async def measure_lag(
 ) -> SourceLag:
     """Return the number of waiting and locked messages, and a note about scheduled ones.
 
-    Unknown on the emulator: the client library uses HTTPS only, and the emulator's management API uses plain HTTP on
-    another port.
+    The number is unknown on the emulator: the client library uses only HTTPS, and the emulator's management API uses
+    plain HTTP on another port.
 
     Args:
         verify: A file with the authorities to trust. True: the system's authorities.

@@ -227,7 +227,7 @@ class Link:
         self._settler.finish_unlocked()
 
     async def let_go(self, receiver: ServiceBusReceiver) -> None:
-        """Give back all messages, so that others get them at once without a counted delivery.
+        """Give back all messages, so that other receivers get them at once. No delivery is counted.
 
         The messages of a session are given back together with its lock.
         """

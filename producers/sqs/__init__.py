@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from producers.sqs.producer import SqsSharedStreamProducer
 
 if find_spec("aiobotocore") is None:
-    # Raise the error of an import, so that a missing SDK is found when the plugin is loaded.
+    # Without the SDK, raise the error of its import already here, so that it is found when the plugin is loaded.
     raise ModuleNotFoundError("No module named 'aiobotocore'", name="aiobotocore")
 
 __all__ = ["SqsSharedStreamProducer"]

@@ -102,8 +102,8 @@ def claim(
 ) -> tuple[list[FoundFile], dict[str, OSError]]:
     """Claim the present files with these names; return all claimed files, and the failures by name.
 
-    Files of one name are in the order of their claims. Claims survive a power failure. A file whose claim failed may be
-    claimed anyway; the next call tries again, or finds it.
+    Files of one name are in the order of their claims. Claims survive a power failure. A claim that reported a failure
+    may be complete nevertheless. The next call finds the claim, or tries again.
 
     Args:
         opened_ns: When the stream was opened. A file from before that time keeps the identity that releases without

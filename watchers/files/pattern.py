@@ -38,7 +38,7 @@ class FilePatternTrigger(BaseEventTrigger):
     Args:
         directory: The directory to scan. Its subfolders are not scanned. If it is missing, the trigger waits for it.
         pattern: A pattern of names, case-sensitive: `*` any characters, `?` one, `[a-c]` one of a range, `[!a-c]` one
-            outside of it. A name that begins with a dot matches only a pattern that does.
+            outside of it. A name that begins with a dot matches only a pattern that begins with a dot.
         claim: "move": a file is moved to `move_to` before it fires. "remember": it stays, and the store remembers it
             until it is deleted or changes.
         move_to: A folder on the same file system, relative to `directory`; by default `processed`.
