@@ -240,6 +240,16 @@ class Alone(BaseEventTrigger):
                 await anyio.sleep_forever()
 
 
+class YieldsAnOddKey(BaseEventTrigger):
+    """Yields an event whose partition key is no string, and cannot be pickled."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{HERE}.YieldsAnOddKey", {}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        yield TriggerEvent(None, partition_key=lambda: "key")  # type: ignore[arg-type]
+
+
 class WritesIntoItsChannel(BaseEventTrigger):
     """Writes to every socket that its process has."""
 

@@ -126,6 +126,9 @@ def test_streams_of_one_name_and_streams_beyond_the_bound_are_added_up() -> None
     found = read(*many)
     assert found["triggerer_messages_consumed_total", ("other", "other")] == 70
     assert found["triggerer_stream_lag_seconds", ("other",)] == 1.5
+    lane = "triggerer_lane_outstanding_messages", ("other", '"0"')
+    lanes = [LaneLive('"0"', 5, 5, 1.0, "stands", is_full=True)]
+    assert read(*[replace(one, lanes=lanes) for one in many])[lane] == 50
 
 
 def test_10_000_watchers_on_1_000_busy_streams_stay_below_3_000_series() -> None:

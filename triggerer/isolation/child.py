@@ -12,6 +12,7 @@ import pickle
 import queue
 import signal
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import Final, NoReturn
 
@@ -40,7 +41,7 @@ def main() -> NoReturn:
         set_up_logging(setup.log)
     reports: queue.SimpleQueue[Report | _Ended] = queue.SimpleQueue()
     writer = threading.Thread(
-        target=_write, args=(channel, reports), name="triggerer-writer", daemon=True
+        target=write, args=(channel, reports), name="triggerer-writer", daemon=True
     )
     writer.start()
     try:
@@ -99,7 +100,8 @@ def _read(channel: ChildChannel, server: TriggerServer) -> None:
             server.commands.put(command)
 
 
-def _write(channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]) -> None:
+def write(channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]) -> None:
+    """Write reports into the channel, until `_Ended` comes, a report cannot be pickled, or the channel is closed."""
     while True:
         chunk = [reports.get()]
         while len(chunk) < _MOST_AT_ONCE and not reports.empty():
@@ -110,6 +112,11 @@ def _write(channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]) -
                 channel.send_bytes(to_frame(frame))
         except OSError:
             return  # the reader notices a closed channel too
+        except Exception as error:  # noqa: BLE001  (pickling calls the plugin's code, which may raise anything)
+            # Without this last report the service would wait for ever.
+            with suppress(OSError):
+                channel.send_bytes(to_frame([Terminated(error)]))
+            return
         if len(sent) < len(chunk):
             return
 

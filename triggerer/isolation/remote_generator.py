@@ -151,7 +151,12 @@ class RemoteGenerator:
                 # event must not count as done: `events` raises the error too.
                 self._not_packed = error
                 raise
-        if len(self._ahead) <= PREFETCH_LIMIT // 2 and self._bytes_ahead <= PREFETCH_BYTES // 2:
+        # Two events of the largest size do not fit into one frame.
+        is_large = bool(packed) and self._remote.size_of(packed[0]) >= PREFETCH_BYTES
+        has_room = (
+            len(self._ahead) <= PREFETCH_LIMIT // 2 and self._bytes_ahead <= PREFETCH_BYTES // 2
+        )
+        if has_room and not is_large:
             for event in self._prefetchable()[len(self._ahead) :]:
                 try:
                     packed.append(self._remote.pack(event))

@@ -45,7 +45,10 @@ class TriggerThread(RemoteTrigger):
         return self._thread.is_alive()
 
     async def open(self) -> None:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise PluginError(f"No thread can be started for {self.name}: {error}") from error
         await self._until_ready()
         _log.info("trigger is isolated", trigger=self.name, placement="thread")
 

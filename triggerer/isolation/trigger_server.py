@@ -185,11 +185,17 @@ class TriggerServer:
             raise PluginError(
                 f"{what} of {self._name} yielded {type(event).__qualname__}, not a TriggerEvent"
             )
+        key = event.partition_key
+        if key is not None and not isinstance(key, str):
+            raise PluginError(
+                f"{what} of {self._name} yielded an event whose partition_key is a {type(key).__qualname__}",
+                hint="make it a string",
+            )
         packed = self._pack(event.payload)
         size_bytes = self._size_of(packed)
         self._in_transit.append(size_bytes)
         self._bytes_in_transit += size_bytes
-        self._report(Derived(packed, size_bytes, event.partition_key))
+        self._report(Derived(packed, size_bytes, key))
         while (
             len(self._in_transit) >= MOST_IN_TRANSIT
             or self._bytes_in_transit >= MOST_BYTES_IN_TRANSIT
@@ -199,7 +205,8 @@ class TriggerServer:
     def reject_open_event(self, reason: str | None = None) -> bool:
         """Do the work of `triggerer.abc.reject_shared_stream_event`. Any thread may call this."""
         if self._is_open:
-            self._report(Rejected(reason))
+            # Another object than a string could perhaps not be sent to the service.
+            self._report(Rejected(None if reason is None else str(reason)))
         return self._is_open
 
     async def _clean_up(self) -> None:

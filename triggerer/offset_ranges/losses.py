@@ -30,6 +30,11 @@ class LogBounds(Protocol):
     def end(self) -> int: ...
 
 
+def may_be_same(one: str | None, other: str | None) -> bool:
+    """Return whether two ids may be of one incarnation of a topic. None: the brokers reported no id."""
+    return one == other or None in (one, other)
+
+
 def compare(
     ranges: Iterable[PartitionRange], logs: Mapping[str, tuple[str | None, Mapping[int, LogBounds]]]
 ) -> tuple[tuple[PartitionRange, ...], list[str]]:
@@ -43,7 +48,7 @@ def compare(
     for one in ranges:
         topic_id, partitions = logs[one.topic]
         bounds = partitions.get(one.partition)
-        if None not in (topic_id, one.topic_id) and topic_id != one.topic_id:
+        if not may_be_same(topic_id, one.topic_id):
             losses.append(
                 f"{one}: topic {one.topic} was deleted and created again since, and these messages with it"
             )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from triggerer.errors import BrokenRanges
-from triggerer.offset_ranges.losses import PartitionRange
+from triggerer.offset_ranges.losses import PartitionRange, may_be_same
 from triggerer.offset_ranges.ranges import Gap, KafkaRanges
 
 _FIELDS: Final = ("topic", "topic_id", "partition", "from", "to")
@@ -37,8 +37,10 @@ def kafka_ranges(events: Iterable[HasExtra], *, allow_gaps: bool = False) -> Kaf
     for event in events:
         one = _range_of(event)
         known = topics.setdefault(one.topic, one)
-        if known.topic_id != one.topic_id:
+        if not may_be_same(known.topic_id, one.topic_id):
             raise _two_incarnations(known, one)
+        if known.topic_id is None:
+            topics[one.topic] = one
         of_partition.setdefault((one.topic, one.partition), []).append((one, event.extra))
     gaps: list[Gap] = []
     merged = [_merged(found, gaps) for _, found in sorted(of_partition.items())]
@@ -69,7 +71,9 @@ def _merged(
             continue
         _add_gap(gaps, one, merged.end)
         merged = replace(merged, end=one.end)
-    return merged
+    # Old brokers report no id, and report one after an upgrade.
+    ids = (one.topic_id for one, _ in found if one.topic_id is not None)
+    return replace(merged, topic_id=next(ids, None))
 
 
 def _add_gap(gaps: list[Gap], one: PartitionRange, after: int) -> None:

@@ -123,7 +123,9 @@ class KafkaRanges:
             )
         for loss in losses:
             logger.warning("%s", loss)
-        return replace(self, ranges=left)
+        partitions = {(one.topic, one.partition) for one in left}
+        gaps = tuple(gap for gap in self.gaps if (gap.topic, gap.partition) in partitions)
+        return replace(self, ranges=left, gaps=gaps)
 
     def read(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -68,11 +69,13 @@ class StreamMetrics:
         self._acked = {
             live.stream: self._acked[live.stream] for live in bounded if live.stream in self._acked
         }
-        lanes = {
-            (live.stream, lane.lane): lane.outstanding for live in bounded for lane in live.lanes
-        }
-        worst = sorted(lanes.items(), key=lambda one: -one[1])[:MOST_LANES]
-        for labels, outstanding in worst:
+        shown = {live.stream for live in bounded}
+        lanes = Counter[tuple[str, str]]()
+        for live in streams:
+            name = live.stream if live.stream in shown else OTHER
+            for lane in live.lanes:
+                lanes[name, lane.lane] += lane.outstanding
+        for labels, outstanding in lanes.most_common(MOST_LANES):
             yield Sample(table.LANE_OUTSTANDING, outstanding, labels)
 
     def _count_acked(self, live: StreamLive) -> int:

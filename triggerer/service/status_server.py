@@ -1,7 +1,8 @@
 """Answers `/metrics`, `/livez` and `/readyz` from threads, also while the event loop is blocked.
 
 The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one. Each connection has a
-thread. So the server closes a connection that is silent for 10 s, and refuses connections beyond the eighth.
+thread, so there are at most eight connections: a ninth ends the oldest, so that slow clients keep no probe out. A
+connection that is silent for 10 s is closed, too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
@@ -23,8 +24,11 @@ from triggerer.store.database.wakeups.transport import short_path
 _log = structlog.get_logger(__name__)
 
 _MOST_AT_ONCE: Final = 8
+_BACKLOG: Final = 128
+"""How many connections may wait to be accepted."""
 _TIMEOUT_S: Final = 10.0
 _JOIN_S: Final = 2.0
+_RETRY_S: Final = 0.2
 
 
 class Answer(NamedTuple):
@@ -41,11 +45,9 @@ Routes = Mapping[str, Callable[[], Answer]]
 @contextmanager
 def serving(routes: Routes, listeners: list[socket.socket]) -> Iterator[None]:
     """Serve these paths on these sockets until the end of the block, which closes the sockets."""
-    connections = threading.BoundedSemaphore(_MOST_AT_ONCE)
+    server = _Server(routes)
     threads = [
-        threading.Thread(
-            target=_accept, args=(one, routes, connections), name="triggerer-status", daemon=True
-        )
+        threading.Thread(target=server.accept, args=(one,), name="triggerer-status", daemon=True)
         for one in listeners
     ]
     for thread in threads:
@@ -53,6 +55,7 @@ def serving(routes: Routes, listeners: list[socket.socket]) -> Iterator[None]:
     try:
         yield
     finally:
+        server.stopping.set()
         for one in listeners:
             with suppress(OSError):
                 # This ends the thread's wait in `accept`.
@@ -77,7 +80,7 @@ def unix_listener(path: Path) -> Iterator[socket.socket]:
                 listener.bind(address)
             finally:
                 os.umask(before)
-        listener.listen(_MOST_AT_ONCE)
+        listener.listen(_BACKLOG)
         try:
             yield listener
         finally:
@@ -93,7 +96,7 @@ def tcp_listener(host: str, port: int) -> socket.socket:
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_MOST_AT_ONCE)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise ConfigurationError(
             f"the metrics cannot be served at {host}:{port}: {error.strerror or error}",
@@ -101,36 +104,64 @@ def tcp_listener(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _accept(
-    listener: socket.socket, routes: Routes, connections: threading.BoundedSemaphore
-) -> None:
-    while True:
+class _Server:
+    """Accepts connections, and answers each in a thread of its own."""
+
+    def __init__(self, routes: Routes) -> None:
+        self.stopping = threading.Event()
+        self._routes = routes
+        self._lock = threading.Lock()
+        self._connections: dict[socket.socket, None] = {}
+        """The open connections, the oldest first."""
+
+    def accept(self, listener: socket.socket) -> None:
+        """Accept connections until the server stops."""
+        while not self.stopping.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:
+                if not self.stopping.is_set():
+                    _log.warning("a request for the status cannot be accepted", error=str(error))
+                    # Perhaps no descriptor is free. The next try may succeed.
+                    self.stopping.wait(_RETRY_S)
+                continue
+            connection.settimeout(_TIMEOUT_S)
+            self._add(connection)
+            self._start(connection)
+
+    def _add(self, connection: socket.socket) -> None:
+        with self._lock:
+            if len(self._connections) >= _MOST_AT_ONCE:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                with suppress(OSError):
+                    # This ends the wait of the oldest connection's thread, which closes the connection.
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._connections[connection] = None
+
+    def _start(self, connection: socket.socket) -> None:
+        thread = threading.Thread(
+            target=self._serve, args=(connection,), name="triggerer-status", daemon=True
+        )
         try:
-            connection, _ = listener.accept()
-        except OSError:
-            return  # the end of `serving` has closed the socket
-        connection.settimeout(_TIMEOUT_S)
-        if not connections.acquire(blocking=False):
-            connection.close()
-            continue
-        threading.Thread(
-            target=_serve,
-            args=(connection, routes, connections),
-            name="triggerer-status",
-            daemon=True,
-        ).start()
+            thread.start()
+        except RuntimeError as error:
+            _log.warning("a request for the status has no thread", error=str(error))
+            self._close(connection)
 
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with suppress(OSError):
+                # The handler's constructor reads the request and answers it. It takes no argument for the routes, so a
+                # new subclass has them.
+                type("_Handler", (_Handler,), {"routes": self._routes})(connection, ("", 0), None)
+        finally:
+            self._close(connection)
 
-def _serve(
-    connection: socket.socket, routes: Routes, connections: threading.BoundedSemaphore
-) -> None:
-    with ExitStack() as at_end:
-        at_end.callback(connections.release)
-        at_end.callback(connection.close)
-        with suppress(OSError):
-            # The handler's constructor reads the request and answers it. It takes no argument for the routes, so a new
-            # subclass has them.
-            type("_Handler", (_Handler,), {"routes": routes})(connection, ("", 0), None)
+    def _close(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+        connection.close()
 
 
 class _Handler(BaseHTTPRequestHandler):

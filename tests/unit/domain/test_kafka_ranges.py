@@ -71,6 +71,13 @@ def test_events_of_two_incarnations_say_which_one_exists() -> None:
     assert "extra['topic_id'] is 'B'" in str(caught.value)
 
 
+def test_a_topic_whose_brokers_begin_to_report_its_id_is_still_one_topic() -> None:
+    found = kafka_ranges([event(0, 10, topic_id=None), event(10, 20, topic_id="A")])
+    assert [(one.topic_id, one.start, one.end) for one in found.ranges] == [("A", 0, 20)]
+    with pytest.raises(BrokenRanges, match="deleted and created again"):
+        kafka_ranges([event(0, 5, topic_id=one) for one in (None, "A", "B")])
+
+
 @pytest.mark.parametrize("extra", [{}, {"value": 1}, {"topic": "orders", "from": 1}])
 def test_an_event_of_another_trigger_is_named(extra: Any) -> None:
     with pytest.raises(BrokenRanges, match="KafkaRangeTrigger"):
