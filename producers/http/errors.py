@@ -41,7 +41,7 @@ class TryLater(BrokerUnavailable):
         self.seconds = seconds
 
 
-class NotAnswered(BrokerRefused):
+class RequestRefused(BrokerRefused):
     """The server refuses the request, and would refuse a repeat.
 
     Attributes:
@@ -98,13 +98,13 @@ def raise_for_status(status: int, retry_after: str | None, what: str) -> None:
     Raises:
         TryLater: A later request may succeed, and the answer says when to send it.
         BrokerUnavailable: A later request may succeed.
-        NotAnswered: A later request would fail too.
+        RequestRefused: A later request would fail too.
     """
     if status < 400:
         return
     said = f"{what}: the server answers {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
     if status < 500 and status not in _LATER:
-        raise NotAnswered(said, status)
+        raise RequestRefused(said, status)
     seconds = read_retry_after(retry_after)
     if seconds is not None:
         raise TryLater(said, seconds)

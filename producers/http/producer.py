@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
-from producers.http.errors import NotAnswered, TryLater, shown
+from producers.http.errors import RequestRefused, TryLater, shown
 from producers.http.fetching import Answer, Fetcher, Validators
 from producers.http.memory import Delivery, Memory
 from producers.http.reading import Page, Reader
@@ -175,7 +175,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         params = None if param is None or self._cursor is None else {param: self._cursor}
         try:
             answer = await self._fetcher.fetch(self._url, params=params, known=self._validators)
-        except NotAnswered as error:
+        except RequestRefused as error:
             if params is not None and error.status in _OF_A_LOST_CURSOR:
                 error.hint = (
                     f"the request had the stored cursor as {param!r}: if the server no longer knows it,"

@@ -8,6 +8,6 @@ goes beyond aiokafka's public methods. `ranges` has what watchers of offset rang
 from producers.kafka.connection.checking import check_topics
 from producers.kafka.message import KafkaMessage
 from producers.kafka.producer import KafkaSharedStreamProducer
-from producers.kafka.ranges.checking import read_logs, servers_of
+from producers.kafka.ranges.log_bounds import read_logs, servers_of
 
 __all__ = ["KafkaMessage", "KafkaSharedStreamProducer", "check_topics", "read_logs", "servers_of"]

@@ -40,13 +40,13 @@ class DeadLetters:
         self._missing = frozenset[str]()
         self._refused = RecentRefusals()
 
-    def takes(self, topic: str) -> bool:
+    def accepts(self, topic: str) -> bool:
         """Whether the topic's dead-letter topic exists and has not refused a message recently."""
-        return self.exist_for(topic) and not self._refused.has(
+        return self.has_topic_for(topic) and not self._refused.has(
             self._settings.dead_letter_topic_of(topic)
         )
 
-    def exist_for(self, topic: str) -> bool:
+    def has_topic_for(self, topic: str) -> bool:
         """Whether the topic's dead-letter topic exists. True unless the cluster has said that it is missing."""
         return self._settings.dead_letter_topic_of(topic) not in self._missing
 

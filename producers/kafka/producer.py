@@ -261,7 +261,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
     def dead_letters_rejected(self, broker_payload: KafkaMessage) -> bool:
         """Whether the message's topic has a dead-letter topic that has not refused a message recently."""
-        return self._dead_letters.takes(broker_payload.topic)
+        return self._dead_letters.accepts(broker_payload.topic)
 
     def get_size(self, broker_payload: KafkaMessage) -> int:
         """Return the bytes of key, value and headers."""

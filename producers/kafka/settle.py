@@ -108,7 +108,7 @@ class Settler:
         aside; where it cannot, the message is logged and skipped.
         """
         for place, (message, outcome) in enumerate(verdict.rejected):
-            if not self._dead_letters.exist_for(message.topic):
+            if not self._dead_letters.has_topic_for(message.topic):
                 logger.warning("message rejected by a watcher, and skipped: %r", message)
                 continue
             reason = f"{outcome.rejected} of {_members(outcome)} watchers rejected it"

@@ -41,7 +41,7 @@ class DeadLetters:
         self._open_publisher = open_publisher
 
     @property
-    def take(self) -> bool:
+    def accepts_messages(self) -> bool:
         """Return whether there is a dead-letter topic that has not refused a message recently."""
         return self.topic is not None and not self._refused.has(self.topic)
 

@@ -277,7 +277,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
 
     def dead_letters_rejected(self, broker_payload: Delivery) -> bool:
         """Whether the connection names a dead-letter topic that has not refused a message recently."""
-        return self._opened is not None and self._opened.dead_letters.take
+        return self._opened is not None and self._opened.dead_letters.accepts_messages
 
     def get_size(self, broker_payload: Delivery) -> int:
         """Return the bytes of data, ordering key and attributes."""

@@ -35,14 +35,14 @@ class DeadLetters:
         self._refused = RecentRefusals()
 
     @property
-    def exist(self) -> bool:
+    def has_queue(self) -> bool:
         """True if there is a dead-letter queue."""
         return self._stated is not None or self._queue.redrive is not None
 
     @property
-    def take(self) -> bool:
+    def accepts_messages(self) -> bool:
         """True if there is a dead-letter queue that has not refused a message recently."""
-        return self.exist and not self._refused.has("")
+        return self.has_queue and not self._refused.has("")
 
     @property
     def limit(self) -> int | None:
@@ -69,7 +69,7 @@ class DeadLetters:
             BrokerUnavailable: The dead-letter queue cannot be reached.
         """
         what = f"sending message {message.position.get('message_id')} to the dead-letter queue"
-        if not self.exist:
+        if not self.has_queue:
             raise BrokerRefused(
                 f"{what}: queue {self._queue.name!r} has none",
                 hint="give the queue a redrive policy, or the connection a dead_letter_queue",
@@ -121,7 +121,7 @@ class DeadLetters:
         Raises:
             BrokerRefused, BrokerUnavailable: The dead-letter queue does not exist, or cannot be looked up.
         """
-        if self.exist:
+        if self.has_queue:
             await self._find()
 
     async def _find(self) -> str:

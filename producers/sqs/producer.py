@@ -112,7 +112,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
 
     def dead_letters_rejected(self, broker_payload: Delivery) -> bool:
         """Whether there is a dead-letter queue that has not refused a message recently."""
-        return self._open is not None and self._open.dead_letters.take
+        return self._open is not None and self._open.dead_letters.accepts_messages
 
     def get_size(self, broker_payload: Delivery) -> int:
         """Return the length of body and attributes."""

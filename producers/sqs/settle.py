@@ -163,7 +163,7 @@ class Settler:
         """Dead-letter a message that was rejected or failed too often. Return whether it may be deleted now."""
         failures = self._in_flight.failures(delivery)
         if judgement is Judgement.REJECT:
-            if not self._dead_letters.exist:
+            if not self._dead_letters.has_queue:
                 # There is no dead-letter queue, and the runtime could not set the message aside before this call. So
                 # skip it.
                 logger.warning("message rejected by a watcher, and skipped: %r", delivery)
