@@ -22,8 +22,12 @@ class S3:
     """The vendor's client."""
     jars: Path
 
+    @property
+    def root(self) -> str:
+        return f"s3a://{self.bucket}"
+
     def conf(self) -> dict[str, str]:
-        """Return `[spark] conf` for paths below `s3a://<bucket>/`."""
+        """Return `[spark] conf` for paths below `root`."""
         settings = {
             "endpoint": self.endpoint,
             "endpoint.region": "us-east-1",

@@ -1,4 +1,4 @@
-"""A Spark session with Delta, Iceberg, PostgreSQL's driver and S3, and the outputs of tries."""
+"""A Spark session with Delta, Iceberg, PostgreSQL's driver and S3, the outputs of tries, and object stores."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.services.availability import skip_or_fail
+from tests.services.gcs import Gcs, open_gcs
 from tests.services.process import ServiceUnavailable
 from tests.services.s3 import S3, open_s3
 from tests.services.spark_jars import SparkJars
@@ -24,6 +25,21 @@ def s3() -> Iterator[S3]:
             yield opened
     except ServiceUnavailable as absent:
         skip_or_fail(str(absent))
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[Gcs]:
+    try:
+        with open_gcs("lake") as opened:
+            yield opened
+    except ServiceUnavailable as absent:
+        skip_or_fail(str(absent))
+
+
+@pytest.fixture(params=["s3", "gcs"])
+def object_store(request: pytest.FixtureRequest) -> S3 | Gcs:
+    found: S3 | Gcs = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture(scope="module")

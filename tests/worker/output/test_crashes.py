@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.services.gcs import Gcs
 from tests.services.postgres import PostgresServer
 from tests.services.s3 import S3
 from tests.services.spark_jars import SparkJars
@@ -92,16 +93,16 @@ def test_a_task_that_dies_at_every_planted_point_writes_once(scene: Scene) -> No
 
 @pytest.mark.soak
 def test_a_task_that_dies_at_every_planted_point_writes_once_to_an_object_store(
-    tmp_path: Path, s3: S3
+    tmp_path: Path, object_store: S3 | Gcs
 ) -> None:
-    scene = Scene(tmp_path, "", s3.conf(), "s3a://lake/a table")
+    scene = Scene(tmp_path, "", object_store.conf(), f"{object_store.root}/a table")
     for point in POINTS:
         if point.startswith("parquet"):
             assert "done" not in scene.attempt("task", point), f"nothing was killed {point}"
     *repeated, counts = scene.attempt("task", count=True)
     assert repeated == ["open", "parquet was_there", "done"]
     assert json.loads(counts) == {"parquet": {"task": ROWS}}
-    assert [key for key in s3.list_keys() if "_triggerer" in key] == [
+    assert [key for key in object_store.list_keys() if "table/_triggerer" in key] == [
         "a table/_triggerer/written/task.json"
     ]
 
@@ -109,11 +110,29 @@ def test_a_task_that_dies_at_every_planted_point_writes_once_to_an_object_store(
 @pytest.mark.soak
 @pytest.mark.timeout(5400)
 def test_tasks_that_are_killed_at_random_moments_write_once(scene: Scene) -> None:
+    tokens = _kill_at_random(scene, 50)
+    *_, counts = scene.attempt("", count=True)
+    assert json.loads(counts) == _once(*tokens)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(5400)
+def test_tasks_that_are_killed_at_random_moments_write_once_to_an_object_store(
+    tmp_path: Path, object_store: S3 | Gcs
+) -> None:
+    scene = Scene(tmp_path, "", object_store.conf(), f"{object_store.root}/killed")
+    tokens = _kill_at_random(scene, 10)
+    *_, counts = scene.attempt("", count=True)
+    assert json.loads(counts) == {"parquet": dict.fromkeys(tokens, ROWS)}
+
+
+def _kill_at_random(scene: Scene, default: int) -> list[str]:
+    """Repeat each task until an attempt of it is done, and return the tokens of the tasks."""
     seed = int(os.environ.get("TRIGGERER_SEED", time.time_ns() % 1_000_000))
     print(f"TRIGGERER_SEED={seed}")
     chance = random.Random(seed)
-    kills, tokens = 0, []
-    wanted = int(os.environ.get("TRIGGERER_KILLS", "50"))
+    kills, tokens = 0, list[str]()
+    wanted = int(os.environ.get("TRIGGERER_KILLS", default))
     while kills < wanted:
         token = f"task{len(tokens)}"
         tokens.append(token)
@@ -128,8 +147,7 @@ def test_tasks_that_are_killed_at_random_moments_write_once(scene: Scene) -> Non
                     _kill(process.pid)
                     kills += 1
                 is_done = "done\n" in process.stdout.readlines()
-    *_, counts = scene.attempt("", count=True)
-    assert json.loads(counts) == _once(*tokens)
+    return tokens
 
 
 def _kill(pid: int) -> None:

@@ -135,7 +135,12 @@ class HadoopFiles:
                 raise
 
     def _rename_to_new(self, source: str, target: str) -> None:
-        """Rename a file unless the target exists. HDFS checks and renames in one step; some object stores cannot."""
+        """Rename a file unless the target exists.
+
+        HDFS checks and renames in one step. Azure's connector sends `If-None-Match: *` with the rename, so an account
+        with a hierarchical namespace does too. Its conditional creation of a file is no alternative, because it creates
+        an empty file first. Some other object stores check and copy in two steps.
+        """
         from py4j.protocol import Py4JJavaError
 
         hadoop: Any = self._jvm.org.apache.hadoop.fs
@@ -151,32 +156,31 @@ class HadoopFiles:
         try:
             with _errors_of_python():
                 context.rename(self._path(source), self._path(target), options)
-        except FileExistsError:
-            return
+        except (Py4JJavaError, FileNotFoundError):
+            # HDFS and Azure's connector have different errors for a target that another try has created.
+            if not self.exists(target):
+                raise
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
 
 
 def _write(stream: Any, text: str) -> None:
-    try:
-        stream.write(bytearray(text.encode()))
-    finally:
-        stream.close()
+    stream.write(bytearray(text.encode()))
+    # After an error the stream stays open, because closing ends an upload, and creates the object with a part of the
+    # text.
+    stream.close()
 
 
 @contextmanager
 def _errors_of_python() -> Iterator[None]:
-    """Turn Hadoop's errors about missing and existing files into Python's."""
+    """Turn Hadoop's error about a missing file into Python's."""
     from py4j.protocol import Py4JJavaError
 
     try:
         yield
     except Py4JJavaError as error:
         java = error.java_exception
-        match java.getClass().getSimpleName():
-            case "FileNotFoundException":
-                raise FileNotFoundError(str(java.getMessage())) from error
-            case "FileAlreadyExistsException":
-                raise FileExistsError(str(java.getMessage())) from error
+        if java.getClass().getSimpleName() == "FileNotFoundException":
+            raise FileNotFoundError(str(java.getMessage())) from error
         raise
