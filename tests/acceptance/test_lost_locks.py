@@ -84,7 +84,9 @@ def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
 
 
 @pytest.mark.long
-@pytest.mark.rule("a lost session lock never heals; no session available is a failure")
+@pytest.mark.rule(
+    "a lost session lock never heals; that no session is available counts as a failure"
+)
 @pytest.mark.parametrize(
     "how", ["renewal is refused", pytest.param("links are detached", marks=pytest.mark.soak)]
 )

@@ -59,7 +59,9 @@ def _body(number: int, group: int, *, is_poison: bool) -> str:
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-@pytest.mark.rule("as many poison messages as slots, nacked at once: nothing else gets through")
+@pytest.mark.rule(
+    "poison messages that are nacked at once fill all slots, and nothing else gets through"
+)
 def test_a_poison_message_takes_none_of_those_beside_it_to_the_dead_letter_queue(
     server: ElasticMqServer, tmp_path: Path
 ) -> None:

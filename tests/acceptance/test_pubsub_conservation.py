@@ -123,7 +123,7 @@ def test_a_service_that_is_killed_and_cut_off_loses_and_repeats_nothing(
     _prove(by_the_rules, messages=2_000, kills=2, cuts=2, breaks=2)
 
 
-@pytest.mark.rule("one watcher times out: the delivery is repeated for its siblings")
+@pytest.mark.rule("one watcher times out, and its siblings get the message again too")
 def test_a_sick_watcher_costs_its_siblings_no_redelivery_and_nobody_a_delivery_count(
     by_the_rules: Scene,
 ) -> None:

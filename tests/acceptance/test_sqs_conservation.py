@@ -116,7 +116,7 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
 
 @pytest.mark.long
 @pytest.mark.timeout(500)
-@pytest.mark.rule("one watcher times out: the delivery is repeated for its siblings")
+@pytest.mark.rule("one watcher times out, and its siblings get the message again too")
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
     """The messages that it misses are stored for it (rule 18): the queue becomes empty, and each message was
     delivered once."""

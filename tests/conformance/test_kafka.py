@@ -51,7 +51,7 @@ class TestKafka(ProducerConformance):
         super().test_a_failed_message_is_not_passed_by_a_later_batch_nor_after_a_restart()
 
     @pytest.mark.rule(
-        "nobody is subscribed at the broadcast, and the broker is advanced all the same"
+        "nobody is subscribed at a broadcast, and the broker is advanced nevertheless"
     )
     def test_a_message_without_subscribers_is_not_committed(self) -> None:
         super().test_a_message_without_subscribers_is_not_committed()

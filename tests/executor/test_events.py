@@ -5,7 +5,7 @@ import pytest
 from tests.executor.conftest import House
 
 
-@pytest.mark.rule("triggering events in the wrong order, or newer than the run")
+@pytest.mark.rule("a run gets its events in the wrong order, or events that are newer than the run")
 async def test_a_task_reads_twenty_thousand_triggering_events_in_order(any_house: House) -> None:
     house = any_house
     await house.add_dag(

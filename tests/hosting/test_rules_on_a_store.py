@@ -174,7 +174,7 @@ async def another_trigger(session: AsyncSession) -> int:
 
 @pytest.mark.rule(
     "11: an error of one trigger's class, constructor, key, filter or payload harms no other trigger",
-    "one trigger's constructor raises, the service crash-loops",
+    "one trigger's constructor raises, and the service crashes at every start",
 )
 @pytest.mark.parametrize(
     ("where", "outcome"),
@@ -321,7 +321,7 @@ class YieldsWhatItIsTold(Acking):
 CLASSES["YieldsWhatItIsTold"] = YieldsWhatItIsTold
 
 
-@pytest.mark.rule("the sink refuses message 2 of 3; all 3 are committed")
+@pytest.mark.rule("the store refuses the second of three messages, and all three are committed")
 async def test_when_the_sink_refuses_message_two_of_three_that_one_alone_fails(
     database: Database, upstream: Upstream
 ) -> None:
@@ -374,7 +374,7 @@ async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confir
 
 @pytest.mark.rule(
     "14: nothing is broadcast before all known members of the stream have joined or failed",
-    "after a restart the first subscriber starts the poll",
+    "after a restart the first subscriber starts the poll before its siblings have joined",
 )
 async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_store_has_joined(
     database: Database, upstream: Upstream

@@ -20,8 +20,8 @@ SEEDS = 2_000
 
 
 @pytest.mark.rule(
-    "`advance` raises once, then succeeds for a later position",
-    "message k is redelivered to a sibling alone while its watcher waits in back-off",
+    "`advance` raises once, and a later call commits past the messages of the failed call",
+    "while a watcher is in back-off, the message that it failed is redelivered to its sibling alone",
     "S1 to S12, L1 to L3",
 )
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ async def test_an_interval_with_a_run_is_repeated_only_on_request(
     assert (await _view(daily)).intervals == {"started": len(repeated) + 1, "skipped": skipped}
 
 
-@pytest.mark.rule("the range of partitions is extended one day back: all of them run again")
+@pytest.mark.rule("a range of partitions is extended by a day, and all of its partitions run again")
 async def test_a_range_that_is_extended_by_a_day_runs_that_day_alone(daily: Database) -> None:
     await _start(daily, 4, 8)
     await _end(daily, 4, 5, 6, 7, 8)
@@ -363,7 +363,7 @@ async def _catch_up(database: Database, *, start: int, last: int, cap: int = 16)
         await renew_due_moments(session, [dag])
 
 
-@pytest.mark.rule("a backfill and catch-up ask for the same interval: one run")
+@pytest.mark.rule("a backfill and catch-up ask for the same interval, and both create a run")
 async def test_an_interval_that_a_backfill_has_run_is_not_caught_up_with_again(
     daily: Database,
 ) -> None:

@@ -139,7 +139,9 @@ async def test_everything_that_a_file_defines_is_stored(database: Database) -> N
     assert (found.errors, len(found.warnings)) == ([], 1)
 
 
-@pytest.mark.rule("a trigger that serialises in two ways is deleted and made again on every parse")
+@pytest.mark.rule(
+    "a trigger that serialises differently each time is deleted and made again at every parse"
+)
 async def test_nothing_is_written_when_nothing_changed(database: Database) -> None:
     await sync(database, FULL)
     written: list[str] = []
@@ -300,7 +302,7 @@ async def test_a_broken_watcher_keeps_its_row_and_the_rest_goes_on(database: Dat
     assert kept.asset_id == x.id
 
 
-@pytest.mark.rule("recreating a subscriber: from where does it read?")
+@pytest.mark.rule("a subscriber that is created again reads from the wrong position")
 async def test_a_watcher_that_comes_back_is_the_one_that_went(database: Database) -> None:
     """Or a message that is redelivered meanwhile would fire once for each of the two."""
     await sync(database, FULL)

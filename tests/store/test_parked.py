@@ -122,7 +122,7 @@ async def _bodies(database: Database) -> int:
         return await session.scalar(select(func.count()).select_from(ParkedBody)) or 0
 
 
-@pytest.mark.rule("a message is redelivered before its parking is durable: parked twice")
+@pytest.mark.rule("a message is redelivered before its parking is durable, and is parked twice")
 async def test_the_bytes_are_kept_once_for_all_watchers_and_a_repeat_confirms(
     database: Database,
 ) -> None:
@@ -294,7 +294,7 @@ async def test_parked_messages_of_a_deleted_watcher_can_be_discarded_and_not_rep
             await choose_parked(session, asset="orders", watcher="w11")
 
 
-@pytest.mark.rule("a row that is deleted while it is worked on blocks its slot")
+@pytest.mark.rule("a stored message is discarded while its watcher works on it, and blocks a slot")
 async def test_a_message_discarded_while_its_watcher_fails_with_it_is_not_parked(
     database: Database,
 ) -> None:

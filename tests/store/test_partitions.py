@@ -171,7 +171,9 @@ async def _by_key(database: Database, **columns: Any) -> None:
     await add_dag(database, "by_key", partitioned(asset("keys")), assets=[1], **columns)
 
 
-@pytest.mark.rule("two events for one partition within a millisecond: two runs that wait for ever")
+@pytest.mark.rule(
+    "two events for one partition within a millisecond make two runs, which wait for ever"
+)
 async def test_events_for_one_key_at_the_same_instant_make_one_run(database: Database) -> None:
     await daily(database)
     at = datetime(2026, 3, 11, tzinfo=UTC)
@@ -195,7 +197,7 @@ async def test_events_for_one_key_at_the_same_instant_make_one_run(database: Dat
 
 
 @pytest.mark.rule(
-    "an upstream partition runs again after its roll-up fired: stuck, or partial data"
+    "an hour runs again after the run of its day: the next run of the day hangs, or lacks data"
 )
 async def test_an_hour_that_comes_again_makes_a_run_of_its_own_for_its_day(
     database: Database,

@@ -290,7 +290,7 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.rule(
     "16: a row that the store refuses fails only its own event",
-    "one unserialisable payload in a group commit fails everybody's",
+    "one payload that cannot be serialised fails all events of its group commit",
 )
 @pytest.mark.parametrize("payload", [bad for _, bad in BAD], ids=[name for name, _ in BAD])
 async def test_a_payload_that_cannot_be_stored_fails_alone(

@@ -42,7 +42,7 @@ def _by(mapper: PartitionMapper) -> dict[str, Any]:
     return partitioned(asset("days"), default_partition_mapper=mapper)
 
 
-@pytest.mark.rule("the range of partitions is extended one day back: all of them run again")
+@pytest.mark.rule("a range of partitions is extended by a day, and all of its partitions run again")
 async def test_a_key_that_is_allowed_later_runs_alone(database: Database) -> None:
     await _file(database, _by(AllowedKeyMapper(DAYS[1:])))
     scheduler = Scheduler(database)

@@ -93,7 +93,9 @@ async def _has_runs(database: Database, count: int) -> bool:
     return len(await runs_of(database, "report")) == count
 
 
-@pytest.mark.rule("events at `max_active_runs` wait for yet another event")
+@pytest.mark.rule(
+    "events that arrive at `max_active_runs` start a run only after yet another event"
+)
 async def test_events_at_the_cap_wait_and_go_when_a_run_ends(database: Database) -> None:
     await one_asset(database, max_active_runs=2)
     async with _scheduling(database):
@@ -172,7 +174,8 @@ async def test_a_deep_backlog_in_small_runs_is_created_up_to_the_cap(database: D
 
 
 @pytest.mark.rule(
-    "two schedulers turn one event into two runs", "two executors both find `a & b` satisfied"
+    "two schedulers turn one event into two runs",
+    "two schedulers both find `a & b` satisfied, and both create a run",
 )
 async def test_two_schedulers_make_one_run_of_one_event(store_url: str, database: Database) -> None:
     await two_assets(database, max_active_runs=1_000)
@@ -187,7 +190,7 @@ async def test_two_schedulers_make_one_run_of_one_event(store_url: str, database
     await check_conservation(database, "join", 20)
 
 
-@pytest.mark.rule("an older event committed after a newer one is skipped")
+@pytest.mark.rule("an event that commits after a newer event is skipped")
 async def test_an_older_event_that_commits_late_is_not_skipped(postgres: Database) -> None:
     await one_asset(postgres)
     async with postgres.transaction() as late:
@@ -200,7 +203,7 @@ async def test_an_older_event_that_commits_late_is_not_skipped(postgres: Databas
     assert await queue_of(postgres, "report") == [(older[0], second.id), (newer[0], first.id)]
 
 
-@pytest.mark.rule("triggering events in the wrong order, or newer than the run")
+@pytest.mark.rule("a run gets its events in the wrong order, or events that are newer than the run")
 async def test_no_run_is_older_than_an_event_of_its_own(database: Database) -> None:
     await one_asset(database, max_active_runs=100)
     async with recording(database) as recorder:

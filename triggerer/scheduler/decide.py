@@ -220,7 +220,7 @@ class _Upcoming:
 
 
 class _Queue:
-    """The queued events, as the runs of this look use them up."""
+    """The numbers of queued events that are left, while the runs of one look take events."""
 
     def __init__(self, dag: DagSnapshot) -> None:
         self._each = dag.events_per_run

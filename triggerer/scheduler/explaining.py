@@ -84,9 +84,9 @@ class WhyNot:
     """The next run that the DAG's timetable asks for; None: the timetable asks for none, or there is no timetable."""
     waiting: tuple[WaitingEvents, ...]
     partitions: tuple[WaitingPartition, ...] = ()
-    """The first waiting keys, if the DAG is scheduled by partition keys."""
+    """The first waiting keys, in alphabetical order, if the DAG is scheduled by partition keys; otherwise empty."""
     watchers: tuple[AilingWatcherView, ...] = ()
-    """The first watchers of the DAG's assets that are not running."""
+    """The watchers of the DAG's assets that are not running, 20 at most."""
 
 
 @dataclass(frozen=True, slots=True)

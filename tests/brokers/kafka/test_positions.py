@@ -41,7 +41,7 @@ async def test_a_new_group_starts_at_the_earliest_message(
     assert driver.values == ["a", "b", "c"]
 
 
-@pytest.mark.rule("recreating a subscriber: from where does it read?")
+@pytest.mark.rule("a subscriber that is created again reads from the wrong position")
 async def test_start_latest_holds_from_the_first_start_on_and_skips_nothing_after_it(
     kafka_server: KafkaServer, topic: str
 ) -> None:
@@ -115,7 +115,7 @@ async def test_the_commit_is_there_when_advance_returns(
 
 @pytest.mark.rule(
     "12: the position never passes a failed message: not in its batch, nor later, nor after a restart",
-    "offset k fails in batch 1, batch 2 succeeds and commits past it",
+    "the message at an offset fails, and the next batch succeeds and commits past this offset",
 )
 async def test_a_failed_message_is_never_passed_in_its_batch_or_a_later_one(
     kafka_server: KafkaServer, topic: str
@@ -205,7 +205,7 @@ async def test_rejected_messages_are_passed_and_not_delivered_again(
     assert any("rejected" in text and f"{topic}[0]@0" in text for text in caplog.messages)
 
 
-@pytest.mark.rule("the committed position expired")
+@pytest.mark.rule("the committed position has expired, and reading silently goes on somewhere else")
 async def test_an_expired_position_is_said_aloud_and_reading_goes_on_at_the_earliest_message(
     kafka_server: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -47,7 +47,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await anyio.sleep(0.05)
 
 
-@pytest.mark.rule("a rebalance with a half-full batch loses what was in flight")
+@pytest.mark.rule("a rebalance while a batch is half full loses the messages in flight")
 async def test_members_come_and_go_with_work_in_flight_and_everything_is_delivered(
     kafka_server: KafkaServer, topic: str
 ) -> None:

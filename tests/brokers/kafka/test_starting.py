@@ -88,7 +88,7 @@ async def _let_expire(kafka: KafkaServer, topic: str) -> None:
     kafka.delete_records(topic, 0, before=3)
 
 
-@pytest.mark.rule("the committed position expired")
+@pytest.mark.rule("the committed position has expired, and reading silently goes on somewhere else")
 @pytest.mark.parametrize(("policy", "values"), [("earliest", "de"), ("latest", "z")])
 async def test_an_expired_position_goes_on_where_the_policy_says_and_says_so(
     kafka_server: KafkaServer,

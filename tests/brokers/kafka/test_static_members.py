@@ -12,7 +12,7 @@ from triggerer.abc import AdvanceOutcome
 from triggerer.errors import BrokerUnavailable
 
 
-@pytest.mark.rule("static Kafka members fence one another")
+@pytest.mark.rule("two static Kafka members of one name fence each other without end")
 async def test_static_members_of_one_name_do_not_throw_one_another_out_for_ever(
     kafka_server: KafkaServer,
 ) -> None:

@@ -175,7 +175,7 @@ async def test_acks_of_which_none_is_taken_although_all_comes_again_end_the_stre
     assert "ack_deadline_s" in str(raised.value)
 
 
-@pytest.mark.rule("one key, a slow watcher: messages held for order escape flow control")
+@pytest.mark.rule("messages of one key that wait for a slow watcher escape flow control")
 async def test_the_messages_of_a_key_whose_watcher_is_slow_count_for_flow_control(
     double: PubSubDouble, name: str
 ) -> None:
@@ -201,7 +201,9 @@ async def test_a_bound_in_bytes_holds_where_the_server_does_not_keep_it(
         assert len(driver.values) <= 150, "a batch of the server's beyond the bound at most"
 
 
-@pytest.mark.rule("ordering, exactly-once and dead-letter together: a key is never delivered again")
+@pytest.mark.rule(
+    "with ordering, exactly-once and dead letters together, a key is never delivered again"
+)
 async def test_a_key_goes_on_after_its_message_was_dead_lettered_by_the_service(
     double: PubSubDouble, name: str
 ) -> None:
@@ -304,7 +306,9 @@ async def test_a_stop_is_not_held_up_by_a_network_that_is_silent(
         await asyncio.to_thread(proxy.heal)
 
 
-@pytest.mark.rule("as many poison messages as slots, nacked at once: nothing else gets through")
+@pytest.mark.rule(
+    "poison messages that are nacked at once fill all slots, and nothing else gets through"
+)
 async def test_as_many_poison_messages_as_slots_keep_nobody_out(
     double: PubSubDouble, name: str
 ) -> None:

@@ -79,7 +79,9 @@ async def until(condition: Callable[[], bool]) -> None:
             await anyio.sleep(0.02)
 
 
-@pytest.mark.rule("a lost session lock never heals; no session available is a failure")
+@pytest.mark.rule(
+    "a lost session lock never heals; that no session is available counts as a failure"
+)
 @pytest.mark.parametrize("of", ["queue", "sessions"])
 async def test_a_watcher_that_takes_longer_than_a_lock_that_cannot_be_renewed_gets_each_message_once(
     request: pytest.FixtureRequest, of: str

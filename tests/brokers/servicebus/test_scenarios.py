@@ -26,7 +26,9 @@ def numbered(count: int) -> list[str]:
     return [f"m{number:03}" for number in range(count)]
 
 
-@pytest.mark.rule("a wait ends as a message arrives: an empty list, and the message locked")
+@pytest.mark.rule(
+    "a wait ends just as a message arrives: the result is empty, but the message is locked"
+)
 async def test_a_message_that_comes_as_a_wait_ends_is_not_lost(queue: Queue) -> None:
     """Each completion interrupts a wait; messages come one by one all the while."""
     values = numbered(150)
@@ -41,7 +43,7 @@ async def test_a_message_that_comes_as_a_wait_ends_is_not_lost(queue: Queue) -> 
 
 
 @pytest.mark.rule(
-    "a receiver closes with credit outstanding: churn spends the delivery count of healthy messages"
+    "a receiver closes with credit outstanding, and restarts spend the delivery counts of messages"
 )
 async def test_restarts_spend_no_delivery_count(make_queue: MakeQueue) -> None:
     queue = make_queue(max_delivery_count=3, lock_s=30.0)
@@ -56,7 +58,7 @@ async def test_restarts_spend_no_delivery_count(make_queue: MakeQueue) -> None:
     assert queue.server.dead_letters(queue.path) == []
 
 
-@pytest.mark.rule("the poll pauses: locks run out in the buffer, and the delivery limit is spent")
+@pytest.mark.rule("while the poll pauses, locks run out in the buffer, and deliveries are spent")
 async def test_a_pause_spends_no_lock_and_no_delivery_count(make_queue: MakeQueue) -> None:
     queue = make_queue(max_delivery_count=2)
     async with drive(queue.producer()) as driver:
@@ -91,7 +93,7 @@ async def test_what_waits_behind_a_slow_message_keeps_its_lock(queue: Queue) -> 
     assert queue.values == []
 
 
-@pytest.mark.rule("ten idle minutes: the iterator ends without an error")
+@pytest.mark.rule("after ten idle minutes the iterator ends without an error")
 async def test_an_idle_stream_stays_connected(queue: Queue) -> None:
     """Three of the connection's idle timeouts, which are a minute each by default."""
     async with drive(queue.producer(idle_timeout_s=1.5)) as driver:
@@ -107,7 +109,7 @@ async def test_an_idle_stream_stays_connected(queue: Queue) -> None:
         assert time.monotonic() - started < 3
 
 
-@pytest.mark.rule("the link drops between receipt and completion: settling fails")
+@pytest.mark.rule("the link drops after a message was received, and the message cannot be settled")
 @pytest.mark.parametrize("drop", ["detach", "cut"])
 async def test_what_was_received_on_a_link_that_dropped_is_settled_on_the_next(
     make_queue: MakeQueue, drop: str
@@ -145,7 +147,7 @@ async def test_a_token_that_is_good_no_more_ends_the_stream_with_an_error(queue:
         await driver.advanced_count(1)
 
 
-@pytest.mark.rule("session: a message is left unsettled, and later messages pass it")
+@pytest.mark.rule("in a session a message is left unsettled, and later messages pass it")
 async def test_what_follows_a_failed_message_of_a_session_comes_after_it(sessions: Queue) -> None:
     values = numbered(9)
     sessions.send(*values, session="one")
@@ -192,7 +194,9 @@ async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no
     assert queue.server.dead_letters(queue.path) == []
 
 
-@pytest.mark.rule("a lost session lock never heals; no session available is a failure")
+@pytest.mark.rule(
+    "a lost session lock never heals; that no session is available counts as a failure"
+)
 async def test_no_session_for_long_is_no_failure(
     sessions: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

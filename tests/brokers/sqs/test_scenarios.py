@@ -37,7 +37,9 @@ async def test_what_an_open_poll_brings_at_a_stop_is_given_back(fifo: Queue) -> 
         await driver.advanced_count(1)
 
 
-@pytest.mark.rule("visibility 0 at a stop while another poll is open")
+@pytest.mark.rule(
+    "at a stop, messages are given back (visibility 0), and an open poll gets them again"
+)
 async def test_a_stream_that_stops_does_not_get_again_what_it_gives_back(queue: Queue) -> None:
     await asyncio.to_thread(queue.send, *(f"m{number}" for number in range(25)))
     async with driving(queue.producer(), nothing) as driver:
@@ -48,7 +50,7 @@ async def test_a_stream_that_stops_does_not_get_again_what_it_gives_back(queue: 
     assert await asyncio.to_thread(queue.counts) == (25, 0)
 
 
-@pytest.mark.rule("renewal assumes 30 s instead of the queue's own value")
+@pytest.mark.rule("renewal assumes a visibility timeout of 30 s, and not the queue's own")
 async def test_renewal_follows_the_queues_own_timeout(brief: Queue) -> None:
     await asyncio.to_thread(brief.send, "a", "b")
     async with driving(brief.producer(), gated(gate := [False])) as driver:
@@ -84,7 +86,7 @@ async def test_a_short_timeout_is_renewed_at_its_own_pace(
     assert len(renewals) <= (5 if timeout_s == 1 else 1)
 
 
-@pytest.mark.rule("a delete batch answers 200 with failed entries; the advance counts as success")
+@pytest.mark.rule("a delete batch answers 200 with failed entries, and counts as a success")
 async def test_an_entry_that_failed_is_deleted_before_the_advance_returns(queue: Queue) -> None:
     ids = await asyncio.to_thread(queue.send, "a", "b", "c")
     refused: list[str] = []
@@ -112,7 +114,9 @@ async def test_an_entry_that_failed_is_deleted_before_the_advance_returns(queue:
     assert driver.values.count("a") == 1
 
 
-@pytest.mark.rule("a message is redelivered within one delete batch: two entries with one id")
+@pytest.mark.rule(
+    "a message is redelivered within one delete batch, which then has two entries with one id"
+)
 async def test_a_redelivered_message_is_deleted_once_with_its_newest_handle(brief: Queue) -> None:
     await asyncio.to_thread(brief.send, "a", "b")
 

@@ -123,7 +123,7 @@ def test_a_key_that_only_an_address_describes_is_refused() -> None:
 
 @pytest.mark.rule(
     "15: a trigger is identified by its class and its canonical arguments",
-    "a trigger that serialises in two ways is deleted and made again on every parse",
+    "a trigger that serialises differently each time is deleted and made again at every parse",
 )
 def test_arguments_have_one_canonical_text() -> None:
     assert canonical_kwargs({"b": (1, 2), "a": None}) == '{"a":null,"b":[1,2]}'

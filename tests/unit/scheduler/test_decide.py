@@ -88,7 +88,7 @@ def test_one_event_for_each_run_takes_one_of_each_asset() -> None:
     assert _count(_dag(A, _waiting((A, 5)), each=2)) == 3
 
 
-@pytest.mark.rule("two events in the same instant start one run where two were asked for")
+@pytest.mark.rule("two events of one instant start one run, although a run for each was asked for")
 def test_two_events_of_one_instant_are_two_runs_where_two_were_asked_for() -> None:
     assert _count(_dag(A, _waiting((A, 2)), each=1)) == 2
 

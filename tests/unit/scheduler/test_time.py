@@ -98,7 +98,7 @@ def test_a_run_is_due_when_its_data_interval_is_over(host: time_machine.Travelle
     assert dag.run(MIDNIGHT + 2 * HOUR) == [MIDNIGHT + HOUR]
 
 
-@pytest.mark.rule("more than 100 fires missed by downtime or a pause: never scheduled again")
+@pytest.mark.rule("a DAG that has missed more than 100 runs is never scheduled again")
 def test_with_catch_up_all_that_was_missed_is_made_in_order_a_few_at_a_time(
     host: time_machine.Traveller,
 ) -> None:
@@ -110,7 +110,7 @@ def test_with_catch_up_all_that_was_missed_is_made_in_order_a_few_at_a_time(
     assert made == [MIDNIGHT + n * HOUR for n in range(250)]
 
 
-@pytest.mark.rule("the clock jumps years ahead: every missed fire is enumerated")
+@pytest.mark.rule("the clock jumps years ahead, and every missed run is enumerated")
 def test_without_catch_up_a_jump_of_years_makes_one_run_and_the_next_is_on_time(
     host: time_machine.Traveller,
 ) -> None:
@@ -122,7 +122,7 @@ def test_without_catch_up_a_jump_of_years_makes_one_run_and_the_next_is_on_time(
     assert dag.run(later + HOUR) == [MIDNIGHT + 3_650 * DAY]
 
 
-@pytest.mark.rule("the clock jumps years ahead: every missed fire is enumerated")
+@pytest.mark.rule("the clock jumps years ahead, and every missed run is enumerated")
 def test_a_clock_that_was_set_back_does_not_wait_until_it_has_caught_up(
     host: time_machine.Traveller,
 ) -> None:
@@ -138,7 +138,9 @@ def test_a_clock_that_was_set_back_does_not_wait_until_it_has_caught_up(
     assert dag.run(MIDNIGHT + 2 * HOUR) == [MIDNIGHT + HOUR]
 
 
-@pytest.mark.rule("hourly becomes daily: the next date equals an existing run")
+@pytest.mark.rule(
+    "an hourly schedule becomes daily, and the next run has the date of an existing run"
+)
 @pytest.mark.parametrize("daily", [DAILY, CronTriggerTimetable("0 0 * * *", timezone="UTC")])
 @pytest.mark.parametrize("catchup", [False, True])
 def test_hourly_becomes_daily_and_goes_on(
@@ -154,7 +156,9 @@ def test_hourly_becomes_daily_and_goes_on(
     assert made in (MIDNIGHT, MIDNIGHT + DAY)
 
 
-@pytest.mark.rule("paused over a fire, then resumed: two runs, or the coming one is skipped")
+@pytest.mark.rule(
+    "a DAG is paused while a run is due, then resumed: it gets two runs, or misses the next"
+)
 @pytest.mark.parametrize("timetable", [HOURLY, AT_SIX, DeltaTriggerTimetable(HOUR)])
 def test_paused_over_fires_and_resumed_there_is_one_run_at_most_and_then_the_coming_one(
     host: time_machine.Traveller, timetable: Timetable

@@ -16,7 +16,7 @@ def discard(sink: Sink, value: str) -> None:
     del sink.parked[id_]
 
 
-@pytest.mark.rule("a row that is deleted while it is worked on blocks its slot")
+@pytest.mark.rule("a stored message is discarded while its watcher works on it, and blocks a slot")
 @pytest.mark.parametrize("is_taken", [True, False])
 async def test_one_that_is_discarded_while_it_is_replayed_holds_up_nothing(
     any_scene: Scene, is_taken: bool
@@ -43,7 +43,7 @@ async def test_one_that_is_discarded_while_it_is_replayed_holds_up_nothing(
     assert scene.opened.count(("sick", "b")) == 1
 
 
-@pytest.mark.rule("a row that is deleted while it is worked on blocks its slot")
+@pytest.mark.rule("a stored message is discarded while its watcher works on it, and blocks a slot")
 @pytest.mark.parametrize("is_taken", [True, False])
 async def test_one_that_is_discarded_while_its_watcher_catches_up_holds_up_nothing(
     queue_scene: Scene, is_taken: bool

@@ -157,7 +157,9 @@ class Deaf(Acking):
             yield TriggerEvent({"value": event})
 
 
-@pytest.mark.rule("shutdown cancels a handler, which counts as handled")
+@pytest.mark.rule(
+    "a shutdown cancels a filter, and the message that it has open counts as processed"
+)
 @pytest.mark.parametrize("name", ["returns", "raises", "goes on"])
 async def test_at_shutdown_a_cancellation_that_a_filter_swallows_resolves_nothing(
     upstream: Upstream, name: str

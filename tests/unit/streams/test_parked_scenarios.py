@@ -27,7 +27,7 @@ def aside(sink: Sink) -> list[bytes]:
     return [one.data for _, one, state in sink.parked.values() if state is ParkedState.SET_ASIDE]
 
 
-@pytest.mark.rule("a replay writes its own numbering as the position: messages are missed")
+@pytest.mark.rule("a replay stores numbers of its own as the position, and messages are missed")
 async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
     any_scene: Scene,
 ) -> None:
@@ -59,7 +59,7 @@ async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
     assert sink.derived(1) == ["a", *range(20), "b", "x", "y", "z", "end"]
 
 
-@pytest.mark.rule("a message is redelivered before its parking is durable: parked twice")
+@pytest.mark.rule("a message is redelivered before its parking is durable, and is parked twice")
 async def test_a_message_redelivered_while_it_is_being_stored_is_stored_and_given_once(
     scene: Scene,
 ) -> None:
@@ -82,7 +82,7 @@ async def test_a_message_redelivered_while_it_is_being_stored_is_stored_and_give
     assert sink.derived(1) == ["a", "b"]
 
 
-@pytest.mark.rule("a replay of nothing leaves “replaying” set")
+@pytest.mark.rule("a replay without messages never ends, so no other replay can begin")
 async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
@@ -108,7 +108,9 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> 
         assert not sick.catching_up
 
 
-@pytest.mark.rule("k is parked; k+1 of its lane follows it, also with another owner")
+@pytest.mark.rule(
+    "a message waits in the store for a watcher, and a later message of its lane overtakes it"
+)
 async def test_later_messages_of_its_lane_follow_it_with_another_owner_too(
     scene: Scene,
 ) -> None:
@@ -127,7 +129,9 @@ async def test_later_messages_of_its_lane_follow_it_with_another_owner_too(
         await sink.until(lambda: not sink.parked)
 
 
-@pytest.mark.rule("two messages of one lane fail together: one is neither retried nor parked")
+@pytest.mark.rule(
+    "two messages of a lane fail together, and one of them is neither retried nor parked"
+)
 async def test_of_two_that_fail_together_each_is_tried_and_set_aside(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event in ("b", "c")
@@ -140,7 +144,7 @@ async def test_of_two_that_fail_together_each_is_tried_and_set_aside(scene: Scen
         assert scene.opened.count(("sick", value)) > MAX_DELIVERIES
 
 
-@pytest.mark.rule("one watcher times out: the delivery is repeated for its siblings")
+@pytest.mark.rule("one watcher times out, and its siblings get the message again too")
 async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(any_scene: Scene) -> None:
     scene, sink = any_scene, Sink()
     scene.gates["slow", "a"] = anyio.Event()
@@ -158,7 +162,7 @@ async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(any_scene
     assert [event for name, event in scene.opened if name == "well"] == ["a", "b", "c"]
 
 
-@pytest.mark.rule("counts of attempts live in memory, the limit is never reached")
+@pytest.mark.rule("attempts are counted in memory only, so their limit is never reached")
 async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
     """With one attempt in each life the limit is reached all the same."""
     sink = Sink()

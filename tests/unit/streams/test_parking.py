@@ -64,7 +64,7 @@ async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) 
 
 @pytest.mark.rule(
     "18: a probe stores no events",
-    "two messages of one lane fail together: one is neither retried nor parked",
+    "two messages of a lane fail together, and one of them is neither retried nor parked",
 )
 async def test_a_try_stores_nothing(scene: Scene) -> None:
     sink = Sink()
@@ -107,7 +107,7 @@ async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_trie
 
 @pytest.mark.rule(
     "18: a message's number of failures survives a restart",
-    "counts of attempts live in memory, the limit is never reached",
+    "attempts are counted in memory only, so their limit is never reached",
 )
 async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
     sink = Sink()
@@ -123,7 +123,7 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
 
-@pytest.mark.rule("counts of attempts live in memory, the limit is never reached")
+@pytest.mark.rule("attempts are counted in memory only, so their limit is never reached")
 async def test_of_one_attempt_in_each_life_all_are_counted_together(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
@@ -342,7 +342,7 @@ async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
     assert not sink.parked
 
 
-@pytest.mark.rule("a replay of nothing leaves “replaying” set")
+@pytest.mark.rule("a replay without messages never ends, so no other replay can begin")
 async def test_a_parked_message_is_given_again_when_it_is_replayed(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event in ("b", "c")
@@ -389,7 +389,7 @@ async def test_a_message_replayed_for_a_watcher_without_a_producer_is_parked_aga
         assert sick.error is None
 
 
-@pytest.mark.rule("messages that fail for ever count as in flight: the poll stays paused")
+@pytest.mark.rule("messages that fail for ever count as in flight, so the poll stays paused")
 async def test_a_message_that_fails_for_ever_is_not_in_flight_for_its_siblings(
     any_scene: Scene,
 ) -> None:
@@ -407,7 +407,9 @@ async def test_a_message_that_fails_for_ever_is_not_in_flight_for_its_siblings(
     assert sorted(sink.kept(1)) == (list(range(200)) if any_scene.is_queue else [])
 
 
-@pytest.mark.rule("k is parked; k+1 of its lane follows it, also with another owner")
+@pytest.mark.rule(
+    "a message waits in the store for a watcher, and a later message of its lane overtakes it"
+)
 async def test_later_messages_of_its_lane_follow_it_with_another_owner_too(
     scene: Scene,
 ) -> None:

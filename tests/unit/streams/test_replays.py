@@ -73,7 +73,7 @@ async def test_it_is_set_back_to_a_time(scene: Scene) -> None:
         assert payloads_of(one) == [0, 1, 2, 1, 2]
 
 
-@pytest.mark.rule("a replay of nothing leaves “replaying” set")
+@pytest.mark.rule("a replay without messages never ends, so no other replay can begin")
 @pytest.mark.parametrize("reemit", [False, True])
 async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene, reemit: bool) -> None:
     """kurrent-io/KurrentDB#1438: it left "replaying" set."""

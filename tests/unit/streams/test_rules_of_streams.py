@@ -578,7 +578,7 @@ class Ends:
             "advance_raises",
             marks=pytest.mark.rule(
                 "6: after an `advance` that raised, nothing that was ready is advanced",
-                "`advance` raises once, then succeeds for a later position",
+                "`advance` raises once, and a later call commits past the messages of the failed call",
             ),
         ),
         pytest.param(

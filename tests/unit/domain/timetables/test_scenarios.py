@@ -80,7 +80,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return count
 
 
-@pytest.mark.rule("more than 100 fires missed by downtime or a pause: never scheduled again")
+@pytest.mark.rule("a DAG that has missed more than 100 runs is never scheduled again")
 @each_periodic
 def test_after_thousands_of_missed_fires_the_next_run_is_the_last_of_them(
     timetable: Timetable,
@@ -96,7 +96,7 @@ def test_after_thousands_of_missed_fires_the_next_run_is_the_last_of_them(
     assert following.run_after > now - timedelta(minutes=10)
 
 
-@pytest.mark.rule("the clock jumps years ahead: every missed fire is enumerated")
+@pytest.mark.rule("the clock jumps years ahead, and every missed run is enumerated")
 @each_periodic
 def test_a_clock_that_jumps_decades_costs_no_more_than_a_second(
     timetable: Timetable, steps: list[int]
@@ -115,7 +115,9 @@ def test_a_clock_that_jumps_decades_costs_no_more_than_a_second(
     assert steps[0] < 80
 
 
-@pytest.mark.rule("hourly becomes daily: the next date equals an existing run")
+@pytest.mark.rule(
+    "an hourly schedule becomes daily, and the next run has the date of an existing run"
+)
 @pytest.mark.parametrize("catchup", [False, True])
 def test_hourly_becomes_daily_and_the_next_run_has_a_date_of_its_own(catchup: bool) -> None:
     """A change from triggers to intervals, and back, behaves alike."""
@@ -139,7 +141,9 @@ def test_hourly_becomes_daily_and_the_next_run_has_a_date_of_its_own(catchup: bo
         assert dates == sorted(set(dates)), (before, after)
 
 
-@pytest.mark.rule("paused over a fire, then resumed: two runs, or the coming one is skipped")
+@pytest.mark.rule(
+    "a DAG is paused while a run is due, then resumed: it gets two runs, or misses the next"
+)
 @pytest.mark.parametrize("kind", [CronTriggerTimetable, CronDataIntervalTimetable])
 def test_paused_over_fires_then_resumed_is_one_run_for_the_last_and_the_coming_one(
     kind: type[CronTriggerTimetable],

@@ -66,7 +66,7 @@ def check(
 
 
 @pytest.mark.full
-@pytest.mark.rule("next is strictly later and agrees with previous and with match")
+@pytest.mark.rule("a timetable's next instant is not later, or disagrees with its previous one")
 @pytest.mark.parametrize("zone", ZONES)
 def test_next_is_strictly_later_and_agrees_with_previous_and_with_match_where_clocks_change(
     zone: str,
