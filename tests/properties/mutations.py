@@ -117,4 +117,4 @@ def keys_wait_until_the_clock_has_caught_up() -> Replacements:
         yield from ()
         return 0
 
-    yield dividing._restart_count, note_again
+    yield dividing._recompute_outdated, note_again

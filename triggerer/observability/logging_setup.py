@@ -40,7 +40,7 @@ _in_force: Final[list[tuple[logging.Handler, int, Mapping[str, Any]]]] = []
 """The root handler, level and structlog settings that `set_up_logging` made. Empty: it was not called."""
 
 # Fields in which `_redact` hides nothing, because they cannot contain a secret. The renderer redacts `exc_info`.
-_OURS: Final = frozenset({"level", "logger", "timestamp", "exc_info"})
+_WITHOUT_SECRETS: Final = frozenset({"level", "logger", "timestamp", "exc_info"})
 
 # The most names in one line. A folder may have a thousand DAGs, and a line with all their names would be unreadable.
 _FEW: Final = 10
@@ -213,7 +213,9 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
 
 def _redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
     """Hide the secrets of a line. This must come before the JSON quoting, which would change a secret's spelling."""
-    return {key: value if key in _OURS else _shown(key, value) for key, value in line.items()}
+    return {
+        key: value if key in _WITHOUT_SECRETS else _shown(key, value) for key, value in line.items()
+    }
 
 
 def _shown(key: str, value: Any) -> Any:

@@ -163,13 +163,13 @@ def selected_by(match: Mapping[str, Any] | str | None) -> tuple[str, frozenset[A
     for path, condition in (match or {}).items():
         if path == EXPRESSION:
             continue
-        values = _named(condition)
+        values = _fixed_values(condition)
         if values is not None:
             return path, frozenset(values)
     return None
 
 
-def _named(condition: Any) -> list[Any] | None:
+def _fixed_values(condition: Any) -> list[Any] | None:
     if isinstance(condition, Mapping):
         if condition.get("exists") is False:
             # This condition holds if the field is missing.
@@ -286,7 +286,7 @@ def _globbed(pattern: Any) -> Test:
     return lambda found: isinstance(found, str) and matches(found) is not None
 
 
-def _holds(part: Any) -> Test:
+def _contains(part: Any) -> Test:
     return lambda found: (
         any(_same(item, part) for item in found)
         if isinstance(found, list)
@@ -313,7 +313,7 @@ _OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
     "prefix": _text_test(str.startswith),
     "suffix": _text_test(str.endswith),
     "glob": _globbed,
-    "contains": _holds,
+    "contains": _contains,
     "exists": _exists,
 }
 

@@ -122,9 +122,9 @@ class MessageTrigger(BaseEventTrigger):
         Raises:
             PluginError: An attribute is missing.
         """
-        return {name: self._kept_argument(name) for name in _source_parameters(type(self))}
+        return {name: self._stored_argument(name) for name in _source_parameters(type(self))}
 
-    def _kept_argument(self, name: str) -> Any:
+    def _stored_argument(self, name: str) -> Any:
         try:
             return getattr(self, name)
         except AttributeError:

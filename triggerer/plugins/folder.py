@@ -36,7 +36,7 @@ Stamp = tuple[int, int, int, int]
 STABLE_AFTER_S: Final = 2.0
 """A file that changed less than this number of seconds ago may be half-written, or about to be replaced."""
 
-_OWN_NAME: Final = "triggerer_dag_file_"
+_GENERATED: Final = "triggerer_dag_file_"
 """The beginning of a generated module name."""
 
 # By absolute path, the stamp that each file had when it was run. Global, because `sys.modules` is global too.
@@ -98,7 +98,7 @@ class _FreshLoader(SourceFileLoader):
 _roots: set[str] = set()
 # By folder: the modules that were imported after the last look that found no module of the folder. Earlier modules lie
 # outside the folder, so the next look skips them.
-_unknown: dict[str, ImportedSince] = {}
+_not_looked_at: dict[str, ImportedSince] = {}
 
 
 def _is_plain(path: str) -> bool:
@@ -148,11 +148,11 @@ class DagsFolder:
         if all(part.isidentifier() for part in parts) and not self._is_taken(parts[0]):
             return ".".join(parts)
         readable = re.sub(r"\W+", "_", relative.removesuffix(".py"))
-        return f"{_OWN_NAME}{readable}_{hashlib.sha256(os.fsencode(relative)).hexdigest()[:8]}"
+        return f"{_GENERATED}{readable}_{hashlib.sha256(os.fsencode(relative)).hexdigest()[:8]}"
 
     def file_of(self, module: str) -> Path | None:
         """Return the file that has this module name; None: no file of the folder has it."""
-        if module.startswith(_OWN_NAME):
+        if module.startswith(_GENERATED):
             files = self.root.rglob("*.py")
             return next((file for file in files if self.module_name(file) == module), None)
         stem = self.root.joinpath(*module.split("."))
@@ -190,7 +190,7 @@ class DagsFolder:
         return self.module_name(path) in sys.modules
 
     def _spec_of(self, name: str, path: Path | str) -> ModuleSpec:
-        if name.startswith(_OWN_NAME):
+        if name.startswith(_GENERATED):
             file = str(self.root / self.relative(path))
             spec = spec_from_file_location(name, file, loader=_FreshLoader(name, file))
         else:
@@ -234,7 +234,7 @@ class DagsFolder:
         # Called for each run, with up to thousands of modules. So skip modules that are known to lie outside the
         # folder.
         now = ImportedSince()
-        since = _unknown.get(self._prefix)
+        since = _not_looked_at.get(self._prefix)
         names = list(sys.modules) if since is None else since.names()
         modules = ((name, sys.modules.get(name)) for name in names)
         own = [
@@ -243,7 +243,7 @@ class DagsFolder:
             if module is not None and self._contains(module)
         ]
         if not own:
-            _unknown[self._prefix] = now
+            _not_looked_at[self._prefix] = now
         return own
 
     def _contains(self, module: ModuleType) -> bool:

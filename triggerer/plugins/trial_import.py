@@ -27,7 +27,7 @@ from triggerer.processes.ipc import LIFELINE_VARIABLE
 from triggerer.processes.lifelines import die_with_writer
 from triggerer.processes.signals import signal_name
 
-_GOT_THROUGH: Final = 90
+_IMPORT_ENDED: Final = 90
 """The exit code if the import ended without ending its process. It may have raised, which the service can handle."""
 
 
@@ -47,7 +47,7 @@ def try_import(folder: DagsFolder, file: Path, *, patience: timedelta) -> None:
         os.close(end)
     if code is None:
         raise PluginError(f"importing {file} takes longer than {patience.total_seconds():g} s")
-    if code != _GOT_THROUGH:
+    if code != _IMPORT_ENDED:
         how = signal_name(-code) if code < 0 else f"exit code {code}"
         raise PluginError(
             f"importing {file} ends its process ({how})",
@@ -92,7 +92,7 @@ def main() -> NoReturn:
         try:
             DagsFolder(folder).import_file(file)
         finally:
-            os._exit(_GOT_THROUGH)
+            os._exit(_IMPORT_ENDED)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:

@@ -115,7 +115,7 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
     # keys are sorted by start. So the last one shows if a start is in the future, unless the list is full and such a
     # key may follow.
     if due and (due[-1][1] > row.now or len(due) > limit):
-        number = yield from _restart_count(row, partitioner)
+        number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:
             return PartitionQueue(is_behind=True)
         if number:
@@ -154,7 +154,7 @@ def _record_added(row: DagRow, partitioner: Partitioner, added: Sequence[Share])
         yield from _record_keys(row, partitioner, newest, known)
 
 
-def _restart_count(row: DagRow, partitioner: Partitioner) -> Script[int]:
+def _recompute_outdated(row: DagRow, partitioner: Partitioner) -> Script[int]:
     """Recompute when keys are due that were stored before the clock was set back; return the number of these keys.
 
     Otherwise their runs would wait until the clock shows the stored time again. One call recomputes up to `MOST_EVENTS`

@@ -83,7 +83,7 @@ class KeysInMemory:
         key = self._keys.setdefault(name, _Key(newest_at=at))
         key.runs += 1
 
-    def restart_count(self, now: datetime) -> None:
+    def restart_deadlines(self, now: datetime) -> None:
         """Restart the deadlines at `now`, and end quiet periods that have begun, because the clock was set back."""
         for name, key in self._keys.items():
             key.parts = {one: replace(part, first_at=now) for one, part in key.parts.items()}

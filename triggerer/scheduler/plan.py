@@ -69,7 +69,7 @@ def evaluate(
     looks: dict[str, Look] = {}
     unreadable: dict[str, str] = dict(divided.unreadable)
     groups = list(rows_by_dag(rows))
-    for at_most in _depths(limit, len(groups)):
+    for at_most in _runs_per_round(limit, len(groups)):
         # The second round looks again at DAGs with more due runs than their share, if other DAGs used less than theirs.
         left = limit - sum(len(found.runs) for found in looks.values())
         for group in groups if left > 0 else ():
@@ -97,7 +97,7 @@ def evaluate(
     )
 
 
-def _depths(limit: int, dags: int) -> list[int]:
+def _runs_per_round(limit: int, dags: int) -> list[int]:
     """Return how many runs to look for in the first round, and in a second round for DAGs with more due runs.
 
     In the first round, each DAG gets an equal share of the limit, but at least 2, which shows if a second run is due.

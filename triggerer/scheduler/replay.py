@@ -26,7 +26,7 @@ from triggerer.domain.schedules import (
 )
 from triggerer.domain.timetables import DataInterval, TimeRestriction
 from triggerer.domain.timetables.ticks import HasTicks
-from triggerer.scheduler.asked_once import asked_once
+from triggerer.scheduler.cached_timetables import with_cached_answers
 from triggerer.scheduler.decide import look
 from triggerer.scheduler.dividing import partitioner_of
 from triggerer.scheduler.keys_in_memory import KeysInMemory
@@ -135,7 +135,7 @@ def replay(
         return _KeyedReplay(definition, members, since, set_back, keys=keys).run(events, until)
     if _is_due_by_instants_alone(definition):
         return _TimedReplay(definition, members, since).run((), until)
-    definition = replace(definition, schedule=asked_once(definition.schedule))
+    definition = replace(definition, schedule=with_cached_answers(definition.schedule))
     return _Replay(definition, members, since, set_back).run(events, until)
 
 
@@ -166,33 +166,33 @@ class _Replay:
         waits_for = assets_waited_for(self.definition.schedule, self.members)
         now = self.since
         wake = self._advance(now)
-        for some in self._together(event for event in events if event.asset in waits_for):
+        for some in self._by_look(event for event in events if event.asset in waits_for):
             if self.set_back is not None and some[0].id > self.set_back.after_id:
-                now, wake = self._turn_back(self.set_back, now, wake)
+                now, wake = self._set_clock_back(self.set_back, now, wake)
             # An event may carry an earlier instant than the event before it.
             now = max(now, some[0].timestamp)
             wake = self._pass_time(wake, now)
             self._queue(some, now)
             wake = self._advance(now)
         if self.set_back is not None:
-            now, wake = self._turn_back(self.set_back, now, wake)
+            now, wake = self._set_clock_back(self.set_back, now, wake)
         self._pass_time(wake, until)
         return Replayed(tuple(self.runs), self._left(), len(self.runs) >= MOST_RUNS)
 
-    def _turn_back(
+    def _set_clock_back(
         self, back: SetBack, now: datetime, wake: datetime | None
     ) -> tuple[datetime, datetime | None]:
         """Set the clock back; return the time at which it happened, and when to look next."""
         now = max(now, back.at)
         self._pass_time(wake, now)
         self.set_back, self.before_id, self.last_run_at = None, back.after_id, None
-        self._forget_clock(now)
+        self._restart_deadlines(now)
         return now, self._advance(now)
 
-    def _forget_clock(self, now: datetime) -> None:
+    def _restart_deadlines(self, now: datetime) -> None:
         """Restart the deadlines of partition keys at `now`, after the clock was set back. Other DAGs have none."""
 
-    def _together(self, events: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
+    def _by_look(self, events: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
         """Yield groups of events that a scheduler sees in one look: here, each event alone."""
         for event in events:
             yield [event]
@@ -316,7 +316,7 @@ class _TimedReplay(_Replay):
 class _KeyedReplay(_Replay):
     keys: KeysInMemory
 
-    def _together(self, events: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
+    def _by_look(self, events: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
         """Yield the events of one instant together, because one transaction usually recorded them."""
         for _, some in groupby(events, key=lambda event: event.timestamp):
             yield list(some)
@@ -324,8 +324,8 @@ class _KeyedReplay(_Replay):
     def _queue(self, events: Sequence[RecordedEvent], now: datetime) -> None:
         self.keys.add([keyed(one) for one in events], now)
 
-    def _forget_clock(self, now: datetime) -> None:
-        self.keys.restart_count(now)
+    def _restart_deadlines(self, now: datetime) -> None:
+        self.keys.restart_deadlines(now)
 
     def _left(self) -> tuple[int, ...]:
         return self.keys.waiting()

@@ -139,7 +139,7 @@ class Driver:
                 async with aclosing(stream):
                     async for event, payload in stream:
                         self._take(event, payload)
-                        self._go_on(tasks, self.producer.get_advance_lane(payload))
+                        self._start_advancing(tasks, self.producer.get_advance_lane(payload))
                         if self.before_pull is not None:
                             await self.before_pull()
                 raise AssertionError("open_stream() returned")
@@ -171,7 +171,7 @@ class Driver:
             self._error = error
         self._changed.notify_all()
 
-    def _go_on(self, tasks: anyio.abc.TaskGroup, lane: Hashable) -> None:
+    def _start_advancing(self, tasks: anyio.abc.TaskGroup, lane: Hashable) -> None:
         if lane not in self._advancing:
             self._advancing[lane] = anyio.Event()
             tasks.start_soon(self._advance_lane, lane)
@@ -182,7 +182,7 @@ class Driver:
             await is_done.wait()
         async with anyio.create_task_group() as tasks:
             for lane in list(self._lanes):
-                self._go_on(tasks, lane)
+                self._start_advancing(tasks, lane)
         self._raise_if_failed()
 
     async def _advance_lane(self, lane: Hashable) -> None:

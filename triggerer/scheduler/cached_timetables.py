@@ -10,7 +10,7 @@ from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestrictio
 from triggerer.domain.timetables.ticks import HasTicks
 
 
-def asked_once(schedule: Schedule | None) -> Schedule | None:
+def with_cached_answers(schedule: Schedule | None) -> Schedule | None:
     """Return the schedule with a timetable that caches its answers, if the answers depend only on instants.
 
     Other timetables may answer by the clock. So they stay as they are, without a cache.
@@ -18,11 +18,11 @@ def asked_once(schedule: Schedule | None) -> Schedule | None:
     if isinstance(schedule, OnTime | OnEither | OnBoth) and isinstance(
         schedule.timetable, HasTicks
     ):
-        return replace(schedule, timetable=AskedOnce(schedule.timetable))
+        return replace(schedule, timetable=CachedTimetable(schedule.timetable))
     return schedule
 
 
-class AskedOnce(Timetable):
+class CachedTimetable(Timetable):
     """Asks another timetable once for each run, and repeats its answers.
 
     A replay asks with catch-up and a start. Then the answer depends on the last run alone, and not on the clock.
