@@ -127,7 +127,7 @@ STREAM_OUTSTANDING_BYTES: Final = _gauge(
 STREAM_PAUSED: Final = _gauge(
     "triggerer_stream_paused",
     _TRIGGERER,
-    "1 while the stream, or some of its lanes, pull nothing, by reason.",
+    "1 while the stream, or a lane of it, pulls nothing, by reason.",
     "stream",
     "reason",
 )
