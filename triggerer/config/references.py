@@ -62,7 +62,7 @@ def resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> An
 def _remember(found: str) -> None:
     remember_secrets_in("", found)
     if not _URL.fullmatch(found):
-        # Only parts of a URL are secret, and `remember_secrets_in` found them.
+        # Only parts of a URL are secret, and `remember_secrets_in` has remembered these parts.
         remember_secret(found)
     if found.lstrip().startswith("{"):
         # A file of credentials in JSON: an error may contain a part of it.

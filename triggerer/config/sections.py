@@ -166,7 +166,7 @@ class ExecutorSettings:
     """A run whose DAG file does not load stays queued until the file loads ("hold"), or fails ("fail")."""
     log_address: str = ""
     """`host:port` where the API on another machine can read the logs of this executor's runs. Empty: nowhere. Port 0:
-    a free port. PostgreSQL only."""
+    a free port. Only with PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class SparkSettings:
     conf: Pairs = field(default_factory=dict)
     """Settings of Spark by their names, such as `spark.driver.memory`."""
     cluster_patience: SecondsOrZero = timedelta(seconds=60)
-    """How long a run waits for a master or a Spark Connect server that does not answer."""
+    """How long a run waits for a Spark master or a Spark Connect server that does not answer."""
     archive_classes: bool = True
     """Whether to build an archive of Spark's classes, once and in the background, so that sessions start faster."""
 

@@ -48,9 +48,9 @@ class ConnectionSettings:
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}
-    """Alternative names of keys."""
+    """Alternative name to the key for which it stands."""
     examples: ClassVar[Mapping[str, str]] = {}
-    """Example values for errors about missing keys."""
+    """Key to an example value, which an error about the missing key shows."""
     optional: ClassVar[str | None] = None
     """The connection whose section may be left out, so that all keys have their defaults. None: there is none."""
 
@@ -72,7 +72,7 @@ class ConnectionSettings:
 
     @classmethod
     def from_mapping(cls, connection: str, settings: Mapping[str, Any]) -> Self:
-        """Check a connection's settings.
+        """Return a connection's settings as an object of this class, after checking them.
 
         Raises:
             ConfigurationError: An unknown key (the message names the nearest), a missing or unusable value.

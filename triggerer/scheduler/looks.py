@@ -54,7 +54,7 @@ class DagSnapshot:
     dag_id: str
     schedule: Schedule | None
     now: datetime
-    """The present by the database's clock. All instants of a snapshot are by this clock."""
+    """The present instant by the database's clock. All instants of a snapshot are by this clock."""
     max_active_runs: int = 16
     active_runs: int = 0
     events_per_run: int | None = None

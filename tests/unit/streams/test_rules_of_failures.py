@@ -452,7 +452,7 @@ async def test_a_filter_that_raises_takes_nothing_back_that_it_had_moved_past(
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (0, 1, 0)}
 
 
-@pytest.mark.rule("7: a filter that is stuck elsewhere is cancelled at its ack timeout")
+@pytest.mark.rule("7: a filter that hangs in its own code is cancelled at its ack timeout")
 async def test_an_error_that_a_stuck_filter_raises_when_cancelled_is_not_its_error(
     upstream: Upstream,
 ) -> None:

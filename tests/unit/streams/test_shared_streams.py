@@ -246,7 +246,7 @@ async def test_a_stream_that_returns_ends_the_group(upstream: Upstream) -> None:
         assert len(upstream.producers) == 2
 
 
-@pytest.mark.rule("7: a filter that is stuck elsewhere is cancelled at its ack timeout")
+@pytest.mark.rule("7: a filter that hangs in its own code is cancelled at its ack timeout")
 async def test_a_stuck_filter_is_failed_with_ack_timeout_and_its_siblings_go_on(
     upstream: Upstream,
 ) -> None:

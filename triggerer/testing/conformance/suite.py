@@ -21,7 +21,7 @@ class ProducerSuite:
     """The hooks of `ProducerConformance` and the helpers of its cases."""
 
     features: ClassVar[Any] = frozenset()
-    """Values of `Feature`, or their names."""
+    """The features of the producer: values of `Feature`, or their names."""
     patience_s: ClassVar[float] = 10.0
     """How many seconds a case waits for something to happen before it fails."""
     quiet_s: ClassVar[float] = 0.1
