@@ -43,7 +43,8 @@ _GENERATED: Final = "triggerer_dag_file_"
 _stamps: dict[str, Stamp | None] = {}
 # The code of each file, with the stamp that the file had when it was compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
-# Longer than the time resolution of any file system. A file older than this cannot change without a new stamp.
+# Nanoseconds: longer than the time resolution of any file system. If a file last changed before that, a further change
+# gives it a new stamp.
 _STABLE_NS: Final = 3_000_000_000
 
 
