@@ -28,7 +28,7 @@ class Latencies:
     """The latencies of the demo's two parts, the backlog and the live part; None if nothing was measured."""
 
     backlog_to_run: Quantiles | None
-    """From each message to its run's `queued_at`. Most of it is waiting for the previous run."""
+    """From each message to its run's `queued_at`. Most of this time is spent waiting for the previous run."""
     backlog_to_row: Quantiles | None
     """From `queued_at` until Spark returned the first row of the run's events."""
     live_to_run: Quantiles | None

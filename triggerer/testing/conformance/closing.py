@@ -14,8 +14,8 @@ from triggerer.testing.conformance.features import Feature, case
 from triggerer.testing.conformance.resolutions import acked, nothing
 from triggerer.testing.conformance.suite import ProducerSuite
 
-# An advance may finish before its cancellation arrives. Then the case tries the same wait again. This is the most such
-# tries in the whole case: after them, the next advance that is not cancelled ends the case.
+# An advance may finish before its cancellation arrives. Then the case tries the same wait again, up to this number of
+# times in all. After that, the next advance that finishes before its cancellation ends the case.
 _LATE_AT_MOST = 5
 
 
@@ -42,7 +42,7 @@ class ClosingCases(ProducerSuite):
         came: list[str] = []
         for wait in self.cancel_at:
             if len(came) == 3:
-                break  # all three came, so the last cancellation hit the wait for a fourth message
+                break  # all three messages came, so the last cancellation hit the wait for a fourth one
             came = []
             producer = await self._new_producer()
             try:
@@ -65,7 +65,7 @@ class ClosingCases(ProducerSuite):
         return ended is CancelledAt.CANCELLED
 
     async def _pull(self, producer: SharedStreamProducer, came: list[str]) -> None:
-        """Pull without resolving messages, until three came and the source is quiet."""
+        """Pull without resolving messages, until three messages came and the source is quiet."""
         with anyio.move_on_after(self.patience_s) as scope:
             stream: Any = producer.open_stream()
             async with aclosing(stream):
