@@ -396,7 +396,7 @@ async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_stor
 
 
 @pytest.mark.rule(
-    "14: the members are known before any plugin is made, by the key's digest from parsing"
+    "14: the members are known before any plugin is made, because parsing stored the key's digest"
 )
 async def test_the_members_of_a_stream_are_known_before_any_trigger_is_made(
     database: Database, upstream: Upstream

@@ -486,7 +486,7 @@ async def test_a_changed_schedule_changes_the_assets_that_the_dag_waits_for(
 
 
 @pytest.mark.rule(
-    "14: the members are known before any plugin is made, by the key's digest from parsing"
+    "14: the members are known before any plugin is made, because parsing stored the key's digest"
 )
 async def test_a_key_that_the_same_arguments_now_give_moves_the_trigger(
     database: Database,

@@ -127,7 +127,7 @@ def refuse_conflicts(assets: Iterable[Asset], relative: str, folder: DagsFolder)
 
 
 def shown_location(thing: Asset | DAG, folder: DagsFolder) -> str:
-    """Return `file:line`. A file in the folder is shown relative to it."""
+    """Return `file:line`. A file in the DAGs folder is shown relative to the folder."""
     location = thing.defined_at
     if location is None:
         return "an unknown location"
