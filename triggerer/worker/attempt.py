@@ -75,13 +75,13 @@ class Sightings:
         self._first: dict[Path, tuple[_Files, float]] = {}
 
     def recall(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over the sightings of former processes. All processes share one monotonic clock."""
+        """Add the sightings of former processes, whose times are valid here: processes share one monotonic clock."""
         for path, one in told.items():
             file, *folders = (None if stamp is None else tuple(stamp) for stamp in one["stamps"])
             self._first[Path(path)] = (_Files(file, tuple(folders)), one["since"])
 
     def unchanged_s(self, path: Path, files: _Files) -> float:
-        """Return for how many seconds at least the file has been in this state; 0 at the first look."""
+        """Return for how many seconds at least the file has been in this state; 0 when the state is new."""
         now = time.monotonic()
         known, since = self._first.get(path, (None, now))
         if known != files:
@@ -104,7 +104,8 @@ class WorkerContext:
     """True: a run whose DAG file does not load is queued again. False: the run fails."""
     sightings: Sightings
     query: Callable[..., Any]
-    """`QueryEvents` with the run's primary key as first argument. The callables below take the key too."""
+    """A `QueryEvents` with the run's primary key as an additional first argument, which the callables below take
+    too."""
     spark: SparkHolder
     output: Output
     on_start: Callable[[int, TaskStart], None]
@@ -138,7 +139,7 @@ class _Until(NamedTuple):
     missing: float
     """When a file that is still missing counts as deleted."""
     changing: float
-    """When a file that still changes is judged as it is."""
+    """When the run stops waiting for a file that still changes, and uses it as it is."""
 
 
 class _Attempt:
@@ -146,7 +147,8 @@ class _Attempt:
         self._order = order
         self._worker = worker
         self._followed: list[FormerLaunch] = []
-        """The applications of former attempts that a task may follow."""
+        """The applications of former attempts that still run. A task may wait for its application instead of submitting
+        one."""
         self._on_launch = launch_reports(
             order,
             functools.partial(worker.on_launch, order.run_pk),
@@ -186,7 +188,10 @@ class _Attempt:
         self._end(tasks, failures)
 
     def _are_former_gone(self) -> bool:
-        """End former attempts. If one may still work, report that the run must wait, and return False."""
+        """End the launches of former attempts, except applications that a task may wait for.
+
+        If a launch may still be at work, report that the run must wait, and return False.
+        """
         try:
             self._followed = self._former_attempts().end_all(self._order.former, keep=True)
         except StillUnknown as unknown:
@@ -204,20 +209,21 @@ class _Attempt:
         )
 
     def _end_unfollowed(self) -> None:
-        """End the applications of former attempts that no task follows, for instance because the DAG lost the task."""
+        """End the applications of former attempts that no task waited for, perhaps because the DAG lost the task."""
         left = [one for one in self._followed if one.tag not in self._on_launch.reported]
         if left:
             try:
                 self._former_attempts().end_all(left)
             except StillUnknown as unknown:
-                # The executor looks for this launch again once this run has ended.
+                # Only log this. Once this run has ended, the executor's `LeftLaunches` tries to end the launch.
                 logger.warning("%s", unknown)
 
     def _load_when_stable(self) -> LoadedFile:
         """Load the DAG file. If it fails or lacks the DAG, load it again at each change: it may be incomplete.
 
         Raises:
-            Exception: The file is stable and does not load. This is the error of the last try.
+            Exception: The file does not load, and is stable or has changed for too long. The last loading raised this
+                error.
         """
         root = self._worker.dags_folder
         path = root / self._order.path
@@ -247,7 +253,8 @@ class _Attempt:
             if _Files.now(path, self._worker.dags_folder) != files:
                 return True
             if files.file is None:
-                # The file has vanished. Load again, and so wait for it, until the patience for a missing file is over.
+                # The file has vanished. Return True, so that the caller waits for the file, unless that wait is over
+                # already.
                 return time.monotonic() < until.missing
             watched_s = self._worker.sightings.unchanged_s(path, files)
             if watched_s >= STABLE_AFTER_S and files.are_stable(stable_s):

@@ -51,11 +51,12 @@ class DagRun(RunDetails):
 
 
 class RunContext:
-    """Builds the arguments of each task in one attempt. Values that tasks share are made once.
+    """Builds the arguments of each task in one attempt. Arguments that tasks share, such as `dag_run`, are made once.
 
     Args:
         spark: Returns a live Spark session. Called only for tasks that name `spark`.
-        submit: Receives the id of a `SparkApplication`'s task, and then the application.
+        submit: Submits a Spark application. Its arguments are the id of the `SparkApplication` task, and the
+            application.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class RunContext:
         return made | named
 
     def callback_context(self, state: RunState, error: str | None) -> dict[str, Any]:
-        """Return the argument of the DAG's callbacks: the run, and its end."""
+        """Return the mapping that the DAG's callbacks receive: the run, its final state and its error."""
         run = self.dag_run
         return {
             "dag_run": run,
@@ -140,7 +141,8 @@ class RunContext:
             case "log":
                 return logging.getLogger(f"task.{task.task_id}")
             case _:
-                # The name is run_id, logical_date, data_interval_start, data_interval_end or params.
+                # The other names are attributes: run_id, logical_date, data_interval_start, data_interval_end and
+                # params.
                 return getattr(self.dag_run, name)
 
     def _may_commit(self) -> bool:

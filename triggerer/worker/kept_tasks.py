@@ -12,11 +12,12 @@ def kept_tasks(dag: DAG, kept: Mapping[str, TaskState]) -> dict[str, TaskState]:
     """Return the final states of the tasks that are not executed again.
 
     The return value of a task exists only in the memory of its run's process. So a successful task is executed again if
-    an executed task needs its return value. The repeated task's events have their former keys, so no event is
+    an executed task needs its return value. That task emits its events under their former keys again, so no event is
     recorded twice.
 
     Args:
-        kept: The final states that may stay. Tasks that the file no longer has are ignored, and new tasks are executed.
+        kept: The final states of tasks that need not be executed again. Tasks that the file no longer has are ignored.
+            New tasks of the file are executed.
     """
     left = {task_id: state for task_id, state in kept.items() if task_id in dag.tasks}
     executed = [task for task_id, task in dag.tasks.items() if task_id not in left]

@@ -21,7 +21,7 @@ class LaunchReports:
         send: Sends a report without waiting.
         ask: Sends the query `launch`, and returns once the report is stored. It raises `RunFailed` if another attempt
             has the run.
-        known: The tags that the store knows already.
+        known: The tags of launches that are stored already.
     """
 
     def __init__(
@@ -31,7 +31,8 @@ class LaunchReports:
         self._ask = ask
         self._known = set(known)
         self.reported: set[str] = set()
-        """The tags of the launches that this attempt has reported: its own, and former launches that it follows."""
+        """The tags of the launches that this attempt has reported: its own, and applications of former attempts that it
+        waits for."""
 
     def __call__(self, launch: Launch) -> None:
         """Report a launch.
@@ -76,7 +77,7 @@ class SessionLaunches:
         return self._tag
 
     def released(self) -> None:
-        """Report that the server has released the present session, so that no operation of the session works."""
+        """Report that the server has released the present session, so no operation of the session is at work."""
         if self._tag is not None:
             self._tell(AttemptState.SUCCESS)
             self._tag = None
@@ -98,6 +99,6 @@ class SessionLaunches:
 def launch_reports(
     order: RunOrder, send: Callable[[Launch], None], ask: Callable[..., Any]
 ) -> LaunchReports:
-    """Return the reports of an attempt. The store knows the tags of its first session and of former launches."""
+    """Return the reporter of an attempt. Its first session and the launches of former attempts are stored already."""
     known = {one.tag for one in order.former}
     return LaunchReports(send, ask, known | ({order.tag} if order.connect else set()))

@@ -20,7 +20,7 @@ A run's process sends:
 
 - `started`: a try of a task has begun, or has failed and the next try waits for its time (`TaskStart`).
 - `waiting`, `progress` and `launch`: a `Wait`, a `RunProgress` or a `Launch` has changed.
-- `query`: a question about events, or the request to store a `Launch` before the launch begins.
+- `query`: a question, for instance about events, or the request to store a `Launch` before the launch begins.
 - `results`: tasks or the run have ended (`RunReport`).
 - `called`: the callbacks of the `CallbackOrder` were called.
 
@@ -64,7 +64,8 @@ class RunReport:
     is_unloaded: bool = False
     """True: the DAG file does not load, and `holds_broken` is set, so the run is queued again. `end` has the reason."""
     is_blocked: bool = False
-    """True: nobody can tell whether a former attempt still works, so the run is queued again. `end` has the reason."""
+    """True: nobody can tell whether a former attempt is still at work, so the run is queued again. `end` has the
+    reason."""
 
 
 def message(kind: str, **fields: Any) -> dict[str, Any]:

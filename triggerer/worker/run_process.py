@@ -109,7 +109,8 @@ class RunProcess:
     def _await_order(self) -> dict[str, Any]:
         """Do what the fork server and the executor ask for in advance, until an order comes. Return the order."""
         while True:
-            # Until the former run is gone, listen to the fork server alone. Afterwards, listen for an order, too.
+            # Until the former run's processes are gone, listen to the fork server alone. Afterwards, also accept an
+            # order.
             sources: list[ForkServerLink | ChildChannel]
             sources = [self._link, self._channel] if self._link.may_begin else [self._link]
             ready = [] if self._channel.has_more else select.select(sources, (), ())[0]
@@ -155,7 +156,7 @@ class RunProcess:
         try:
             self._spark.release_executors()
         except Exception:
-            # Idle executors end later on their own. If the session is broken, the run will notice.
+            # Ignore the error: idle executors end later on their own, and a run notices a broken session itself.
             logger.exception("Spark's executors could not be given back")
 
     def _on_wait(self, run_pk: int, wait: Wait) -> None:
@@ -171,7 +172,7 @@ class RunProcess:
                     kill_own_group()
                 return
             waiting = self._waiting.get(frame["number"])
-            # None: the task was interrupted while it waited.
+            # None: the task that sent the query was interrupted while it waited.
             if waiting is not None:
                 waiting.put(frame)
 

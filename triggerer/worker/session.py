@@ -47,7 +47,7 @@ class SparkHolder:
         self._interrupter: threading.Thread | None = None
 
     def begin_run(self, launches: SessionLaunches) -> None:
-        """Report sessions that the run opens on a Spark Connect server through `launches`."""
+        """Use `launches` to report the sessions that the run opens on a Spark Connect server."""
         self._launches = launches
 
     def end_run(self) -> None:

@@ -12,14 +12,14 @@ from triggerer.worker.fork_server.control import Control
 
 
 class Role(Enum):
-    """The task of a child process."""
+    """What a child process is for."""
 
     NEXT = auto()
-    """The child waits for the order to execute the next run, or callbacks."""
+    """The child waits for its order: a run to execute, or callbacks to call."""
     RUN = auto()
-    """The child executes a run, or callbacks."""
+    """The child executes a run, or calls callbacks."""
     OPENER = auto()
-    """The child opens a Spark driver, and ends."""
+    """The child opens a Spark driver, and then ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,7 @@ class Child:
     control: Control
     role: Role
     may_begin: bool = False
-    """True once the server has sent `go` to the child: nothing of the former run is left."""
+    """True once the server has sent `go` to the child: all processes of the former run are gone."""
     driver_pid: int | None = None
     """The process id of the JVM to which the child must attach."""
     is_attached: bool = False

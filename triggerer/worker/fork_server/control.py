@@ -3,22 +3,22 @@
 A run's process sends:
 
 - `taken`: the process has an order. The descriptor of the run's log comes along.
-- `attached` or `unusable`: the answer to `driver`.
-- `open` and `how_ended`: questions. The process asks for a driver, or why its driver does not answer.
+- `attached` or `unusable`: whether the process could attach to the Spark driver that `driver` has named.
+- `open` and `how_ended`: the request for a driver, and the question why the driver does not answer.
 - `sighted`: a DAG file does not load in its present state.
 - `owns`: a folder that must be removed after the process has ended.
 - `imported`: modules that later runs may need.
 - `finished`: the process ends now.
 
-The process that opens a driver sends `started` (the JVM's process id), `output` (a question about the JVM's output),
-and in the end `opened` or `failed`.
+The process that opens a driver sends `started` (the JVM's process id), `output` (a request for the JVM's output), and
+in the end `opened` or `failed`.
 
 The fork server sends:
 
-- `go`: nothing of the former run is left, so the process may accept an order.
+- `go`: all processes of the former run are gone, so this process may accept an order.
 - `driver`: attach to this Spark driver.
 - `leave`: end, unless you have an order.
-- `reply`: the answer to a question.
+- `reply`: the answer to `open`, `how_ended` or `output`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class Control:
             kind, fields = orjson.loads(body)
             return Message(str(kind), dict(fields), list(descriptors))
         except (ValueError, TypeError):
-            # A run's code has written into the connection, probably by accident. The receiver refuses an empty kind.
+            # Users' code has written into the connection, probably by accident. Return an empty kind, which the fork
+            # server refuses.
             return Message("", {}, list(descriptors))
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ _LOOK_EVERY_S: Final = 0.05
 
 
 class Server(Protocol):
-    """The part of the fork server that the keeper of drivers uses."""
+    """The methods of the fork server that `DriverKeeper` calls."""
 
     @property
     def next(self) -> Child | None: ...
@@ -49,7 +49,7 @@ class _Question(NamedTuple):
 
 
 class DriverKeeper:
-    """The part of the fork server that is about Spark."""
+    """Opens, lends and ends Spark drivers, and starts the process that makes the archive of Spark's classes."""
 
     def __init__(self, server: Server, setup: dict[str, Any]) -> None:
         self._server = server
@@ -65,12 +65,12 @@ class DriverKeeper:
 
     @property
     def pids(self) -> set[int]:
-        """The ids of the processes that belong to no run: the JVMs, and the process that makes the class archive."""
+        """The ids of processes that serve no run alone: JVMs, and the maker of the archive of Spark's classes."""
         drivers = [*self._former, *filter(None, [self._driver])]
         found = {driver.pid for driver in drivers if driver.pid is not None}
         return found | ({self._training.pid} if self._training is not None else set())
 
-    # Called for the executor.
+    # Requests of the executor.
 
     def warm(self) -> None:
         """Open a driver before a run needs it. Send `warmed` once the next run's process has attached to the driver."""
@@ -106,7 +106,7 @@ class DriverKeeper:
             self._warms = False
             self._server.tell("warmed", error=error)
 
-    # Called for the processes of runs.
+    # Requests of the processes of runs.
 
     def push(self, child: Child) -> None:
         """Tell the next run's process to attach, if there is a driver."""
@@ -216,7 +216,7 @@ class DriverKeeper:
     # Ending a driver.
 
     def on_end(self, pid: int, code: int) -> None:
-        """Handle the end of a child that no run owns: a JVM, or the process that makes the class archive."""
+        """Handle the end of a child of no run: a JVM, or the process that makes the archive of Spark's classes."""
         if self._training is not None and self._training.pid == pid:
             self._end_training()
         for driver in [*self._former, *filter(None, [self._driver])]:
@@ -267,7 +267,10 @@ class DriverKeeper:
         return next((one for one in known if one is not None and one.pid == pid), None)
 
     def _ask_how(self, question: _Question, pid: int, patience_s: float) -> None:
-        """Answer how a driver ended: when it has ended, or without a reason when the patience is over."""
+        """Reply how a driver ended.
+
+        If the driver lives, reply once it ends, or without a reason after `patience_s`.
+        """
         driver = self._find(pid)
         how = None if driver is None else driver.how_ended()
         if how is None and driver is not None and patience_s > 0:
@@ -300,7 +303,7 @@ class DriverKeeper:
         lines = driver.lines
         self._answer(question, lines=lines.last_lines, is_out_of_memory=lines.is_out_of_memory)
 
-    # The archive of Spark's classes. A process makes it in a session of its own: a training run, see `jvm/training.py`.
+    # The process that makes the archive of Spark's classes, in a Spark session for that purpose: see `jvm/training.py`.
 
     def _train(self, driver: Driver) -> None:
         from triggerer.worker.spark.jvm.training import start_training

@@ -1,4 +1,4 @@
-"""A run's end of the connection to the fork server."""
+"""The connection to the fork server, as a run's process uses it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ForkServerLink:
-    """Asks the fork server questions, and stores what it says unasked. One question at a time is under way.
+    """Sends questions to the fork server, and stores its other messages. One question at a time is under way.
 
     Attributes:
-        may_begin: True once nothing of a former run is left, so that this process may accept an order.
+        may_begin: True once all processes of the former run are gone, so that this process may accept an order.
         sightings: The states of DAG files that former processes saw, see `triggerer.worker.attempt.Sightings`.
         left_folders: The folders of former processes, which this process must remove.
         driver: The driver to attach to. None until the fork server has sent it.

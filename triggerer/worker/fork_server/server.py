@@ -2,7 +2,7 @@
 
 The server has one thread and one loop, because a fork copies only the thread that calls it. (Libraries such as NumPy
 have idle threads, and end them before a fork.) Each run's process has a channel of its own to the executor, and the
-channel ends with the process. So nothing that a run leaves behind can speak in the name of the next run.
+channel ends with the process. So a process that a run leaves behind cannot send messages in the name of the next run.
 
 1. The server forks a process with the role `NEXT`, and sends the process's channel to the executor. `NEXT` waits for
    the message `go`, which means that the former run's process and its descendants are gone. Then `NEXT` attaches to the
@@ -81,7 +81,7 @@ class ForkServer:
         self._channel.send(message("ready"))
         self._fork_next()
         if self._channel.has_more:
-            # A frame came together with the setup, so the selector does not report it.
+            # The channel has read this frame together with the setup. The selector does not report such a frame.
             self._read_channel()
         while True:
             for key, _ in self._selector.select(self._timers.wait_s):
@@ -93,7 +93,7 @@ class ForkServer:
                 self._on_end(*self._dead.pop(0))
             self._timers.run_due()
 
-    # Called by the keeper of drivers.
+    # Called by `DriverKeeper`.
 
     def tell(self, kind: str, **fields: Any) -> None:
         """Send a frame to the executor."""
@@ -117,7 +117,7 @@ class ForkServer:
         return self._fork(Role.OPENER, live)
 
     def show(self, lines: bytes) -> None:
-        """Write the driver's output into the log of the present run, or else to our own output."""
+        """Write the driver's output into the log of the present run; without a run, to our own standard error."""
         log = self._run.log if self._run is not None else None
         with suppress(OSError):
             os.write(_STANDARD_ERROR if log is None else log, lines)
@@ -192,8 +192,8 @@ class ForkServer:
     def _fork(self, role: Role, live: Callable[[Control], None]) -> Child:
         ours, theirs = Control.pair()
         self._dags_folder.look_ahead()
-        # After this, a garbage collection in the child skips the present objects. It could free none of them, but would
-        # copy their memory.
+        # From now on, a garbage collection in the child skips the present objects. It would free none of them, and make
+        # the kernel copy their memory.
         gc.freeze()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -268,7 +268,7 @@ class ForkServer:
         self._send_go()
 
     def _send_go(self) -> None:
-        """Tell the next process that nothing of the former run is left."""
+        """Send `go` to the next process once all processes of the former run are gone."""
         child = self._next
         if child is None or child.may_begin or self._run is not None:
             return
@@ -290,8 +290,8 @@ class ForkServer:
         try:
             self._handle(child, heard)
         except (KeyError, TypeError, ValueError) as error:
-            # The run's code has written into the connection, and perhaps also into the executor's channel. The delay
-            # lets the executor notice that first, because its error names the cause.
+            # Users' code has written into this connection, and perhaps also into the channel to the executor. Kill the
+            # process a moment later: if the executor finds the damage first, the run's error names the cause.
             logger.warning("a run's process sent what cannot be understood: %r", error)
             heard.close()
             self.after(_DAMAGED_S, child.kill)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from triggerer.config import SparkSettings
 
 _ANSWER_S: Final = 10.0
-"""The time for one answer of the server."""
+"""How long to wait for an answer of the server."""
 _SESSION_CLOSED: Final = "INVALID_HANDLE.SESSION_CLOSED"
 _LOOK_EVERY_S: Final = 1.0
 _RELEASES: Final = 5
@@ -64,7 +64,7 @@ class ConnectLauncher:
         return self._handle(intent.tag)
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        """Look for the session. The question itself opens the session, so it counts as running until it is released."""
+        """Return `Absent` if the session was released, else `Running`: the query itself opens a missing session."""
 
         def answer(client: Any) -> Sighting:
             client.get_configs("spark.app.name")

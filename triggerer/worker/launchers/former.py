@@ -30,12 +30,12 @@ logger = logging.getLogger("triggerer.run")
 
 _LOOK_EVERY_S: Final = 0.5
 _SHORT_PATIENCE: Final = timedelta(seconds=3)
-"""How long to ask about an attempt that was unknown for too long already. Then the run is queued again, and frees its
-slot."""
+"""How long to wait for an answer about a launch that was already unknown for the whole patience. Without an answer, the
+run is queued again, and its slot is free for other runs."""
 
 
 class StillUnknown(Exception):
-    """Nobody can tell whether a former attempt still works. The text names the attempt and the cause, for users."""
+    """Nobody can tell whether a former attempt is still at work. The text for users names the attempt and the cause."""
 
 
 class FormerAttempts:
@@ -43,7 +43,7 @@ class FormerAttempts:
 
     Args:
         find_launcher: Returns the launcher with a name, and raises a `TriggererError` if there is none.
-        on_launch: Receives the state of each launch afterwards.
+        on_launch: Receives each launch once it has ended, or once the patience is over and its state is unknown.
         on_wait: Receives a wait when it begins, when its reason changes, and when it ends (then without a reason).
         patience: How long to wait for a server or a cluster that does not answer.
     """
@@ -67,15 +67,15 @@ class FormerAttempts:
         """Find and stop each launch, and wait until it is gone. Return the launches that still run.
 
         Args:
-            keep: True: do not stop a launch that the next attempt can follow, see `Launcher.can_reattach`, but return
-                it. False: stop all launches, and return none.
+            keep: True: leave a launch running and return it if the next attempt can watch it, see
+                `Launcher.can_reattach`. False: stop all launches, and return none.
         Raises:
             StillUnknown: A server or a cluster did not answer, or did not confirm the end.
         """
         return [one for one in launches if not self._end(one, keep=keep)]
 
     def _end(self, former: FormerLaunch, *, keep: bool) -> bool:
-        """Return True once the launch is gone, and False if the next attempt follows it."""
+        """Return True once the launch is gone; False: the launch still runs, for the next attempt to watch."""
         since = datetime.now(UTC)
         self._on_wait(Wait(f"{_awaited(former)}: it is being stopped", since))
         until = time.monotonic() + patience_for(former, self._patience, since).total_seconds()
@@ -102,7 +102,7 @@ class FormerAttempts:
             self._on_wait(Wait(None, datetime.now(UTC)))
 
     def _look_and_stop(self, former: FormerLaunch, *, keep: bool) -> Sighting | None:
-        """Stop the launch, and return its state then. None: it still runs, and the next attempt follows it."""
+        """Stop the launch if it runs, and return its state. None: it still runs, for the next attempt to watch."""
         try:
             launcher = self._find_launcher(former.launcher)
         except TriggererError as error:
@@ -122,7 +122,7 @@ class FormerAttempts:
 
 
 def patience_for(former: FormerLaunch, patience: timedelta, now: datetime) -> timedelta:
-    """Return how long to wait for an answer: the whole patience at first, and a few seconds in later attempts."""
+    """Return how long to wait: `patience`, or a few seconds if the launch was already unknown for longer than that."""
     since = former.unknown_since
     if since is not None and now - since > patience:
         return min(patience, _SHORT_PATIENCE)
@@ -135,7 +135,7 @@ def former_attempts(
     on_launch: Callable[[Launch], None],
     on_wait: Callable[[Wait], None],
 ) -> FormerAttempts:
-    """Return the object that ends former attempts with the launchers of these settings."""
+    """Return a `FormerAttempts` that uses the launchers of these settings."""
     return FormerAttempts(
         lambda name: launcher_named(name, settings),
         on_launch=on_launch,

@@ -1,4 +1,4 @@
-"""Shared by launchers of clusters with an HTTP API: JSON requests, and a watch that polls."""
+"""HTTP for the launchers whose cluster has an HTTP API: JSON requests, and a `watch` that polls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HttpPlace:
 
     address: str
     headers: Callable[[], Mapping[str, str]] = dict
-    """Called for each request, because a token may be renewed while a launch is followed."""
+    """Called for each request, because a credential may be renewed while a launch is watched."""
     tls: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
@@ -133,7 +133,7 @@ def watch_by_asking(
 
 
 def answered(look: Callable[[], Sighting]) -> Sighting:
-    """Call `look`. Return its result, or `Unknown` if there is no answer, or an answer without the expected fields."""
+    """Return the result of `look`; `Unknown` if the cluster does not answer, or answers without the expected fields."""
     try:
         return look()
     except NoAnswer as error:

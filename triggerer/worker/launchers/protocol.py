@@ -1,8 +1,8 @@
 """The protocol of launchers. A launcher is synchronous, and runs in the run's process.
 
-Two attempts never work at a time: the service stores a tag before `launch` is called, and the next attempt calls `find`
-and `stop` for each stored tag before it executes the user's code. The *place* of a launch is the server or cluster
-where it works.
+Two attempts are never at work at once: the service stores a tag before `launch` is called, and the next attempt calls
+`find` and `stop` for each stored tag before it executes the user's code. The *place* of a launch is the server or
+cluster where it works.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A launch, as its place knows it."""
+    """The names by which a launch can be found at its place."""
 
     tag: str
     external_id: str | None = None
@@ -36,7 +36,7 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The launch works, or may begin to work at any moment."""
+    """The launch is at work, or may begin at any moment."""
 
     handle: Handle
     progress: str | None = None
@@ -55,16 +55,16 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The place answered that it has no such launch. So the launch does not work, and never will.
+    """The place answered that it has no such launch. So the launch is not at work, and never will be.
 
-    A launcher may return this only if the place remembers every launch that may still work. A place that ends all
-    launches when it restarts may forget them then.
+    A launcher may return this only if the place remembers every launch that may still be at work. A place may forget
+    launches at its restart only if the restart ends them all.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell now whether the launch works."""
+    """Nobody can tell now whether the launch is at work."""
 
     reason: str
     """A clause for people, such as `the Spark Connect server sc://host:15002 does not answer`."""
@@ -92,21 +92,21 @@ class Launcher(Protocol):
         """Start the work under the intent's tag, and return as soon as the place has accepted it.
 
         Raises:
-            SubmitFailed: The place refused the work, or did not answer. If it did not answer, the launch may work
-                nevertheless: ask `find`.
+            SubmitFailed: The place refused the work, or did not answer. Without an answer, the launch may be at work
+                nevertheless: call `find`.
         """
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        """Look for a launch by its tag. It never raises: a failed look is `Unknown`.
+        """Look for a launch by its tag. It never raises: if the search fails, the state is `Unknown`.
 
         Args:
-            external_id: The place's own id of the launch, if it is known. It only makes the search quicker.
+            external_id: The place's own id of the launch, if it is known. The id only makes the search quicker.
         """
 
     def stop(self, handle: Handle) -> Sighting:
         """Stop a launch, and return its state. It never raises: if the place does not answer, the state is `Unknown`.
 
-        `Running`: the place has accepted the stop, but the launch has not ended yet. Call `find` until it has ended.
+        `Running`: the place will stop the launch, but the launch has not ended yet. Call `find` until it has ended.
         """
 
     def watch(self, handle: Handle) -> Iterator[Sighting]:

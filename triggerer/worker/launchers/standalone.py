@@ -57,7 +57,7 @@ _REASONS: Final = {
     "ERROR": "the worker of its driver was lost, or could not start it",
 }
 _NOT_ALIVE: Final = "Current state is not alive"
-"""The beginning of the answer of a master that stands by, or that is recovering its drivers."""
+"""How the answer of a master begins that is on standby, or is recovering its drivers."""
 _REST_HINT: Final = (
     "start it with spark.master.rest.enabled=true; another port than 6066 goes into spark.master.rest.port of"
     " [spark] conf"
@@ -168,8 +168,8 @@ class StandaloneLauncher:
         if state in _ENDS:
             return self._ended(handle, str(state), answer)
         if not answer.get("success"):
-            # The master has forgotten its drivers after a restart. A driver may still work, because its Spark worker
-            # ends it only when the master tells it to.
+            # The master has forgotten its drivers after a restart. A driver may still be at work: a Spark worker ends a
+            # driver only when the master says so.
             return Unknown(f"the master no longer knows the driver {handle.external_id}")
         return Unknown(f"the master says {state}")
 

@@ -62,8 +62,8 @@ class DeltaTable:
         """Return the mark of the call that wrote this output; None: the table's history does not have the output."""
         limit = 1
         while True:
-            # The output's commit is usually the latest one. Ask for few commits first: Delta reads all that are asked
-            # for.
+            # The output's commit is usually the latest one. Request few commits first, because Delta reads every
+            # requested commit.
             rows = self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT {limit}").collect()
             for row in rows:
                 words = (row["userMetadata"] or "").split()
@@ -74,7 +74,7 @@ class DeltaTable:
             limit *= _FURTHER
 
     def write(self, df: DataFrame, mode: str, name: str, mark: str) -> None:
-        """Write the rows, unless a commit of the table has this name."""
+        """Write the rows, unless a commit of the table has `name` as its transaction identifier."""
         writer = (
             df.write.format("delta")
             .mode(mode)
@@ -97,7 +97,7 @@ class DeltaTable:
 
 
 class DeltaTables:
-    """The Delta tables of one try. A table with two names is one table."""
+    """The Delta tables that one try writes to. Two names of one table count as one table."""
 
     def __init__(self) -> None:
         self._tables: list[DeltaTable] = []
@@ -107,7 +107,8 @@ class DeltaTables:
         """Return the first name that this try used for the table. So the table is one target, even under two names."""
         with self._lock:
             if all(table.name != known.name for known in self._tables):
-                # Ask for no identity at the first table: the answer takes a while, and most tasks write to one table.
+                # Do not query the identity of the first table: the query takes a while, and most tasks write to one
+                # table.
                 own = table.identity() if self._tables else None
                 for known in self._tables:
                     if own is not None and known.identity() == own:
@@ -143,7 +144,8 @@ def write_delta(df: DataFrame, table: DeltaTable, writing: Writing, *, mode: str
         table.write(df, mode, writing.name, writing.mark)
     found = table.writer_of(writing.name)
     if found is None:
-        # A commit that creates a table by its name has no mark in the history, so this call has written a new table.
-        # For a table that existed, Delta has deleted the earlier try's commit from its history.
+        # The history has no mark of this output. If the table is new, this call has created it: the commit of a
+        # creation has no mark. If the table existed, an earlier try has written, and Delta has deleted that commit from
+        # the history.
         return "written" if is_new else "was_there"
     return writing.outcome(found, table.name)

@@ -25,7 +25,7 @@ class Move:
     draft: str
     columns: Sequence[str]
     key: Sequence[str]
-    """The columns of a unique constraint; empty: every row is added."""
+    """The columns of a unique constraint, by which a row replaces a row of the target; empty: every row is added."""
     condition: str
     """The WHERE clause of the insertion, see `Dialect`."""
 
@@ -86,7 +86,7 @@ class Dialect:
     """How the SQL of one database differs. The texts are templates, which `Statements` fills in.
 
     Args:
-        name: The database in a message.
+        name: The database's name in messages.
         driver: The class of its JDBC driver; None: Java finds the driver by the URL.
         commit: Statements that store the token and move the rows. The last statement stores the token.
         replace: Makes the statement that replaces rows by their key.
@@ -124,7 +124,7 @@ _POSTGRESQL: Final = Dialect(
     "PostgreSQL",
     "org.postgresql.Driver",
     # The condition makes PostgreSQL store the token before the rows. If another try is storing the same token, this
-    # statement waits there until the other one has ended.
+    # statement waits until that try's transaction has ended.
     ("WITH token AS ({token} RETURNING 1) {rows}",),
     _on_conflict,
     schema="current_schema()",
@@ -140,7 +140,7 @@ _MYSQL: Final = Dialect(
     "com.mysql.cj.jdbc.Driver",
     ("START TRANSACTION; {token}; {rows}; COMMIT",),
     _on_duplicate_key,
-    # Names are taken as they are written: whether upper and lower case differ depends on the server's file system.
+    # Names stay as they are written: whether upper and lower case differ depends on the server's file system.
     fold=str,
     schema="DATABASE()",
     quotes=("`", "`"),
@@ -163,7 +163,7 @@ _MARIADB: Final = Dialect(
 _SQL_SERVER: Final = Dialect(
     "SQL Server",
     "com.microsoft.sqlserver.jdbc.SQLServerDriver",
-    # Without NOCOUNT each statement returns a count of rows. The driver would look at the first count only, and miss an
+    # Without NOCOUNT each statement returns a count of rows. The driver would read the first count only, and miss an
     # error of the second statement.
     ("SET NOCOUNT ON; SET XACT_ABORT ON; BEGIN TRANSACTION; {token}; {rows}; COMMIT",),
     _merge_with_range_lock,

@@ -6,10 +6,10 @@ A folder with outputs has a hidden folder, which Spark's readers ignore, as they
     path/_triggerer/drafts/<name>.<mark>/...      a try's files, as Spark wrote them
     path/_triggerer/written/<name>.json           the commit: the draft's mark, and each file's final name
 
-The creation of the commit's file decides. Two tries that are alive at once try to create the same file, and one of them
-succeeds. Then the draft's files are moved to their final names. An object store cannot move a file, so it copies the
-file and deletes the original. If a try dies during the moves, the next write to the folder by any task finishes them,
-because the commit's file names them all.
+The creation of the commit's file decides: if two tries are alive at once, only one of them can create this file. Then
+the draft's files are moved to their final names. An object store cannot move a file, so it copies the file and deletes
+the original. If a try dies during the moves, the next write to the folder by any task finishes them, because the
+commit's file names them all.
 
 A draft is deleted once it can no longer be committed: after another draft of the same output was committed, or after a
 week, because `commit` refuses a draft of that age. So nobody deletes a draft that another process may commit at the
@@ -81,7 +81,7 @@ def commit(files: Files, path: str, name: str, mark: str) -> str:
     Returns:
         The mark of the try whose draft the readers see.
     Raises:
-        FileNotFoundError: The draft is a week old, or is gone.
+        FileNotFoundError: The draft is more than a week old, or was deleted.
     """
     if is_stale(mark):
         raise FileNotFoundError(f"the draft {draft_path(path, name, mark)} is more than a week old")

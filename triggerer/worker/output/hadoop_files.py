@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
-"""Hadoop's name for an ability that S3A has: at the end of an upload, it creates the object only if the name is not in
+"""Hadoop's name for an ability of S3A: at the end of an upload, the store creates the object only if its name is not in
 use."""
 _MOVES_AT_ONCE: Final = 16
-"""An object store copies each file, and takes many copies at once."""
+"""The number of threads that move files: an object store copies each file, and can make many copies at a time."""
 
 
 class HadoopFiles:

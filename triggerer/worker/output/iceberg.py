@@ -1,10 +1,11 @@
-"""`output.iceberg`: a try writes a snapshot on a branch of its own, and the commit picks that snapshot into the table.
+"""`output.iceberg`: a try writes a snapshot on a branch of its own, and the commit cherry-picks it.
 
 The snapshot has the output's name as Iceberg's `wap.id`. Iceberg refuses to pick a second snapshot with the same
 `wap.id`, in the commit itself. So two tries that are alive at once cannot both succeed.
 
-Branches need Iceberg's SQL extensions. Without the extensions, the try looks for the name in the table's snapshots,
-asks the service whether it is current, and appends the rows directly. Then only the service keeps two live tries apart.
+Branches need Iceberg's SQL extensions. Without the extensions, the try looks for the name in the table's snapshots.
+Then it asks the service whether its attempt is the current one, and appends the rows directly. Then only the service
+keeps two live tries apart.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class IcebergTable:
         """Return the mark of the call that wrote this output. None: the table's history does not have the output."""
         named = f"own.summary['wap.id'] = '{name}' OR own.summary['published-wap-id'] = '{name}'"
         snapshots = f"{self.name}.snapshots"
-        # Usually no snapshot has the name. The query for the table's history takes three times as long as this one.
+        # Usually no snapshot has the name. The query below, which also reads the history, takes three times as long as
+        # this one.
         if not self._spark.sql(f"SELECT 1 FROM {snapshots} own WHERE {named}").take(1):
             return None
         rows = self._spark.sql(
@@ -71,7 +73,7 @@ class IcebergTable:
         self._spark.sql(f"ALTER TABLE {self.name} DROP BRANCH IF EXISTS `{branch}`")
 
     def drafts(self) -> dict[str, int]:
-        """Return the branches of all drafts, with the id of the snapshot that each branch has."""
+        """Return the branches of all drafts, with the id of each branch's newest snapshot."""
         rows = self._spark.sql(f"SELECT name, snapshot_id FROM {self.name}.refs").collect()
         return {row[0]: row[1] for row in rows if row[0].startswith(_BRANCH)}
 
@@ -98,7 +100,7 @@ class IcebergTable:
         return True
 
     def _in_procedures(self) -> tuple[str, str]:
-        """Return the catalog, and the table's name with the catalog. Without it, Iceberg would log 90 lines."""
+        """Return the catalog, and the table's name with the catalog. A shorter name makes Iceberg log 90 lines."""
         first, _, rest = self.name.partition(".")
         if rest and self._spark.conf.get(f"spark.sql.catalog.{first.strip('`')}", None) is not None:
             return first, self.name
@@ -129,7 +131,7 @@ def write_iceberg(df: DataFrame, table: IcebergTable, writing: Writing) -> Outco
 def _append_and_pick(df: DataFrame, table: IcebergTable, writing: Writing, branch: str) -> str:
     try:
         table.append(df, writing.name, writing.mark, branch=branch)
-        # Ask as late as possible, directly before the commit.
+        # Directly before the commit, ask the service whether another attempt has replaced this one.
         writing.require_current()
         drafts = table.drafts()
         # If the branch is gone, a later try has dropped it.

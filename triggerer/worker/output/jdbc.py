@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("triggerer.run")
 
 _NO_CONSTRAINT: Final = (
-    # The first text is of PostgreSQL, the second of SQLite.
+    # PostgreSQL's text, then SQLite's.
     "no unique or exclusion constraint matching the ON CONFLICT",
     "ON CONFLICT clause does not match any PRIMARY KEY or UNIQUE constraint",
 )
@@ -63,8 +63,8 @@ class Connection:
 
     def _read(self, query: str, **options: str) -> DataFrame:
         reader = self._spark.read.format("jdbc").options(**{**self._options, **options})
-        # No fetch size, because with one Spark switches the automatic commit off. One partition, because Spark cannot
-        # read a query in parts.
+        # Set no fetch size, because Spark would then switch off the automatic commit. Use one partition, because Spark
+        # cannot read a query in parts.
         return reader.options(fetchsize=0, numPartitions=1).option("query", query).load()
 
 
@@ -124,8 +124,8 @@ def _write(
         *preparations, last = output.commit(columns, keys)
         for statement in preparations:
             connection.execute(statement)
-        # Ask late, so that a former attempt usually stops here. If it continues, the token's primary key stops its
-        # commit.
+        # Ask the service late, so that an attempt that was replaced usually stops here. If it continues, the token's
+        # primary key prevents its commit.
         writing.require_current()
         try:
             with _explained(output.table, keys):

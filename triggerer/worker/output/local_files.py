@@ -50,8 +50,8 @@ class LocalFiles:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # Two tries at the same moment could both pass this check. Then only the service, which each try asks before
-            # its commit, keeps them apart.
+            # Two tries at the same moment could both pass this check. Then only the service prevents a second commit:
+            # each try asks the service first whether its attempt is the current one.
             if not Path(path).exists():
                 Path(by_way_of).rename(path)
 

@@ -32,7 +32,7 @@ def write_parquet(
         except Exception:
             _discard(place, writing)
             raise
-        # Ask as late as possible, directly before the commit.
+        # Directly before the commit, ask the service whether another attempt has replaced this one.
         writing.require_current()
         try:
             found = place.commit(name, mark)

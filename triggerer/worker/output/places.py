@@ -29,7 +29,7 @@ class Place(Protocol):
 
 
 def open_place(spark: SparkSession, path: str) -> Place:
-    """Return the place for this path.
+    """Return the folder at this path, for the file system that the session writes to.
 
     Raises:
         OutputRefused: The session is a Connect client's, and the path is relative, or not on the server's file system.

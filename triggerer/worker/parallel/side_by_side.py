@@ -36,7 +36,8 @@ def execute_side_by_side(
         tasks: The tasks, each after its upstream tasks.
         kept: The tasks that are not executed again, with their final states, see `kept_tasks`.
         execute: Called in a thread for each task.
-        report: Called when there are unreported outcomes and further tasks.
+        report: Sends the unreported outcomes. Not called after the last task, because the caller sends the rest with
+            the run's end.
     Raises:
         WorkerStopped: The executor wants the worker to stop. The tasks were stopped as well.
     """

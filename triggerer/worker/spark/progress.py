@@ -49,7 +49,7 @@ class ProgressWatch:
         self._counts_rows = False
 
     def follow(self, session: SparkSession) -> None:
-        """Watch this session instead of the former one. The method may be called again."""
+        """Watch this session, instead of any session that was given before."""
         if session is self.session:
             return
         self.session = session

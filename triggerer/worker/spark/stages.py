@@ -12,7 +12,7 @@ MOST_STAGES: Final = 20
 
 
 class Stages:
-    """Stages by a key. The newest stages that are over stay, and a sum replaces older stages."""
+    """Keeps the active stages, the newest stages that are over, and a sum of the older stages."""
 
     def __init__(self) -> None:
         self._shown: dict[object, StageProgress] = {}

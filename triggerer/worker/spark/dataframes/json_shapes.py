@@ -21,7 +21,7 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 @dataclass(slots=True)
 class Shape:
-    """The kinds of the values at one place in the JSON, such as a key.
+    """The kinds of the values at one path in many JSON documents, such as `extra.value`.
 
     Attributes:
         kinds: The Python types of the values, without None; tuples count as lists.
@@ -123,7 +123,7 @@ def _merge_into(found: Shape, other: Shape) -> None:
 
 
 class Kind(Enum):
-    """The type of a column."""
+    """The outermost type of a column, for instance a struct or text."""
 
     STRUCT = auto()
     MAP = auto()
@@ -140,7 +140,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The type of a column.
+    """The whole type of a column, with the types of its parts.
 
     Attributes:
         names: For a struct, the keys in the values, with the names of the fields.

@@ -31,7 +31,8 @@ class ClassArchive:
     """An absolute path, because Java writes the path of the base archive into our archive."""
     key: str
     needs_base: bool
-    """True if this Java came without an archive of its own classes, so that we must make it: ours extends it."""
+    """True if this Java came without an archive of its own classes, so that we must make one, which our archive
+    extends."""
 
     @property
     def path(self) -> Path:

@@ -21,7 +21,8 @@ _ADDED: Final = {
     "addedArchives": "removeFile",
     "addedJars": "removeJar",
 }
-"""The kinds of files that a run can give to Spark's executors. The file server's method in each value removes one."""
+"""The kinds of files that a run can give to Spark's executors, each with the method of Spark's file server that removes
+a file."""
 _DEFAULT: Final = "default"
 _ENDING_S: Final = 2.0
 _LOOK_EVERY_S: Final = 0.01
@@ -69,7 +70,7 @@ def remember(context: Any, session: Any) -> dict[str, Any]:
     for name in _ADDED:
         added = _added(java, scala, name)
         kept[name] = java["java.util.HashSet"](*([] if added is None else [added]))
-    # The names of all Java objects of the opening process: also those above, and this set itself.
+    # The names of all Java objects that Python has now: also of the objects above, and of this set itself.
     bindings = java["java.util.HashSet"](_bindings(gateway).keySet())
     bindings.add(bindings._target_id)  # noqa: SLF001
     return kept | {"bindings": bindings}

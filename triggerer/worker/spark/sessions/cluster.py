@@ -44,7 +44,7 @@ def why_waiting(session: SparkSession) -> str | None:
     tracker = context.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     tasks = sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage)
-    # The size counts the driver as well as the executors.
+    # This status counts the driver like an executor, so 1 means: no executor.
     if not tasks or _scala(context).getExecutorMemoryStatus().size() > 1:
         return None
     if has_lost_master(session):

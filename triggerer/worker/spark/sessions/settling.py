@@ -32,10 +32,10 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def await_end(session: SparkSession, task_id: str | None) -> bool:
-    """Return True once no job of the session works, and none of its Spark tasks runs, also not in a Python worker.
+    """Return True once no job, no Spark task and no Python worker is at work for the session.
 
-    A Spark Connect server does not tell this. There the call waits for as long as a Python worker of an interrupted
-    Spark task may live.
+    A Spark Connect server does not report this. With such a server, the call waits for as long as a Python worker of an
+    interrupted Spark task may live.
 
     Args:
         task_id: The DAG's task whose work must end, while other tasks of the run go on. None: all work must end, and is
