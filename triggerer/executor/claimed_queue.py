@@ -10,7 +10,7 @@ _AHEAD_S: Final = 0.2
 """How many seconds of work to claim ahead. So a claimed run starts after about this time at the latest."""
 _MOST_AHEAD: Final = 64
 _WEIGHT: Final = 0.2
-"""How much a run that is shorter than the average changes the average duration."""
+"""The weight of a run in the moving average of durations, if the run is shorter than the average."""
 
 STALE_SECONDS: Final = 2.0
 """After waiting this long for a worker, a claimed run is queued again: another executor may have a free worker."""

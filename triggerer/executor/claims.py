@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Claims:
-    """Each coroutine performs one transaction, and raises the errors of `Database.transaction`.
+    """Claims runs, and queues runs again. Each coroutine performs one transaction.
 
     Args:
         connect: The address, without secrets, of the Spark Connect server where runs open their sessions. None: there
@@ -102,7 +102,7 @@ class Claims:
             return await any_run_may_use_pools(session)
 
     async def to_cancel(self) -> list[int]:
-        """Cancel queued runs that a user wants cancelled. Return our running runs that the caller must cancel."""
+        """Cancel queued runs that a user wants cancelled. Return this executor's runs that the caller must cancel."""
         async with self._database.transaction() as session:
             ended = await queries.cancel_queued(session)
             if ended:
@@ -111,11 +111,11 @@ class Claims:
         return [pk for pk, run in ours.items() if run.cancel_requested]
 
     async def sweep(self, known: Set[int]) -> dict[int, RunClaim]:
-        """Repair the states that no announcement reports. Return the runs that the store shows as running here.
+        """Repair what no wake-up announces. Return the running runs that belong to this executor, as the store says.
 
-        Runs of dead executors are queued again. Our runs that are not in `known` are queued again too: a transaction
-        with unknown outcome claimed them. Queued runs with a request to cancel are cancelled, as by `to_cancel`. Held
-        runs are released when their delay is over.
+        Runs of dead executors are queued again. This executor's runs that are not in `known` are queued again, too: it
+        claimed them in a transaction whose outcome it did not learn. Queued runs with a request to cancel are
+        cancelled, as by `to_cancel`. Held runs are released when their delay is over.
         """
         alone = self._database.dialect == "sqlite"
         async with self._database.transaction() as session:
@@ -142,7 +142,7 @@ class Claims:
     async def requeue(self, orders: Sequence[RunOrder], *, have_begun: bool) -> None:
         """Queue runs again, except runs that another executor has taken.
 
-        The attempts do not count, because an executor that queues a run again was not killed by the run.
+        The attempts do not count towards the limit on attempts whose executor died, because this executor is alive.
 
         Args:
             have_begun: False if no worker has begun any of these attempts.
@@ -159,7 +159,7 @@ class Claims:
             announce(session, Signal.RUNS_QUEUED, *{order.dag_id for order in orders})
 
     async def needs_spark(self) -> bool:
-        """Return whether a DAG that may run needs Spark."""
+        """Return whether a task of an active DAG needs Spark."""
         async with self._database.reading() as session:
             return await queries.any_dag_needs_spark(session)
 

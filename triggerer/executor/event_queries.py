@@ -51,7 +51,7 @@ async def answer(
             on_failure=log_failure(_log, "a question waits for the store", run=order.run_id),
         )
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        # No task of ours sends such a query. The sender gets an answer nevertheless.
+        # Our own code sends no such query. Reply nevertheless, so that the sender does not wait for ever.
         reason = f"the question cannot be understood: {error!r}"
         return message("reply", number=question["number"], value=None, error=reason)
     except StoreError as error:

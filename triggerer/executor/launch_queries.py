@@ -1,4 +1,4 @@
-"""Stores the intent of a launch, and answers the run once the intent is stored."""
+"""Stores a launch before it begins, and replies to the run's process once the launch is stored."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Ends the launches that killed runs have left outside their process, such as sessions on a Spark Connect server.
 
 A run that ends regularly ends its launches itself. If a run's process was killed, its launches may go on working. The
-next attempt ends them first. If there is no next attempt, this module ends them.
+next attempt ends them before it begins, see `triggerer.worker.launchers.former`. If there is no next attempt, this
+module ends them.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class LeftLaunches:
         while True:
             self._asked.clear()
             try:
-                # The search finds only runs whose end is stored, so wait until it is.
+                # The search finds only runs whose end is stored, so wait until all ends are stored.
                 await self._result_writer.written()
                 await self._end_some()
                 backoff.reset()

@@ -1,4 +1,4 @@
-"""Stores the results of runs in groups. Results wait in memory until they are stored."""
+"""Stores the results of runs, a *group* of them in one transaction. Results wait in memory until they are stored."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return joined.rows
 
     async def begin(self, order: RunOrder) -> bool:
-        """Wait for the store, and store that an attempt begins. Return whether the run is still ours.
+        """Wait for the store, and store that an attempt begins. Return whether this executor still has the run.
 
         Cancellation: The begin of the attempt may be stored or not.
         """
@@ -146,7 +146,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return bool(rows)
 
     async def store_launch(self, order: RunOrder, launch: Launch) -> bool:
-        """Store the new state of a launch. Return whether the run is still ours.
+        """Store the new state of a launch. Return whether this executor still has the run.
 
         Raises:
             Errors of `perform_with_next_commit`.
@@ -212,7 +212,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             self._database.transport.sender,
         )
         before, after = self._launch_steps(group)
-        # Store waits after ends, because an ended run no longer waits.
+        # Store changes of waits after ends of runs, so that an ended run is not shown as waiting.
         after += [
             self._wait_step(update.order, update.wait)
             for update in group

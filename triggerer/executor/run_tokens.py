@@ -1,4 +1,4 @@
-"""Adds the token for the HTTP API to the order of an attempt."""
+"""Adds an API token to the order of an attempt."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _log = structlog.get_logger(__name__)
 
 
 class RunTokens:
-    """The tokens of an executor's attempts. The key that signs them is read once."""
+    """Makes the API tokens of attempts. The key that signs the tokens is read from the database once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._key: bytes | None = None
 
     async def add_to(self, order: RunOrder) -> RunOrder:
-        """Return the order with its token, or without a token if the database is away: few runs need a token."""
+        """Return the order with its API token, or without one if the database is away: few runs need it."""
         try:
             if self._key is None:
                 self._key = await service_key(self._database)

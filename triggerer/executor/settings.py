@@ -41,7 +41,7 @@ class ExecutorSettings:
     shutdown_grace: timedelta = timedelta(seconds=5)
     """The time that running runs have to end when the executor is cancelled."""
     sweep_every: timedelta = timedelta(seconds=10)
-    """How often to search the store for changes that no announcement has reported."""
+    """The time between two sweeps."""
     counts_dags: bool = False
     """True: the metrics count the runs of each DAG, too."""
 

@@ -1,4 +1,4 @@
-"""Decides when to search the store for changes that no announcement reports."""
+"""Decides when an executor sweeps: searches the store for changes that no wake-up announced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues runs again that a worker could not begin: their file does not load, or a former attempt may still work."""
+"""Queues runs again that no worker could begin: their file does not load, or a former attempt is still unknown."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 
 
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
-    """Return the update that ends a run which was not held. A blocked run is not held only if it must be cancelled."""
+    """Return the update to store. If a blocked run could not be held, a user wants it cancelled, so that is its end."""
     if not update.is_blocked or update.end is None:
         return update
     cancelled = RunEnd(RunState.CANCELLED, update.end.ended_at, "cancelled")

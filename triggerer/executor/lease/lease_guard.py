@@ -100,7 +100,8 @@ def _check(call: str, result: int) -> None:
 def main() -> None:
     """Guard the lease until it is over, or until the executor is gone."""
     channel, ends_at = int(sys.argv[1]), float(sys.argv[2])
-    # A stop of the service sends these signals to all its processes. The executor stops first, in order.
+    # A stop of the service may send these signals to all its processes. The guard must outlive the executor, which ends
+    # its runs first.
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     try:

@@ -69,7 +69,7 @@ class Registration:
         expiry: How long a heartbeat is valid.
         holder: Learns when the lease begins and ends. None: no other executor could take the runs (SQLite).
         clock: Returns seconds, see `OwnLease`. The guard's timer uses this clock, too.
-        start_guard: Receives the end of the guarded lease, by the clock.
+        start_guard: Starts a guard that ends at the given time of `clock`.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Registration:
         """Extend the lease to `expiry` from now.
 
         Raises:
-            TransientStoreError: The lease ends as before, unless a repeat succeeds.
+            TransientStoreError: The lease was not extended. The caller may try again until it ends.
         """
         asked_at = self._lease.now()
         timeout = self._expiry * _TIMEOUT
@@ -226,5 +226,5 @@ class Registration:
                 ) as session:
                     await self._queries.deregister_instance(session, self._instance_id)
             except StoreError as error:
-                # That is no harm, because the registration expires later.
+                # Go on, because the registration expires later.
                 _log.warning("the executor could not sign off", error=str(error))

@@ -37,7 +37,7 @@ class RunEnding:
     has_left_launches: bool = False
     """True if a session of the dead worker may still work on a Spark Connect server."""
     may_end_log: bool = True
-    """False once another executor may have begun the run and its log."""
+    """False once another executor may have begun the run, and writes its log."""
 
     @property
     def is_called_off(self) -> bool:

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final, Protocol, TypeVar
 
 _WARMING_S: Final = 60.0
-"""How long runs wait for a session that is opening. If it takes longer, it may wait for its cluster without limit."""
+"""How long runs wait for a session that is opening. A session that takes longer may be waiting for its cluster."""
 
 
 class Spark(Enum):
@@ -20,7 +20,7 @@ class Spark(Enum):
 
 
 class WarmUp:
-    """The order to open a Spark session before a run needs it."""
+    """The job to open a Spark session before a run needs it."""
 
 
 class Choosable(Protocol):

@@ -1,7 +1,7 @@
 """Checks frames from a worker and from the processes of runs before anything uses them.
 
 A run's process also executes users' code, which may write into the channel by accident: through a descriptor that a
-fork inherited, or whose number was used again. Such data may harm only the run of that code.
+fork inherited, or whose number was used again. Such data may end only the run whose code wrote it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SparkFrame(TypedDict):
 
 
 class WarmedFrame(TypedDict):
-    """The order `warm` was executed or has failed."""
+    """The worker has opened a Spark driver as `warm` asked, or could not."""
 
     type: Literal["warmed"]
     error: str | None
@@ -86,7 +86,7 @@ class ProgressFrame(TypedDict):
 
 
 class CalledFrame(TypedDict):
-    """The callbacks of the order `callback` were called."""
+    """The callbacks of the `CallbackOrder` were called."""
 
     type: Literal["called"]
     run: int

@@ -23,7 +23,7 @@ def main() -> None:
     """Write the files that the parent orders, answer, and end. If the parent dies, the kernel kills this process."""
     channel = connect_to_parent()
     order = channel.receive()
-    # A piece has tens of thousands of tuples, and no cycles. The search for cycles takes a quarter of the time.
+    # The garbage collector would take a quarter of the time: a piece has tens of thousands of tuples, and no cycles.
     gc.disable()
     try:
         reply = anyio.run(_write, order)
