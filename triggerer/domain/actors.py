@@ -8,13 +8,13 @@ from typing import Final
 
 
 class Role(StrEnum):
-    """The rights of an actor. Each role includes the roles before it."""
+    """The rights of an actor. Each role also has the rights of the roles before it."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
     """May pause, trigger, emit, cancel, retry, replay and discard."""
     ADMIN = "admin"
-    """May also handle tokens and delete data."""
+    """May also create and revoke API tokens, and delete data."""
 
 
 CLI: Final = "cli"
@@ -32,7 +32,7 @@ class Actor:
     """The actor of one change."""
 
     name: str
-    """The user of the operating system, the name of a token, or the person who signed in."""
+    """The user of the operating system, the name of an API token, or the person who signed in."""
     role: Role
     via: str
     """How the actor reached the service: `cli`, `service`, `link`, `oidc`, `token:<id>`, `session:<id>`,

@@ -44,8 +44,9 @@ class AssetWatcher:
         guarantee: "at_least_once" or "effectively_once": `triggerer check` and a starting service refuse a trigger that
             promises less. None: any promise is accepted.
     Raises:
-        DagError: `guarantee` has another value, or `trigger` is not a `BaseEventTrigger`. Another trigger may report a
-            condition instead of occurrences, and would fire again and again while the condition holds.
+        DagError: `guarantee` has another value, or `trigger` is not a `BaseEventTrigger`. A trigger of another base may
+            report that a condition is true, not that something happened. It would fire again and again while the
+            condition is true.
     """
 
     name: str

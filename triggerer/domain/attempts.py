@@ -81,7 +81,7 @@ class RunOrder(RunDetails):
     connect: str | None = None
     """The address of the Spark Connect server where this attempt opens a session. None: the attempt uses no server."""
     former: tuple[FormerLaunch, ...] = ()
-    """The launches of former attempts that may still work. They must be gone before the user's code begins."""
+    """The launches of former attempts that may still be at work. They must be gone before the user's code begins."""
     api_token: str = field(default="", repr=False)
     """The attempt's token for the HTTP API. Empty: no token."""
 
@@ -121,7 +121,8 @@ class CallbackOrder:
     state: RunState
     error: str | None
     calls: int
-    """The number of this try: 1, unless an executor died during an earlier try."""
+    """How often an executor has begun this call, the present time included: above 1 if an executor died during the
+    call."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CallbackOrder:

@@ -19,7 +19,7 @@ class _Group(Combinable):
 
     objects: tuple[Condition, ...]
     repeated: tuple[Leaf, ...] = field(compare=False, repr=False)
-    """Assets and aliases that equal one in `objects`. Such an asset may have watchers of its own."""
+    """Repetitions of operands in `objects`. A repeated asset may have watchers that the operand in `objects` lacks."""
 
     def __init__(self, *objects: Combinable) -> None:
         flat: dict[Condition, None] = {}

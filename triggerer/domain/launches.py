@@ -16,9 +16,9 @@ from uuid import UUID, uuid5
 from triggerer.domain.attempt_states import AttemptState
 
 WORKER: Final = "worker"
-"""The launcher's name for work that is done inside the attempt's worker process, and ends with this process."""
+"""`Launch.launcher` of work that is done inside the attempt's process, and ends with this process."""
 CONNECT: Final = "connect"
-"""The launcher's name for a session on a Spark Connect server. The session works on if its client dies."""
+"""`Launch.launcher` of a session on a Spark Connect server. The session goes on if its client dies."""
 
 _SESSIONS: Final = UUID("2f8c1a52-6f6e-4f0b-9a57-3f1f6f6d2b1e")
 
@@ -48,7 +48,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class FormerLaunch:
-    """A launch of a former attempt that may still work."""
+    """A launch of a former attempt that may still be at work."""
 
     tag: str
     launcher: str

@@ -88,7 +88,7 @@ class Task:
     To make a task, call a `@task` function inside a DAG, not this class.
     """
 
-    # Without this, iterating would try indices for ever, because `task[0]` is valid.
+    # Without this line, a loop over a task would ask for `task[0]`, `task[1]` and so on for ever.
     __iter__ = None
 
     def __init__(

@@ -116,7 +116,7 @@ def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
     _check_characters(uri)
     try:
         parts = urlsplit(uri)
-        _ = parts.port  # reading it makes urllib check it
+        _ = parts.port  # urllib checks the port only when it is read
     except ValueError as error:
         raise DagError(f"{_shown(uri)!r} is not a URI: {error}") from error
     bare = _without_credentials(parts, stacklevel=stacklevel + 1)

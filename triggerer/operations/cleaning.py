@@ -60,7 +60,7 @@ By then the broker has advanced past the event's message, so the message does no
 
 _RUNS: Final = 200
 _EVENTS: Final = 2_000
-# Events are read in windows, by id. Ids follow the order of time, unless a clock was changed. So stop after this number
+# Events are read in windows, by id. Later events have higher ids, unless a clock was changed. So stop after this number
 # of windows without an old event.
 _WINDOWS_BEYOND: Final = 50
 
@@ -301,11 +301,11 @@ class _Sifted:
     unneeded: list[OldEvent] = field(default_factory=list)
     kept: Counter[str] = field(default_factory=Counter)
     unsettled: dict[int, UnsettledWatcher] = field(default_factory=dict)
-    """The watchers whose events stay, by id."""
+    """By id, the watchers whose old events stay, because their messages may come again."""
 
     @property
     def watcher_ids(self) -> set[int]:
-        """The watchers of the unneeded events."""
+        """The watchers of the events that nothing needs."""
         return {event.watcher_id for event in self.unneeded if event.watcher_id}
 
 
@@ -322,7 +322,7 @@ class _Sieve:
         """The ids of watchers for which the database says that some of their events were deleted."""
 
     def add_marked(self, marked: set[int], unsettled: Mapping[int, UnsettledWatcher]) -> None:
-        """Add the watchers that `mark_cleaned` received, and the unsettled watchers that it returned."""
+        """Add watchers that the store has marked as cleaned, and unsettled watchers, whose messages may come again."""
         self.marked |= marked
         self._unsettled.update(unsettled)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def share_connections(settings: Settings) -> None:
-    """Make `get_connection` answer from these settings, in this process and in its child processes.
+    """Make `get_connection` return the connections of these settings, in this process and its child processes.
 
     Variables that only the service needs are withheld from the children.
     """

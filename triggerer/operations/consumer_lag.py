@@ -21,7 +21,7 @@ _SILENT: Final = SourceLag(None, note="this kind of source does not tell")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A stream whose source is asked, with one of its triggers."""
+    """A stream whose consumer lag is measured, by this trigger of the stream."""
 
     stream: str
     """The id of the stream."""
@@ -36,7 +36,7 @@ async def measure_lags(
     allowed_modules: tuple[str, ...] = (),
     deadline: timedelta = DEADLINE,
 ) -> dict[str, SourceLag]:
-    """Return the lag of each stream's source, by stream. All sources are asked at the same time.
+    """Return the lag of each stream's source, by stream. All sources are queried at the same time.
 
     The function executes users' code in this process, as `triggerer check` does. If a trigger or a source fails, no
     error is raised: the lag is unknown, and its note says why.

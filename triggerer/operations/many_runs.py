@@ -66,7 +66,7 @@ async def repeat_runs(
     """Queue the chosen runs again, oldest first; yield the outcomes of each batch once it is committed.
 
     If a run cannot be repeated, only that run is refused. A run that was queued again meanwhile is skipped. If a later
-    batch fails, the yielded batches are done, and the choice matches the remaining runs.
+    batch fails, the yielded batches are done, and another call with the choice repeats the rest.
 
     Args:
         clear: True: clear these tasks, as `clear_run` does. False: retry, as `retry_run` does.

@@ -32,7 +32,8 @@ ARGUMENTS: Final = {
     "timetable": "schedule",
     "waiter_delay": "poke_interval",
 }
-"""Airflow's name of an argument -> our name. The hint is given only if the called function has an argument of ours."""
+"""Airflow's name of an argument -> our name. The hint is given only if the called function has an argument of our
+name."""
 
 ADVICE: Final = {
     "apply_function": "match={...} chooses messages",

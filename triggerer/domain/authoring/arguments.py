@@ -39,7 +39,7 @@ class Result:
     task: Task
     path: tuple[Any, ...] = ()
 
-    # Without this, iterating would try indices for ever.
+    # Without this line, a loop over a result would ask for the items 0, 1, 2 and so on for ever.
     __iter__ = None
 
     def __getitem__(self, key: Any) -> Result:

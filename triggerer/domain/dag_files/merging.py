@@ -97,7 +97,7 @@ def merge(
 def defining_less(
     paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
 ) -> set[str]:
-    """Return the paths whose files no longer contain a definition in force, unless another file now contains it.
+    """Return the paths of files from which a definition in force has vanished, so that no file contains it.
 
     Args:
         files: All files of the folder. Broken files are never returned, because their definitions stay in force.

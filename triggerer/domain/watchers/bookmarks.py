@@ -34,7 +34,7 @@ class BookmarkChange:
     classpath: str
     """The class path of the trigger. A trigger of another class does not read the bookmark."""
     previous: str | None
-    """The id of the change that this one follows. None: the watcher has no bookmark yet."""
+    """The id of the change before this change. None: the watcher has no bookmark yet."""
     change: str
     """The id of this change, unique."""
     value: bytes

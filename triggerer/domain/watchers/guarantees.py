@@ -31,7 +31,8 @@ class Guarantee(Enum):
 
 
 DECLARABLE = tuple(one.value for one in Guarantee if one is not Guarantee.AT_MOST_ONCE)
-"""The guarantees that an `AssetWatcher` may ask for. All watchers promise the weakest, so nobody asks for it."""
+"""The values of `AssetWatcher(guarantee=...)`. The weakest guarantee is not among them, because every watcher has
+it."""
 
 
 @dataclass(frozen=True, slots=True)

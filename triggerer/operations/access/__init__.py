@@ -1,1 +1,1 @@
-"""Operations that decide who may use the service: tokens and sign-in sessions."""
+"""Operations that decide who may use the service: API tokens and sign-in sessions."""

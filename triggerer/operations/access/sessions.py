@@ -24,7 +24,7 @@ class OpenedSession:
 
 
 async def sign_in_by_token(session: AsyncSession, token: str, request_id: str) -> OpenedSession:
-    """Open a session that ends when the token ends.
+    """Open a session for the owner of an API token. The session ends with the token.
 
     Raises:
         SignInNeeded: The token is unknown, expired or revoked.

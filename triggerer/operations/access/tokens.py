@@ -1,4 +1,4 @@
-"""Creates and revokes the tokens of the HTTP API, and links that sign a browser in."""
+"""Creates and revokes API tokens, and creates links that sign a browser in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triggerer.store.listing.views import TokenView
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token that was just made. `token` cannot be read again."""
+    """An API token that was just made. `token`, its secret text, cannot be read again."""
 
     id: str
     name: str

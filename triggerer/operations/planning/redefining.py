@@ -18,7 +18,8 @@ def redefined(
 ) -> DagSnapshot:
     """Return the scheduler's snapshot of the DAG, with the events queued now, if this were its definition."""
     restriction = TimeRestriction(definition.start_date, definition.end_date, definition.catchup)
-    # The stored answer of the timetable holds only for the present schedule and dates. Otherwise ask the new timetable.
+    # The stored next run of the timetable is valid only with an unchanged schedule and unchanged dates. Otherwise the
+    # new timetable must compute its own.
     is_asked_for = (
         not now.is_stale and definition.schedule == now.schedule and restriction == now.restriction
     )

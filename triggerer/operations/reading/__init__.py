@@ -1,1 +1,1 @@
-"""Further questions of a user: the settings, the reasons for a run, and why a log is missing."""
+"""Operations that only read: the settings, the reasons for a run, and the reason why a log is missing."""

@@ -26,9 +26,8 @@ def describe_cron(cron: Cron) -> str:
     zone = zone_name(cron.zone)
     try:
         minute, hour, day, month, weekday = cron.expression.lower().split()
-        if (
-            day != "*" and weekday != "*"
-        ):  # one match is enough, which takes two sentences to explain
+        if day != "*" and weekday != "*":
+            # Cron then needs only one of the two to match, which would take two sentences to explain.
             raise _TooManyWords
         words = [_time(minute, hour), _day(day), _weekday(weekday), _month(month)]
     except (_TooManyWords, ValueError, IndexError):
