@@ -35,9 +35,9 @@ class Launch:
     at: datetime
     """When the launch was seen in this state."""
     task_id: str | None = None
-    """The task that the launch works for. None: the whole attempt."""
+    """The task to which the launch belongs. None: the launch belongs to the whole attempt."""
     place: str | None = None
-    """The address of the server or the cluster where the launch works, without secrets."""
+    """The address of the server or the cluster of the launch, without secrets."""
     external_id: str | None = None
     """The id of the launch on its server or cluster, such as the id of an application or a session."""
     link: str | None = None

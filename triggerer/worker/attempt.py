@@ -45,7 +45,7 @@ _LOOK_EVERY_S: Final = 0.05
 
 
 class _Files(NamedTuple):
-    """The time stamps of a DAG file and of the folders around it, which may have modules that the file imports."""
+    """The time stamps of a DAG file, and of the folders whose modules it may import."""
 
     file: Stamp | None
     folders: tuple[Stamp | None, ...]

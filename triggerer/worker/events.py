@@ -42,7 +42,8 @@ def asset_key(key: Asset | str, known: Sequence[Asset]) -> Asset:
 class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
     """The events that started a run, by asset, or by the asset's name or URI.
 
-    An asset of the schedule without an event (one side of `a | b`) has an empty sequence, and is not among the keys.
+    An asset of the schedule without an event (one side of `a | b`) can be looked up and has no events, but is not among
+    the keys of the mapping.
     """
 
     def __init__(self, query: QueryEvents, scheduled: Sequence[Asset] = ()) -> None:

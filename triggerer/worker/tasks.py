@@ -54,7 +54,7 @@ class TaskRunner:
         cancel_work: Ends the work on Spark of one task, by its id. Called from another thread, when the time of a task
             that runs beside others is up.
         on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may go on.
-        await_end: Returns once nothing of a failed try works on Spark. Raises `RunFailed` if the work does not end.
+        await_end: Returns once Spark executes no work of a failed try. Raises `RunFailed` if the work does not end.
         find_cause: Returns a sentence about the end of Spark's driver; None: the driver has not ended. Called with the
             error of a try.
     """

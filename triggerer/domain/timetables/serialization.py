@@ -82,7 +82,7 @@ def installed_timetables() -> dict[str, type[Timetable]]:
         try:
             found[name] = _load(name)
         except PluginError:
-            # A DAG that uses this timetable gets the error. Others must not fail because of it.
+            # Only a DAG that uses this timetable gets the error.
             continue
     return found
 

@@ -47,7 +47,8 @@ class Slot:
     """Executes one job after the other. `serve` is its only task.
 
     Args:
-        get_guard: Returns the present guard of the executor's lease. A worker dies with the guard of its start.
+        get_guard: Returns the present guard of the executor's lease. A worker dies with the guard that was present when
+            the worker started.
         on_free: Called on the event loop each time that the slot is free again, with the run that was executed (None:
             the job was to warm up) and the duration in seconds.
         on_wait: Called when the slot's run has begun to wait for its Spark cluster.

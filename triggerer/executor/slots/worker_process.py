@@ -85,7 +85,7 @@ class RunHandle:
         return self.code
 
     async def is_over_within(self, grace: timedelta) -> bool:
-        """Wait until the process is gone, or its worker; return False if that takes longer."""
+        """Wait until the process is gone, or its worker; return False if that takes longer than `grace`."""
         with anyio.move_on_after(grace.total_seconds()):
             await self._end()
         return self._is_over

@@ -36,7 +36,7 @@ class Child:
     """The process id of the JVM to which the child must attach."""
     is_attached: bool = False
     is_leaving: bool = False
-    """True once the server has asked the child to end. A child that already has an order ignores this."""
+    """True once the server has asked the child to end. A child that already has an order ignores the request."""
     log: int | None = None
     """The descriptor of the run's log; None: the child has no order yet."""
     folders: list[str] = field(default_factory=list)

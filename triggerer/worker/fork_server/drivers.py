@@ -76,7 +76,7 @@ class Driver:
         )
 
     def has_ended(self) -> bool:
-        """True if the JVM is gone. This works also while another process is its parent."""
+        """True if the JVM is gone. The answer is right even while another process is the JVM's parent."""
         if self.code is not None or self.pid is None:
             return self.code is not None
         try:

@@ -1,8 +1,8 @@
 """The protocol of launchers. A launcher is synchronous, and runs in the run's process.
 
 Two attempts are never at work at once: the service stores a tag before `launch` is called, and the next attempt calls
-`find` and `stop` for each stored tag before it executes the user's code. The *place* of a launch is the server or
-cluster where it works.
+`find` and `stop` for each stored tag before it executes the user's code. The *place* of a launch is its server or
+cluster.
 """
 
 from __future__ import annotations

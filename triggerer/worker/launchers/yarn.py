@@ -1,4 +1,4 @@
-"""Applications on YARN in cluster mode: found by tag, followed and killed through the resource manager's REST API."""
+"""Applications on YARN in cluster mode: found by tag, watched and killed through the resource manager's REST API."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class YarnLauncher:
             _TAGS: ",".join([*tags, intent.tag]),
             # A driver that YARN restarts would execute the user's code again, without a new attempt.
             "spark.yarn.maxAppAttempts": "1",
-            # spark-submit ends once YARN has accepted the application. `watch` follows the application.
+            # spark-submit ends once YARN has accepted the application. `watch` then watches the application.
             "spark.yarn.submit.waitAppCompletion": "false",
             **{f"spark.yarn.appMasterEnv.{k}": v for k, v in submission.environment.items()},
         }

@@ -31,7 +31,7 @@ class Move:
 
     @property
     def others(self) -> list[str]:
-        """The columns that are not in the key."""
+        """The columns outside the key."""
         return [name for name in self.columns if name not in self.key]
 
     def insertion(self) -> str:

@@ -47,7 +47,7 @@ _EXIT: Final = f"-XX:+{_EXIT_NAME}"
 
 
 def mode_of(settings: SparkSettings) -> str:
-    """Return `local`, `classic`, `connect` or `submit`. A mode that is not set follows from `remote` and `master`.
+    """Return `local`, `classic`, `connect` or `submit`. If no mode is set, `remote` and `master` decide.
 
     Raises:
         ConfigurationError: The mode is unknown, or contradicts the master or the remote.

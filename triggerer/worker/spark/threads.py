@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def describe_jobs(session: SparkSession, run: str) -> None:
-    """Show the run at this thread's jobs on Spark's web pages. A Spark Connect server shows the tag instead."""
+    """Label this thread's jobs with the run, for Spark's web pages. A Spark Connect server shows the tag instead."""
     if not is_connect(session):
         session.sparkContext.setLocalProperty("spark.job.description", run)
 

@@ -1,4 +1,4 @@
-"""Executes the task of a `SparkApplication`: submits the application, follows it, and stops it with the task."""
+"""Executes the task of a `SparkApplication`: submits the application, waits for its end, and stops it with the task."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class ApplicationSubmitter:
         arguments: Sequence[Any],
         environment: Mapping[str, str],
     ) -> None:
-        """Run a Python file as a client of the server. The tag decides its session's id, so that others can end it."""
+        """Run a Python file as a client of the server. By the tag, another process can find and end its session."""
         remote = self.settings.remote or ""
         handle = Handle(tag, session_id_of(tag))
         launcher = launcher_named(CONNECT_LAUNCHER, self.settings)

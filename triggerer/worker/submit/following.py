@@ -1,4 +1,4 @@
-"""Submits an application whose driver runs on the cluster, and follows it to its end."""
+"""Submits an application whose driver runs on the cluster, and watches it until it ends."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def follow(
 ) -> None:
     """Return once the application has succeeded. If the task is stopped, the application is stopped too.
 
-    If a former attempt's application for this task still works or has succeeded, the call follows that application and
+    If a former attempt's application for this task still runs or has succeeded, the call waits for that application and
     submits no new one.
 
     Args:
-        former: The launches of former attempts that may still work.
+        former: The launches of former attempts that may still be at work.
     Raises:
         SubmitFailed: The cluster refused the application.
         RunFailed: The application failed, was stopped from outside, or the cluster no longer knows it.
@@ -98,7 +98,8 @@ def follow(
                 handle = again.handle
                 logger.info("the application of a former attempt still works, and is followed")
             else:
-                # Store the launch before the cluster is asked, because the application may work from then on.
+                # Store the launch before the submission, because the application may begin as soon as the cluster has
+                # it.
                 tell(handle, AttemptState.LAUNCHING)
                 details = {"submission": submission, "installation": installation}
                 intent = Intent(submission.tag, submission.name, details)
@@ -125,13 +126,13 @@ def follow(
 def _find_former(
     launcher: Launcher, task_id: str, former: Sequence[FormerLaunch]
 ) -> Running | Ended | None:
-    """Return a former attempt's application for this task, if there is one that works or has succeeded."""
+    """Return a former attempt's application for this task, if there is one that runs or has succeeded."""
     for one in former:
         if one.task_id != task_id or one.launcher != launcher.name or not launcher.can_reattach:
             continue
         sighting = launcher.find(one.tag, one.external_id)
         while isinstance(sighting, Unknown):
-            # The former application may still work, so no second one may begin.
+            # The former application may still be at work, so no second one may begin.
             logger.warning("the application of attempt %d: %s", one.attempt, sighting.reason)
             time.sleep(_UNKNOWN_EVERY_S)
             sighting = launcher.find(one.tag, one.external_id)

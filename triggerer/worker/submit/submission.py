@@ -48,7 +48,7 @@ class Submission:
     """The complete configuration, except the master."""
     main_class: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The variables that tell the application which run it works for."""
+    """The variables by which the application can find out its DAG, run and task."""
 
     @property
     def is_cluster_mode(self) -> bool:

@@ -108,7 +108,7 @@ class RunSession:
         return self._holder.interrupt()
 
     def await_end(self) -> None:
-        """Return once nothing of a failed try works on Spark. A driver whose work does not end is killed.
+        """Return once Spark executes no work of a failed try any longer. A driver whose work does not end is killed.
 
         Raises:
             RunFailed: The work may go on, and other tasks or other clients use the driver, so it must not be killed.
