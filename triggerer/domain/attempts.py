@@ -221,7 +221,7 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """How far the Spark work of a task's last try is, or how far it came."""
+    """How far the Spark work of a task's last try has come, or had come when the try ended."""
 
     total: Progress
     newest_stages: tuple[StageProgress, ...]

@@ -1,4 +1,4 @@
-"""The runs of a timetable within a range, and the step that a backfill takes for each."""
+"""The runs of a timetable within a range, and the step that a backfill takes for each interval."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class StreamHistory:
     newest: int
     """When the present minute began, in seconds since 1970, by the owner's clock."""
     lag: Sequence[int | None]
-    """The highest `lag_messages` that was seen in each minute. None: the lag was unknown, or nobody looked."""
+    """The highest `lag_messages` that was seen in each minute. None: the lag was unknown, or was not measured."""
     consumed: Sequence[int | None]
     """The messages that came in each minute."""
 

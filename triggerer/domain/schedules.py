@@ -72,7 +72,7 @@ class OnPartitions:
     condition: Condition
     default_mapper: Mapping[str, Any] = field(hash=False)
     mappers: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """The mappers of assets that have one of their own, by asset name."""
+    """By asset name, the mappers that replace `default_mapper` for single assets."""
 
 
 Schedule: TypeAlias = OnAssets | OnTime | OnEither | OnBoth | OnPartitions

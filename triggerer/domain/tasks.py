@@ -150,7 +150,7 @@ class Task:
         )
 
     def argument(self, name: str) -> str:
-        """Return what error messages call an argument: its name, the task and the DAG."""
+        """Return the words for an argument in error messages: its name, the task and the DAG."""
         return f"argument {name!r} of task {self.task_id!r} of DAG {self.dag.dag_id!r}"
 
     def follow(self, upstream: Task) -> None:
@@ -165,7 +165,7 @@ class Task:
                 f"{upstream.task_id!r} of DAG {upstream.dag.dag_id!r}",
                 hint="let the one emit an asset that the other is scheduled on",
             )
-        # A new task has no followers, so it can close no cycle. This spares the search for most tasks.
+        # No task waits for a new task, so a new task can close no cycle. This spares the search for most tasks.
         if (self._is_followed or upstream is self) and (path := _path(upstream, self)):
             names = " >> ".join(task.task_id for task in (*path, self))
             raise DagError(f"DAG {self.dag.dag_id!r}: its tasks wait for one another: {names}")

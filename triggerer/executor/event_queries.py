@@ -1,4 +1,4 @@
-"""Answers the queries of a run: about asset events, whether it may commit an output, and the report of a launch."""
+"""Answers the queries of a run's process, for instance for asset events, or whether it may commit an output."""
 
 from __future__ import annotations
 

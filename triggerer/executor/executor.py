@@ -331,7 +331,7 @@ class Executor:
             return
         slot = choose_slot(self._slots, needs_spark=True)
         if slot is not None:
-            # Try only once: if Spark cannot be started, another try would not help.
+            # Do not repeat a failed warm-up: if Spark cannot be started now, a second start would fail, too.
             self._wants_warm = False
             slot.give(WarmUp())
 

@@ -1,4 +1,4 @@
-"""The settings of an executor, as values of its own: it does not read the configuration."""
+"""The settings of an executor. The service makes them from the configuration, which the executor does not read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ExecutorSettings:
     """The service's own directory. Logs of runs are below it."""
     dags_folder: Path
     workers: int = 2
-    """The number of concurrent runs. A process starts when it is first needed."""
+    """The number of slots, and so of concurrent runs. A slot's worker starts when it is first needed."""
     pools: Mapping[str, int] = field(default_factory=dict)
     """How many runs each pool admits at the same time."""
     spark: Mapping[str, Any] = field(default_factory=dict)

@@ -41,7 +41,7 @@ class SweepSchedule:
 
     @contextmanager
     def sweeping(self) -> Iterator[None]:
-        """Make a sweep in this block. If the store fails, the sweep is due again."""
+        """The caller makes the sweep inside this block. If the store fails, the sweep is due again."""
         # Set the time before the sweep, so that a request during the sweep causes another sweep.
         self._due = self._now() + self._every_s
         try:

@@ -163,7 +163,7 @@ async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
                 began = time.monotonic()
                 async with database.transaction() as session:
                     pks = await delete_runs(session, pks, cleaned.before)
-                    # Delete the logs before the commit: the log of a deleted run would never be found.
+                    # Delete the logs before the commit: once a run's row is gone, nothing leads to the run's log.
                     await _clean_logs([run for run in part if run.pk in pks], cleaned)
                 await _give_way(began)
             cleaned.runs += len(pks)
@@ -178,7 +178,7 @@ def _stays(run: OldRun, needed: Mapping[str, NeededRuns], unfinished: Collection
 
 
 def _parts(runs: Sequence[OldRun], events: Mapping[int, int]) -> Iterator[list[OldRun]]:
-    """Divide the runs into parts with at most `_EVENTS` events each. A run with more events is a part of its own."""
+    """Divide the runs into parts with at most `_EVENTS` events each. A run with more events is alone in its part."""
     part: list[OldRun] = []
     size = 0
     for run in runs:
@@ -281,7 +281,7 @@ async def _clean_events(
             began = time.monotonic()
             async with database.transaction() as session:
                 if new := sifted.watcher_ids - sieve.marked:
-                    # Mark the watchers first, because this waits for replays that are being requested.
+                    # Mark the watchers first: the marking waits until replays that are being requested are stored.
                     sieve.add_marked(new, await mark_cleaned(session, new, horizon))
                     sifted = sieve.sift(window)
                 event_ids = [event.id for event in sifted.unneeded]

@@ -181,7 +181,7 @@ async def delete_dag(database: Database, actor: Actor, dag_id: str) -> DeletedDa
                 continue
             gone = await dags.delete_some_runs(session, dag_id, limit=_RUNS)
             paths = [log_path(home, dag_id, run_id) for run_id, home in gone if home]
-            # Delete the logs before the commit: the log of a deleted run would never be found.
+            # Delete the logs before the commit: once a run's row is gone, nothing leads to the run's log.
             logs = await to_thread.run_sync(delete_logs, paths)
             if is_last := len(gone) < _RUNS:
                 await dags.delete_dag_row(session, dag_id)

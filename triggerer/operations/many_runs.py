@@ -23,7 +23,8 @@ from triggerer.store.runs.ended import (
 )
 
 _AT_ONCE: Final = 20
-"""The most runs in one transaction. It holds SQLite's write lock for a tenth of a second, and the service waits."""
+"""The most runs in one transaction. That many hold SQLite's write lock for a tenth of a second, while the service
+waits."""
 
 
 @dataclass(frozen=True, slots=True)

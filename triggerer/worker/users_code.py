@@ -1,4 +1,4 @@
-"""The border between this process's own code and users' code."""
+"""Calls users' code in a run's process, and keeps forks of that code out of our own code."""
 
 from __future__ import annotations
 

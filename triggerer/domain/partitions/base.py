@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Self
 from triggerer.errors import DagError, InvalidPartitionKey
 
 MOST_KEYS: Final = 1_000
-"""The most runs that one event may be for, unless its mapper sets `max_downstream_keys`."""
+"""The most runs that may share one event, unless its mapper sets `max_downstream_keys`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from triggerer.domain.storable import check_partition_key
 from triggerer.errors import DagError, InvalidPartitionKey, RowRefused
 
 _COMPUTING: Final = (DagError, RowRefused, ValueError, ArithmeticError)
-"""Errors of a key that no mapper foresaw, such as a year out of range."""
+"""Errors that a mapper may raise for a key that it did not foresee, such as a year out of range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Partitioner:
 
     condition: Condition
     mappers: Mapping[str, PartitionMapper] = field(hash=False)
-    """The mappers of assets that have one of their own, by asset name."""
+    """By asset name, the mappers that replace `default` for single assets."""
     default: PartitionMapper
 
     def divide(self, events: Iterable[KeyedEvent], *, most: int) -> Division:

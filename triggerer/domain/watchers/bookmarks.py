@@ -27,7 +27,7 @@ class KeyedEvent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BookmarkChange:
-    """A new bookmark of a watcher and the events before it, under the lease of the watcher's stream."""
+    """A new bookmark of a watcher, and the events that its trigger yielded before it, under the lease of the stream."""
 
     fence: Fence
     watcher: WatcherRef

@@ -1,4 +1,4 @@
-"""The executor's side of the guard of its lease."""
+"""Starts, extends and ends the guard process, for the executor."""
 
 from __future__ import annotations
 

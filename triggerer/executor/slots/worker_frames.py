@@ -131,7 +131,7 @@ _F = TypeVar("_F")
 
 
 def read_worker_frame(document: Any) -> WorkerFrame:
-    """Check that a document is a worker's frame, and return it as one.
+    """Check that a document is a worker's frame, and return it with that type.
 
     Raises:
         MalformedFrame: No worker sends such a frame.

@@ -20,7 +20,7 @@ _PIECE: Final = 20_000
 
 
 def main() -> None:
-    """Write the files that the parent orders, answer, and end. If the parent dies, the kernel kills this process."""
+    """Write the files that the parent requests, reply, and end. If the parent dies, the kernel kills this process."""
     channel = connect_to_parent()
     order = channel.receive()
     # The garbage collector would take a quarter of the time: a piece has tens of thousands of tuples, and no cycles.

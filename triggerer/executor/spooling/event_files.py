@@ -187,7 +187,7 @@ def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None
     schema = pa.schema(list(type_of(column, nothing=pa.null())))
     lines = "\n".join(one or "{}" for one in extras)
     if lines.count("\n") != len(extras) - 1:
-        # The JSON text has line breaks, as another program may write it. Arrow would take each line for an event.
+        # JSON text from another program may have line breaks. Arrow would read each line as an event.
         return None
     options = arrow_json.ParseOptions(
         explicit_schema=schema, unexpected_field_behavior="error", newlines_in_values=False

@@ -1,4 +1,4 @@
-"""The executor's side of events in files: it starts the process that writes the files, and deletes the files later."""
+"""Starts the process that writes a run's events into files, and deletes the files after the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs browsers in and out: by a token, a one-time link, or an OpenID Connect provider."""
+"""Signs browsers in and out: by an API token, a one-time link, or an OpenID Connect provider."""
 
 from __future__ import annotations
 

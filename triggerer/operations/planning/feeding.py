@@ -27,7 +27,8 @@ class UnfedAsset:
     waiting_dags: tuple[str, ...]
     """The DAGs of the new folder that wait for the asset."""
     lost_watchers: tuple[str, ...]
-    """The names of the asset's present watchers, which the new folder all lacks. Empty: there is no present watcher."""
+    """The names of the asset's present watchers: the new folder has none of them. Empty: the asset has no watcher
+    now."""
     fed_by: tuple[str, ...]
     """The tasks (`dag.task`) of the new folder with the asset as an outlet; empty if there is no source of events."""
     is_new: bool

@@ -79,7 +79,8 @@ class DagPlan:
     queued: int
     """The number of events that wait for the DAG now, counted up to a limit for each asset."""
     dropped: int
-    """The waiting events of assets that the new definition does not wait for. The next run takes these events too."""
+    """The number of waiting events whose assets the new definition does not wait for. The next run takes these events
+    too."""
     due_before: int
     """Runs that are due now under the present definition."""
     due_after: int

@@ -51,7 +51,7 @@ class Driver:
         return b""
 
     def drop(self) -> None:
-        """Let the JVM end: it notices that its standard input is closed."""
+        """Close the JVM's standard input, so that the JVM ends."""
         if not self.is_dropped:
             self.is_dropped = True
             os.close(self._alive)

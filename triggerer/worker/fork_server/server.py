@@ -283,7 +283,7 @@ class ForkServer:
     def _read_control(self, child: Child) -> None:
         heard = child.control.receive()
         if heard is None:
-            # A process without its connection cannot continue. The kernel reports its end.
+            # The child has closed the connection, and cannot continue without it. SIGCHLD will report its end.
             self._selector.unregister(child.control)
             child.kill()
             return

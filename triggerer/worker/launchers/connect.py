@@ -107,7 +107,7 @@ class ConnectLauncher:
         return Handle(tag, session_id_of(tag))
 
     def _ask(self, tag: str, answer: Callable[[Any], Sighting]) -> Sighting:
-        """Open the session of this tag and ask the server, within a limited time."""
+        """Open the session of this tag, and let `answer` query the server, within a limited time."""
         if not is_reachable(connect_endpoint(self._remote)):
             return Unknown(f"the Spark Connect server {self._shown} does not answer")
         answers: list[Sighting] = []

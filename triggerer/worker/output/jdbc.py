@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("triggerer.run")
 
 _NO_CONSTRAINT: Final = (
-    # PostgreSQL's text, then SQLite's.
+    # The errors of PostgreSQL and of SQLite.
     "no unique or exclusion constraint matching the ON CONFLICT",
     "ON CONFLICT clause does not match any PRIMARY KEY or UNIQUE constraint",
 )

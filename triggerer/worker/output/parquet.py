@@ -37,7 +37,7 @@ def write_parquet(
         try:
             found = place.commit(name, mark)
         except FileNotFoundError:
-            # A later attempt may have deleted the draft. If so, this raises the error that explains it.
+            # If a later attempt has deleted the draft, raise the error that says so.
             writing.require_current()
             raise
         df.sparkSession.catalog.refreshByPath(place.identity)

@@ -1,4 +1,4 @@
-"""One call of a writer: its name, its mark, and whether it may commit."""
+"""One call of a writer: the output's name, the call's mark, and whether the call may commit."""
 
 from __future__ import annotations
 

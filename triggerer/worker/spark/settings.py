@@ -37,7 +37,7 @@ _SHARING: Final = {
 }
 """A session starts without executors, requests them when it has tasks, and returns them when it has none."""
 _OWN_ALLOCATION: Final = frozenset({"spark.dynamicAllocation.enabled", "spark.executor.instances"})
-"""A user who sets one of these has decided how a session gets its executors."""
+"""If a user sets one of these, the user decides how a session gets its executors, and `_SHARING` does not apply."""
 
 
 _DRIVER_OPTIONS: Final = "spark.driver.defaultJavaOptions"

@@ -39,7 +39,7 @@ PRESETS: Final = {
 }
 # Longer than any clock change: Samoa once skipped a whole day.
 _A_DAY_AND_MORE = timedelta(hours=26)
-# croniter looks 50 years ahead. From one of these dates it reaches every year that it supports.
+# croniter searches the 50 years after a date. So, from one of these dates, it finds every year that it supports.
 _PROBES = (datetime(1970, 1, 1), datetime(2010, 1, 1), datetime(2050, 1, 1))  # noqa: DTZ001
 # The range of the search. Outside it, croniter fails near the years 1 and 9999, the ends of the calendar.
 _FIRST, _LAST = datetime(60, 1, 1), datetime(9900, 1, 1)  # noqa: DTZ001

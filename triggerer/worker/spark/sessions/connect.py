@@ -75,7 +75,7 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
     for key, value in settings.conf.items():
         _configure(session, key, value)
     _endpoints[session] = endpoint
-    # The client's own exit hook would retry. This hook is registered later, so Python calls it first.
+    # The client's own exit hook would retry. Our hook is registered later, so Python calls our hook first.
     atexit.register(_never_retry, session)
     return session
 
