@@ -41,8 +41,8 @@ class AssetWatcher:
     The asset and `name` identify a watcher. It stays the same watcher if the trigger's arguments change.
 
     Args:
-        guarantee: "at_least_once" or "effectively_once": `triggerer check` and a starting service refuse a trigger that
-            promises less. None: any promise is accepted.
+        guarantee: The weakest guarantee to accept: "at_least_once" or "effectively_once". `triggerer check` and a
+            starting service refuse a trigger whose guarantee is weaker. None: accept any guarantee.
     Raises:
         DagError: `guarantee` has another value, or `trigger` is not a `BaseEventTrigger`. A trigger of another base may
             report that a condition is true, not that something happened. It would fire again and again while the

@@ -81,7 +81,8 @@ class RunOrder(RunDetails):
     connect: str | None = None
     """The address of the Spark Connect server where this attempt opens a session. None: the attempt uses no server."""
     former: tuple[FormerLaunch, ...] = ()
-    """The launches of former attempts that may still be at work. They must be gone before the user's code begins."""
+    """The launches of former attempts that may still be at work. Before the user's code begins, each of them must have
+    ended, or be an application that a task can wait for."""
     api_token: str = field(default="", repr=False)
     """The attempt's token for the HTTP API. Empty: no token."""
 

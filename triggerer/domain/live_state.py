@@ -95,7 +95,7 @@ class StreamLive:
 
 
 def stream_from_json(value: Mapping[str, Any]) -> StreamLive:
-    """Return a stream from the JSON of a report. Keys of a later release are ignored."""
+    """Return a stream from the JSON of a report. Keys that only a later release knows are ignored."""
     known: dict[str, Any] = {name: value.get(name) for name in StreamLive.__dataclass_fields__}
     known["paused"] = [Pause(one["reason"], one.get("detail")) for one in value["paused"]]
     names = LaneLive.__dataclass_fields__

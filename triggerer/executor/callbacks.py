@@ -112,7 +112,7 @@ class CallbackRunner:
     async def _call_with(
         self, worker: WorkerProcess, call: CallbackOrder | None
     ) -> CallbackOrder | None:
-        """Make this call and further ones, while the worker is usable. Return the call that the next worker must make.
+        """Make this call and further due calls, while the worker is usable. Return a claimed call that was not made.
 
         None: no call is due.
         """

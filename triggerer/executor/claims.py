@@ -171,7 +171,7 @@ def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
 
 
 def _count(orders: Sequence[RunOrder]) -> None:
-    """Record the longest delay from a scheduled run's time to its queuing, for the metrics."""
+    """For the metrics, record the longest delay from the time of a scheduled run to its queuing."""
     scheduled = [
         (order.queued_at - order.run_after).total_seconds()
         for order in orders

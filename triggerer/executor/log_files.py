@@ -50,7 +50,8 @@ class LogFiles:
             with self._works:
                 return function(*arguments)
 
-        # Shielded: a service that stops records the ends of runs as well. RuntimeError: no thread is available.
+        # Shielded, because ends of runs are recorded while the service stops, too. RuntimeError: no thread is
+        # available.
         with anyio.move_on_after(_PATIENCE_S, shield=True), suppress(RuntimeError):
             return await to_thread.run_sync(call, abandon_on_cancel=True)
         return None

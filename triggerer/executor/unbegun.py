@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Hold the runs that could not begin. Return the other updates of the group, which the caller must store.
+    """Hold the runs that could not begin. Return the other updates, which the caller must store.
 
     Raises:
         Errors of `Database.perform_steps`. The call may be repeated.

@@ -34,7 +34,7 @@ class Health:
 
     is_healthy: bool
     database: str | None
-    """The error of the database. None: it answers."""
+    """The error of the database. None: the database answers."""
     parts: list[PartHealth]
 
 

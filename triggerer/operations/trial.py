@@ -51,7 +51,7 @@ class Trial:
     Args:
         partition_key: The key of the run and of its events.
         spark: `[spark]` as a mapping.
-        pools: The names in `[pools]`. None: the DAG may use any.
+        pools: The names in `[pools]`. None: the DAG may use any pool.
     """
 
     dag_id: str

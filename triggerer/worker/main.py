@@ -25,7 +25,8 @@ def main() -> NoReturn:
     """Run a worker over the inherited channel."""
     channel = connect_to_parent()
     setup = channel.receive()
-    # If processors are scarce, the service's event loop, which starts further runs, comes first.
+    # Lower this process's priority: if processors are scarce, the service's event loop comes first, because it starts
+    # further runs.
     give_way(_NICENESS)
     _enter_folder()
     set_up_logging()

@@ -20,7 +20,7 @@ _WORDS: Final[dict[str, type[Timetable]]] = {
 
 
 def timetable_of(schedule: object, *, timezone: tzinfo | str = "UTC") -> Timetable:
-    """Return the timetable that Airflow 3's default configuration gives a schedule.
+    """Return the timetable that a schedule means in Airflow 3's default configuration.
 
     Args:
         schedule: None, a timetable, a `timedelta`, a cron expression or a preset.

@@ -44,7 +44,7 @@ class RunEnding:
         return self.is_cut_short or self.verdict is not None
 
     def cut_short(self) -> None:
-        """Record no end of the run, unless a verdict was already decided."""
+        """From now on, record no end of the run, unless `verdict` is set already."""
         self.is_cut_short |= self.verdict is None
 
     def give_away(self) -> None:

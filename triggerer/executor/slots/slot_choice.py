@@ -24,7 +24,7 @@ class WarmUp:
 
 
 class Choosable(Protocol):
-    """The part of a slot that the choice depends on."""
+    """The attributes of a slot on which the choice depends."""
 
     @property
     def is_free(self) -> bool: ...

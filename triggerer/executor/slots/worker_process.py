@@ -1,4 +1,4 @@
-"""The executor's side of a worker, and of the processes that the worker forks for runs."""
+"""A worker, and the processes that it forks for runs, as the executor starts, reaches and ends them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REAP_S: Final = 10.0
 
 
 class RunHandle:
-    """The executor's side of a process that a worker has forked for one order: a run, or callbacks.
+    """A process that a worker has forked for one order (a run, or callbacks), as the executor reaches and ends it.
 
     Attributes:
         ended: Set when the process and its descendants are gone.
@@ -176,7 +176,7 @@ class WorkerProcess(ChildProcess):
         return process
 
     def give_back(self, process: RunHandle) -> None:
-        """Give back a process that has received nothing."""
+        """Let a later `take` return this process, which has received no frame."""
         if not process.ended.is_set():
             self._prepared = process
             self._changed.notify_all()

@@ -26,11 +26,11 @@ _log = structlog.get_logger(__name__)
 _MODULE: Final = "triggerer.executor.spooling.child"
 _LOCK: Final = "lock"
 _AT_ONCE: Final = 2
-"""The most processes that write at the same time. Further runs wait, because all share the processors."""
+"""The most processes that write at the same time. Further runs wait, because all processes share the processors."""
 
 
 class Spools:
-    """The folder `home/spool`: it has a folder for each executor, and an executor's folder has one for each run.
+    """The folder `home/spool`, which has a folder for each executor. An executor's folder has a folder for each run.
 
     An executor locks a file in its folder. If this file is not locked, the executor has died, and the next executor
     that starts deletes the folder.

@@ -31,12 +31,12 @@ _USERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OtherSetting:
-    """The value of a setting in a process where it differs."""
+    """The different value that a setting has in another process."""
 
     process: str
     """`<host>:<pid>`."""
     parts: list[str]
-    """The parts of the service that run there."""
+    """The parts of the service that run in this process."""
     value: Any
     source: str
 

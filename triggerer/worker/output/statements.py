@@ -87,7 +87,7 @@ class Statements:
         return [one.format(**given) for one in dialect.commit]
 
     def drafts(self) -> str:
-        """Return a query for the kinds and names of all drafts in the target's schema."""
+        """Return a query for all drafts in the target's schema: the kind (table or trigger) and the name of each."""
         schema, _ = self._parts
         present = self.dialect.schema if schema is None else _text(self._folded(schema))
         return self.dialect.drafts.format(schema=present)

@@ -61,7 +61,7 @@ class Writing:
 
 
 class Names:
-    """Numbers the calls of one try by target, so that a second write to a target is another output."""
+    """Counts the calls of one try for each target, so that a second write to a target is another output."""
 
     def __init__(self, token: str) -> None:
         self._token = token

@@ -24,7 +24,7 @@ MOST_OFFSET: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class CronPartitionTimetable(HasTicks):
-    """A run at each instant of the expression. Each run is for one partition, which begins at another such instant.
+    """A run at each instant of the expression, for one partition. The partition also begins at such an instant.
 
     The partition's date is an instant of the expression. The data interval reaches from that date to the next instant.
     The partition key is the date, written in `timezone`. The events of the run's tasks have this key, too.

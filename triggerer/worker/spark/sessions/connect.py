@@ -145,7 +145,7 @@ def retries_within(patience: timedelta) -> int:
 
 
 def _bound_retries(session: SparkSession, patience: timedelta) -> None:
-    """Let the client retry for the patience of the settings. By default it retries for ten minutes."""
+    """Let the client retry for `cluster_patience`. By default it retries for ten minutes."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     client = _client_of(session)

@@ -1,7 +1,7 @@
 """The wait until Spark executes no work of a failed try any longer, so that the next try is alone.
 
-Spark ends a cancelled job at once, but its tasks live on for some seconds: an executor waits before it kills the Python
-worker of an interrupted task, and the user's function goes on until then.
+Spark ends a cancelled job at once, but its tasks live on for some seconds: Spark's executor waits before it kills the
+Python worker of an interrupted task, and the user's function goes on until then.
 """
 
 from __future__ import annotations
