@@ -40,7 +40,7 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The results of earlier attempts that a repeat of an ended run takes over."""
+    """What a repeat of an ended run takes over from the run's earlier attempts."""
 
     kept: Mapping[str, TaskState] = field(default_factory=dict)
     """The final state by task id. A kept task runs again only if another task needs its return value."""

@@ -35,7 +35,7 @@ class Step(StrEnum):
 
 
 def step_for(existing: RunState | None, reprocess: Reprocess) -> Step:
-    """Return the step for an interval whose run is in the state `existing`; None: the interval has no run.
+    """Return the step for an interval. `existing` is the state of the interval's run; None: the interval has no run.
 
     A backfill never touches a queued or running run.
     """

@@ -1,4 +1,4 @@
-"""The live state of streams, which only the memory of their owner holds: how full, how far behind, and why paused."""
+"""The live state of streams, which only the instance that owns a stream knows: how full, how far behind, why paused."""
 
 from __future__ import annotations
 

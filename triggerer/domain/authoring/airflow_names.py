@@ -53,7 +53,7 @@ ADVICE: Final = {
     "start_date": "it belongs to the DAG: DAG(start_date=...)",
     "trigger_rule": "leave it out: a task runs once all tasks that it waits for have succeeded",
 }
-"""Airflow's name of an argument -> advice, for a called function that has no such argument under any name."""
+"""Airflow's name of an argument -> advice, if the called function has no counterpart of the argument."""
 
 _IMPORTS: Final = {
     "Dataset": "Asset",

@@ -28,7 +28,7 @@ CONTEXT_ARGUMENTS: Final = (
     "params",
     "log",
 )
-"""The arguments that a run fills in by name, unless the call gives them."""
+"""The arguments that a run fills in by name, unless the call passes them."""
 _WITHOUT_SPARK: Final = frozenset(CONTEXT_ARGUMENTS) - {"spark"}
 
 

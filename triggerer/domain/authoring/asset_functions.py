@@ -73,7 +73,7 @@ class asset(_Decorator):  # noqa: N801  (a decorator, named as in Airflow)
     The run fills in the function's parameters by name:
 
     - `self` is the asset, and `context` is a mapping of everything that a run fills in, except `spark`.
-    - The names that tasks can use (`dag_run`, `params`, …) mean the same here.
+    - The context arguments of tasks (`dag_run`, `params`, …) mean what they mean in a task.
     - Any other parameter without a default is the asset of that name, which becomes an inlet.
 
     Args:

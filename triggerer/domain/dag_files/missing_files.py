@@ -25,7 +25,7 @@ def judge_missing(
     grace: timedelta,
     gone_for: Mapping[str, timedelta] | None = None,
 ) -> MissingFiles:
-    """Separate the missing files that may come back from the deleted ones.
+    """Tell which missing files may come back, and which count as deleted.
 
     Editors, `git checkout` and `rsync --delete` replace a file by deleting it and writing it again.
 

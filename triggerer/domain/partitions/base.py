@@ -21,7 +21,8 @@ class PartitionMapper(ABC):
     Mappers are pure values. Mappers with equal arguments are equal.
 
     Args:
-        max_downstream_keys: An event for more runs is refused; None: `MOST_KEYS`.
+        max_downstream_keys: The most runs that may share one event. An event for more runs is refused; None:
+            `MOST_KEYS`.
     """
 
     max_downstream_keys: int | None = field(default=None)

@@ -1,4 +1,4 @@
-"""The format of a period's key: a format of `strftime` with `{quarter}`. Keys with weeks or quarters can be parsed."""
+"""The format of a period's key: as for `strftime`, with `{quarter}`. Keys with weeks or quarters can be parsed, too."""
 
 from __future__ import annotations
 

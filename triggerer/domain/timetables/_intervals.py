@@ -38,7 +38,7 @@ def next_interval(
     latest: datetime | None,
     over: Callable[[], datetime | None] | None,
 ) -> DagRunInfo | None:
-    """Return the run of the interval that follows `last`, and starts no earlier than `earliest`.
+    """Return the run of the interval after the last run's interval. It starts no earlier than `earliest`.
 
     A cron expression needs a tenth of a millisecond for each bound, and the scheduler asks for an interval after each
     run. So no bound is computed without need.

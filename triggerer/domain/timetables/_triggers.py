@@ -33,7 +33,7 @@ def next_tick(
     first: Callable[[], datetime | None],
     interval: timedelta,
 ) -> DagRunInfo | None:
-    """Return the run at the tick after the last run's. Without catch-up, skip to the latest tick that has passed.
+    """Return the run at the tick after the last run. Without catch-up, skip to the latest tick that has passed.
 
     Args:
         first: Returns the first tick if there is neither a last run nor a start.
@@ -63,7 +63,7 @@ def next_tick(
 
 
 def first_tick(ticks: Ticks, grace: timedelta | None = None) -> datetime | None:
-    """Return the first tick of a DAG without a start: the tick just past, or the next one.
+    """Return the first tick of a DAG without a start: the last past tick if it is recent, otherwise the next tick.
 
     Args:
         grace: How far back the past tick may lie. None: five minutes, or a tenth of the time between the past tick and

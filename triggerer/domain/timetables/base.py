@@ -70,7 +70,7 @@ class Timetable(ABC):
     can_be_scheduled: bool = True
     """False if the timetable never asks for a run."""
     partitioned: bool = False
-    """True if the runs have partition keys: from `partition_key`, or for a schedule on assets from the events."""
+    """True if the runs have partition keys: from `partition_key` or, for a schedule on assets, from the events."""
     has_assets: bool = False
     """True if runs wait for assets, or assets start runs."""
     active_runs_limit: int | None = None

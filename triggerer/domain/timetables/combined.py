@@ -1,4 +1,4 @@
-"""Combinations of timetables: all their instants, their common instants, or one timetable's without another's."""
+"""Combinations of timetables: all their instants, their common instants, or the first one's except the other's."""
 
 from __future__ import annotations
 

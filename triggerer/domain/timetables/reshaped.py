@@ -162,7 +162,8 @@ class Consecutive(HasTicks):
 class RollUp(Consecutive):
     """Like `Consecutive`, but one run covers all missed intervals: no data is left out or repeated.
 
-    Without catch-up the first run covers the last interval that has ended; with catch-up, all since the DAG's start.
+    Without catch-up the first run covers the last interval that has ended; with catch-up, all intervals since the DAG's
+    start.
     """
 
     __slots__ = ()

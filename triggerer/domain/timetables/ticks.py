@@ -53,7 +53,7 @@ class HasTicks(Timetable):
 
 
 class TickTimetable(HasTicks):
-    """A run at each instant: the simplest base for your own timetable, which adds `after` and `before`.
+    """A run at each instant. It is the simplest base for your own timetable, which must define `after` and `before`.
 
     With catch-up, each missed instant gets a run. Without catch-up, only the last missed instant does. A DAG with
     neither a start nor a run begins with the last past instant if that was at most five minutes ago, or a tenth of the

@@ -22,7 +22,7 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class _WithAssets(DerivedTimetable):
-    """Answers as its timetable does, and names the assets that the DAG waits for as well.
+    """Gives the answers of `timetable`, and also names the assets that the DAG waits for.
 
     Args:
         timetable: A timetable without assets.

@@ -60,7 +60,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayEnd:
-    """The deletion of a replay request that was carried out or refused, under the lease of the stream."""
+    """Delete a replay request that was carried out or refused, under the lease of the stream."""
 
     fence: Fence
     watcher_id: int
@@ -87,7 +87,7 @@ class PositionChange:
     """Called once, on the event loop: with None when the change is durable, or with the error. Must not raise."""
     reemit: Reemission | None = None
     rewound_to: Position | None = None
-    """The position where a replay began, until the broker has advanced to it; None: nothing to watch for.
+    """The position where a replay began, until the broker has advanced to it; None: there is no such replay.
 
     Until then, an earlier message may still be broadcast. The watcher is then rewound further, to that message.
     """
