@@ -1,1 +1,1 @@
-"""The worker's side of a run: the process that runs the user's tasks."""
+"""The worker's side of a run: the fork server, and the process of each run, which executes the user's tasks."""

@@ -84,7 +84,8 @@ class _PagedReader:
     def at(self, index: int) -> EventRow | None:
         """Return the row at this index; None: the sequence is shorter.
 
-        The first fetch returns one row. Each further fetch doubles the number of rows, up to a page.
+        The first fetch returns one row. Each further fetch returns twice as many rows as the fetch before it, up to a
+        page.
         """
         page, first = self._cached(index)
         if not page:
@@ -132,7 +133,7 @@ class _PagedReader:
 
 
 class AssetEvents(Sequence[AssetEvent]):
-    """The events of one asset, oldest first. Nothing is fetched before it is used.
+    """The events of one asset, oldest first. No event is fetched before the sequence is used.
 
     The first use fixes the sequence: events that are recorded later are not part of it. (On PostgreSQL, an event that
     another transaction is recording at that moment may become part of it.) For an index or a slice, the database skips

@@ -107,7 +107,7 @@ class RunProcess:
         return reply["value"]
 
     def _await_order(self) -> dict[str, Any]:
-        """Do what the fork server and the executor ask for in advance, until an order comes. Return the order."""
+        """Wait for an order, and return it. Meanwhile do what the fork server and the executor request."""
         while True:
             # Until the former run's processes are gone, listen to the fork server alone. Afterwards, also accept an
             # order.

@@ -33,7 +33,7 @@ def check_templates(value: Any, what: str) -> None:
 
 
 def render(value: Any, context: Mapping[str, Any], what: str) -> Any:
-    """Return an argument with every text rendered. Lists, tuples and mappings are copied; other values stay.
+    """Return an argument with every text rendered. Lists, tuples and mappings are copied; other values are not changed.
 
     Args:
         context: The names that templates can use.

@@ -124,8 +124,8 @@ def _write(
         *preparations, last = output.commit(columns, keys)
         for statement in preparations:
             connection.execute(statement)
-        # Ask the service late, so that an attempt that was replaced usually stops here. If it continues, the token's
-        # primary key prevents its commit.
+        # Ask the service late whether this attempt is the current one. Usually a former attempt stops here. If it does
+        # not, the token's primary key prevents its commit.
         writing.require_current()
         try:
             with _explained(output.table, keys):

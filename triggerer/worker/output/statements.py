@@ -69,8 +69,8 @@ class Statements:
         """Return the statements of the commit. The last one is a transaction: it stores the token and moves the rows.
 
         With a `key`, a row replaces the row with the same key. If the token is stored already, the last statement fails
-        and moves nothing. If two tries commit at the same moment, the second waits at the token until the first has
-        ended.
+        and moves nothing. If two tries commit at the same moment, the second waits until the transaction of the first
+        has ended.
         """
         dialect = self.dialect
         move = Move(

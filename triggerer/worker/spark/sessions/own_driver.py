@@ -117,7 +117,8 @@ class OwnDriver:
         session = self.session
         if session is None:
             return True
-        # The connection of this thread may wait for the answer of an interrupted call. Another thread has its own.
+        # The connection of this thread may wait for the answer of an interrupted call. Another thread has its own
+        # connection.
         stopping = threading.Thread(target=_stop_work, args=(session,), daemon=True)
         stopping.start()
         stopping.join(_INTERRUPT_S)
@@ -138,7 +139,7 @@ class OwnDriver:
         return process is None or process.poll() is not None
 
     def how_it_ended(self) -> str | None:
-        """Return a sentence for the user that says how the driver ended. None: it is alive, or was never opened."""
+        """Return a sentence for the user about the driver's end. None: the driver is alive, or was never opened."""
         if self.session is None or is_alive(self.session):
             return None
         return how_it_ended(self.session)

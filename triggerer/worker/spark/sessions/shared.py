@@ -91,7 +91,7 @@ def attach(driver: SharedDriver) -> SparkSession:
             conf = SparkConf(_jvm=gateway.jvm, _jconf=kept["context"].getConf())
             context = SparkContext(gateway=gateway, jsc=kept["context"], conf=conf)
             session = SparkSession(context, kept["session"].newSession())
-            # Spark makes the session's state when it is first needed, and this takes a while.
+            # Make the session's state now. Spark would make it at its first use, and this takes a while.
             session._jsparkSession.sessionState()  # noqa: SLF001
             return session
     except SubmitFailed:
