@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 DEFAULT_SLOTS: Final = 1
-"""The slots of a pool that the configuration no longer names. Older queued runs may still name it."""
+"""The number of slots of a pool that the configuration no longer names. Older queued runs may still name the pool."""
 
 
 @dataclass(frozen=True, slots=True)
