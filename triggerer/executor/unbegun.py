@@ -52,7 +52,7 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 
 
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
-    """Return the update to store. If a blocked run could not be held, a user wants it cancelled, so that is its end."""
+    """Return the update to store. A blocked run that could not be held must be cancelled, so it ends as cancelled."""
     if not update.is_blocked or update.end is None:
         return update
     cancelled = RunEnd(RunState.CANCELLED, update.end.ended_at, "cancelled")

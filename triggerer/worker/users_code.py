@@ -1,4 +1,4 @@
-"""Calls users' code in a run's process, and keeps forks of that code out of our own code."""
+"""Surrounds users' code in a run's process, so that a process that this code forks never executes our own code."""
 
 from __future__ import annotations
 
