@@ -55,8 +55,8 @@ from triggerer.store.watchers.cleaning import (
 )
 
 QUIET: Final = timedelta(hours=1)
-"""A watcher's event is deleted only if the watcher has been running for this time, and the event is older than it.
-By then the broker has advanced past the event's message, so the message does not come again."""
+"""A watcher's event is deleted only if the event is older than this time, and the watcher has been running for this
+long. By then the broker has advanced past the event's message, so the message does not come again."""
 
 _RUNS: Final = 200
 _EVENTS: Final = 2_000
