@@ -98,7 +98,7 @@ class Executor:
         """Runs in the claimed queue that the store shows as waiting."""
         self._log_files = LogFiles()
         self._changed = AutoResetEvent()
-        # True if there may be runs to claim, runs to cancel, and changed DAGs.
+        # In this order: True if there may be runs to claim, runs to cancel, changed DAGs.
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._uses_pools = self._has_broken_files = False
@@ -137,8 +137,8 @@ class Executor:
     def mark_lease_lost(self) -> None:
         """End all runs, because other executors may soon execute them. No run begins until `mark_lease_kept`.
 
-        The store still shows the runs as ours. Unless another executor takes them first, our next sweep queues them
-        again, and the attempts do not count.
+        In the store, this executor still has the runs. Unless another executor takes them first, our next sweep queues
+        them again, and the attempts do not count.
         """
         self._has_lease = False
         self._leases_lost += 1
@@ -162,7 +162,8 @@ class Executor:
         back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            # Not `start`: a cancellation would then wait for `_work`, which ends only after the `finally` below.
+            # Not `await tasks.start(...)`: a cancellation would then wait for `_work`, which ends only after the
+            # `finally` below.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -235,7 +236,7 @@ class Executor:
                 await self._requeue_waiting()
 
     async def _catch_up(self, tasks: TaskGroup) -> None:
-        """Do what is due: sweep, cancel runs, look at changed DAGs, and claim runs."""
+        """Do what is due: sweep, cancel runs, read what changed DAGs need, and claim runs."""
         if not self._sweeps.wait_s:
             self._cancels = False
             with self._sweeps.sweeping():
@@ -265,7 +266,7 @@ class Executor:
             step = self._claims.claim_step(room)
             orders = self._claims.claimed(await self._result_writer.perform_with_next_commit(step))
         if leases_lost != self._leases_lost:
-            # The lease has ended meanwhile, so other executors may have these runs. A sweep decides.
+            # The lease has ended meanwhile, so other executors may have these runs. The next sweep finds out.
             return
         self._more |= len(orders) == room
         for order in orders:
@@ -301,7 +302,7 @@ class Executor:
             return
         if order is not None:
             self._prefetch.record(seconds)
-            # The run has lost its session. Open another session before the next run needs Spark.
+            # The run needed Spark, and the slot has no session any longer. Open one before the next run needs Spark.
             self._wants_warm |= (
                 self._settings.prewarm and order.needs_spark and slot.spark is Spark.COLD
             )
@@ -311,8 +312,8 @@ class Executor:
             self._left_launches.ask()
         self._assign_runs()
         self._warm_up()
-        # Another slot's run waits for cores. A slot that always has a next run would never give its cores back
-        # otherwise.
+        # If a run of another slot waits for cores, give this slot's cores back between its runs. A slot that always has
+        # a next run would never do so otherwise.
         if any(other.is_waiting for other in self._slots):
             slot.release_executors()
         if was_cut_short:
@@ -336,14 +337,14 @@ class Executor:
             slot.give(WarmUp())
 
     async def _sweep(self) -> list[int]:
-        """Repair the states that no announcement reports. Return our runs that must be cancelled."""
+        """Repair what no wake-up announces. Return this executor's runs that must be cancelled."""
         executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
         known = {run.run_pk for _, run in executing} | self._ending
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # The store shows a run as ours that no slot executes. The result of its former attempt may still wait to be
-            # written; the next sweep looks again.
+            # In the store, this executor has a run that no slot executes, and the run's results are not all stored.
+            # Another sweep, after they are stored, decides about the run.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)
@@ -395,8 +396,8 @@ class Executor:
         try:
             await self._claims.requeue(orders, have_begun=have_begun)
         except TransientStoreError as error:
-            # The store still shows the runs as ours. Our next sweep queues them again, or another executor's sweep does
-            # once we are gone.
+            # In the store, this executor still has the runs. Our next sweep queues them again, or another executor's
+            # sweep does once we are gone.
             _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))
             self._sweeps.ask()
 

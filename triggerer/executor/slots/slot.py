@@ -1,4 +1,7 @@
-"""One of the executor's slots: one run at a time, in a worker process that starts when it is needed."""
+"""One of the executor's slots: one job at a time, in a worker that starts when it is needed.
+
+A slot's *job* is a run, or a warm-up: the opening of a Spark session before a run needs it.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,7 @@ class Slot:
         return RunEnding(self.services.result_writer, self._log_files, self.run)
 
     async def stop(self, verdict: RunEnd) -> None:
-        """End the run, gently at first. Unless the run ends on its own, it ends as `verdict` says."""
+        """End the run: SIGTERM first, SIGKILL after the grace. If the run reports no end, it ends as `verdict` says."""
         self._ending.verdict = verdict
         self._call_off_beginning()
         if self._execution is not None:
@@ -146,14 +149,14 @@ class Slot:
             await self.worker.gone.wait()
 
     def cut_short(self) -> None:
-        """Kill the run, because another executor may execute it. A result that was already decided is still saved."""
+        """Kill the run, because another executor may execute it. An end that was already decided is still stored."""
         self._ending.give_away()
         self._kill()
 
     async def end_now(self) -> None:
         """Kill the run so that another executor can take it, and wait for the process to exit.
 
-        A result that was already decided is still saved.
+        An end that was already decided is still stored.
         """
         ending = self._ending
         self._kill()
@@ -200,7 +203,7 @@ class Slot:
                 self._free()
 
     async def _wait_for_room(self, run: RunOrder, error: OSError) -> None:
-        """Wait before trying to start a worker again. If the run is called off, stop waiting."""
+        """Wait before the next start of a worker. If the run must no longer begin, stop waiting."""
         delay = self._scarcity.next_delay()
         said = "no worker can be started; the run waits"
         named = {"dag": run.dag_id, "run": run.run_id, "error": str(error)}
