@@ -44,7 +44,7 @@ class RunServices:
     spools: Spools | None = None
     """Writes the events of runs into files. None: no files."""
     tokens: RunTokens | None = None
-    """Gives runs their tokens for the HTTP API. None: runs get no tokens."""
+    """Gives runs their API tokens. None: runs get no tokens."""
 
 
 @dataclass(slots=True)
@@ -53,8 +53,10 @@ class RunExecution:
 
     Args:
         ending: The decisions about the run's end. A task that outlives its timeout adds a verdict here.
-        on_wait: Called when the run begins to wait for its Spark cluster (True), and when it goes on (False).
-        on_overdue: Called on the event loop, outside any task, when a task outlives its timeout. Then call `kill`.
+        on_wait: Called with True when the run begins to wait for its Spark cluster, and with False when the run goes
+            on.
+        on_overdue: Called on the event loop when a task of the DAG outlives its timeout. It cannot wait, so it must let
+            another asyncio task call `kill`.
     """
 
     order: RunOrder
@@ -78,8 +80,9 @@ class RunExecution:
     async def begin(self) -> RunHandle | None:
         """Return a process for this attempt, and store that a repeated attempt begins. None: do not execute the run.
 
-        An attempt counts once its begin is stored: if the service dies afterwards, the run may be the cause. The begin
-        is stored when there is a process. So an attempt does not count if the service is killed while a worker starts.
+        Runs whose attempts repeatedly kill the service are given up. An attempt counts for that once its begin is
+        stored, which happens when there is a process. So it does not count if the service is killed while a worker
+        starts.
 
         Raises:
             ChannelClosed: The worker is gone.
@@ -103,7 +106,7 @@ class RunExecution:
         return process
 
     async def _store_begin(self) -> bool:
-        """Return False if another executor has the run by now."""
+        """Store that a repeated attempt begins. Return False if another attempt has the run by now."""
         return self.order.attempt <= 1 or await self.services.result_writer.begin(self.order)
 
     def call_off_beginning(self) -> None:
@@ -203,7 +206,7 @@ class RunExecution:
         reply = await answer(
             services.database, services.result_writer, self.order, frame, services.spools
         )
-        # If the process is gone, the task that receives from it notices.
+        # If the process is gone, ignore the error: the task that receives from this process notices it, too.
         with suppress(ChannelClosed):
             await process.send(reply)
 
@@ -224,7 +227,7 @@ class RunExecution:
             code = await self.worker.reap()
         else:
             if isinstance(closed, MalformedFrame):
-                # A process that sent such data may not end on its own.
+                # A process that sent malformed data may not end on its own.
                 await self._process.kill()
             code = await self._process.reap()
         if self.worker.has_lost_guard:
