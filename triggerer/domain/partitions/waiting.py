@@ -48,7 +48,7 @@ class WaitForAll(WaitPolicy):
 
 @dataclass(frozen=True, slots=True)
 class MinimumCount(WaitPolicy):
-    """Waits for `n` parts. A negative `n` waits for all parts except `-n`."""
+    """Waits for `n` parts. With a negative `n`, such as -2, all parts except two must arrive."""
 
     n: int
 

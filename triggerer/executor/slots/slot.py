@@ -284,8 +284,7 @@ class Slot:
         return self._warmed
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> bool:
-        """Execute the run. Return False if its process died before it began the run: another process must execute
-        it."""
+        """Execute the run. Return False if its process died before it began the run: the caller must repeat this."""
         execution = self._execution = RunExecution(
             order, worker, self._ending, self.services, self._on_wait, self._overdue.set
         )

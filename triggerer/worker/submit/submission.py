@@ -48,7 +48,7 @@ class Submission:
     """The complete configuration, except the master."""
     main_class: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The variables by which the application can find out its DAG, run and task."""
+    """The variables with the names of the application's DAG, run and task, and with the identity of its output."""
 
     @property
     def is_cluster_mode(self) -> bool:
