@@ -66,7 +66,7 @@ class Spools:
                 await anyio.to_thread.run_sync(self._close)
 
     def drop_nowait(self, run_pk: int) -> None:
-        """Delete the files of a run that has ended, soon."""
+        """Let `run` delete the files of a run that has ended."""
         folder = self._runs.pop(run_pk, None)
         if folder is not None:
             self._ended.append(folder)

@@ -50,7 +50,7 @@ class Difference:
 
 
 def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference, ...]:
-    """Return the differences between what the store keeps of two definitions.
+    """Return the differences between two definitions, as far as the store keeps definitions.
 
     The store keeps a task's order, outlets, inlets and use of Spark. Other changes of a task do not show.
     """
