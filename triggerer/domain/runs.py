@@ -68,7 +68,7 @@ class TaskState(StrEnum):
 # The state stays `running` when a try fails and another one follows.
 _TASK_MOVES: Final[dict[TaskState, frozenset[TaskState]]] = {
     TaskState.RUNNING: frozenset(TaskState) - {TaskState.UPSTREAM_FAILED},
-    # A task that has ended begins again when its run is retried or cleared, or when its executor died.
+    # A task that has ended begins again when its run is retried or cleared, or when the run's executor died.
     **{
         ended: frozenset({TaskState.RUNNING, TaskState.SKIPPED, TaskState.UPSTREAM_FAILED})
         for ended in TaskState

@@ -112,9 +112,10 @@ class CallbackRunner:
     async def _call_with(
         self, worker: WorkerProcess, call: CallbackOrder | None
     ) -> CallbackOrder | None:
-        """Make this call and further due calls, while the worker is usable. Return a claimed call that was not made.
+        """Make this call and further due calls, while the worker is usable.
 
-        None: no call is due.
+        Returns:
+            A call that was claimed but not made, for the next worker. None: there is no such call.
         """
         while call is not None and not worker.gone.is_set():
             try:
