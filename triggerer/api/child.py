@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 ANNOUNCED: Final = "announced"
-"""The key of announcements in a message to the child. The value is {signal: [subjects]}."""
+"""The key under which a message to the child has the parent's wake-ups: a dictionary from signal to subjects, such as
+DAG ids.
+"""
 
 
 def order_of(settings: Settings, listener: socket.socket) -> dict[str, Any]:
-    """Return the first message to the child process. No other process sees this message, which contains secrets."""
+    """Return the first message to the child process: the settings, with their secrets, and the socket's descriptor.
+
+    The message travels on a channel that no other process can read.
+    """
     return {
         "settings": base64.b64encode(
             pickle.dumps(replace(settings, environ=dict(settings.environ)))
@@ -90,7 +95,7 @@ async def _run(settings: Settings, listener: socket.socket, channel: ChildChanne
 
 
 def _hear(channel: ChildChannel, loop: Any, database: Database) -> None:
-    """Receive announcements from the parent and pass them on, until the parent closes the channel."""
+    """Publish the wake-ups that the parent sends in this process too, until the parent closes the channel."""
     from triggerer.store.database.wakeups.signals import Signal
 
     while True:

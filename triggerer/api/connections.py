@@ -43,7 +43,7 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read data. Once a request can be answered, the connection's time limit no longer applies."""
+        """Read data. Once the head of a request has arrived, the connection has no time limit any longer."""
         if not self._counts:
             return
         super().data_received(data)

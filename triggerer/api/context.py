@@ -57,7 +57,7 @@ class DatabaseUse:
         """Yield a session whose work is committed at the end of the block.
 
         Raises:
-            ServerBusy: The reasons of `reading`. Nothing was written.
+            ServerBusy: Too many requests use the database, or a query took too long. Nothing was written.
         """
         async with self._place(), self._explaining(), self._database.transaction() as session:
             await self._limit(session)
@@ -148,20 +148,20 @@ class ApiContext:
         return self._oidc
 
     def refuse_followers(self, most: int) -> None:
-        """Refuse a further streamed answer, before it begins.
+        """Raise an error if no client may open a further stream. Call this before the answer's headers are sent.
 
         Raises:
-            ServerBusy: `most` clients follow a stream already.
+            ServerBusy: `most` clients receive a streamed answer already.
         """
         if self._followers >= most:
             raise ServerBusy(f"{most} streams are open already", hint="close another page")
 
     @contextmanager
     def following(self, most: int) -> Iterator[None]:
-        """Count one streamed answer during the block.
+        """Count this client among the receivers of streamed answers during the block.
 
         Raises:
-            ServerBusy: `most` clients follow a stream already.
+            ServerBusy: `most` clients receive a streamed answer already.
         """
         self.refuse_followers(most)
         self._followers += 1

@@ -128,7 +128,7 @@ def _readable(raw: bytes) -> str:
 
 
 def part(value: str) -> str:
-    """Return a part of a path as the sender meant it."""
+    """Return one part of a request's path, with slashes in place of `SLASH`."""
     return value.replace(SLASH, "/")
 
 
@@ -143,7 +143,7 @@ async def _refuse(send: Send, error: TriggererError, request_id: str) -> None:
 
 
 class _Answer:
-    """Adds headers to an answer. If the client has the same answer already, sends 304 instead."""
+    """Adds headers to an answer. Sends 304 in its place if `If-None-Match` shows that the client has it already."""
 
     def __init__(self, scope: Scope, send: Send, request_id: str, known_tags: str | None) -> None:
         self._is_read = scope["method"] in ("GET", "HEAD")

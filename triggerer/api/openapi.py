@@ -48,8 +48,8 @@ _PROBLEM: Final = {
 @cache
 def description() -> bytes:
     """Return the description as JSON. The first call makes the description, and later calls return the same text."""
-    # An application that describes itself also serves the description, under more paths than ours. So a second
-    # application, which is never served, makes the description.
+    # Litestar writes a description for a whole application only, and that application also serves the description,
+    # under several paths. So a second application makes the description, and is never served.
     config = OpenAPIConfig(
         title="triggerer",
         version=version("triggerer"),

@@ -171,8 +171,8 @@ def _translated(error: Exception) -> TriggererError:
         case HTTPException(status_code=415):
             return errors.WrongMediaType(error.detail or "this type of body is not taken")
         case InternalServerException(detail="client disconnected prematurely"):
-            # Litestar has no class for this error. Do not log it as an error of ours: nobody reads the answer, and any
-            # client could fill the log.
+            # Litestar has no class for a client that left early. Do not log this as an error of ours: nobody reads the
+            # answer, and any client could fill the log.
             return errors.BadRequest("the client left before the end of its request")
         case HTTPException(status_code=status) if status < 500:
             return errors.BadRequest(error.detail or "the request cannot be understood")

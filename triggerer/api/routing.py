@@ -17,7 +17,8 @@ def reads(path: str, *, role: str = "viewer", by_run: bool = False, **options: A
     """Make a handler of GET.
 
     Args:
-        by_run: True: the route also accepts the token of a run. Then the handler must check which run it is.
+        by_run: True: the route also accepts run tokens. Then the handler must check that the token belongs to the run
+            that the request is about (`Access.require_run`).
     """
     return get(path, opt={"role": role, RUN: by_run}, **options)
 

@@ -31,7 +31,7 @@ _GRACE: Final = timedelta(seconds=5)
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do nothing: our own process has handlers for these signals."""
+        """Do nothing. Without this, uvicorn would replace the signal handlers that `told_to_stop` has installed."""
         yield
 
 

@@ -17,7 +17,7 @@ from triggerer.errors import ConfigurationError
 _log = structlog.get_logger(__name__)
 
 LOOK_EVERY: Final = timedelta(minutes=1)
-"""How soon a renewed certificate is in use."""
+"""The longest time until a renewed certificate is in use."""
 _READABLE: Final = "name a PEM file that the service's user may read"
 
 
@@ -102,7 +102,7 @@ class _PasswordNeeded(Exception):
 
 
 def _refuse_to_ask() -> str:
-    # Without this, OpenSSL would ask for the password on the terminal, and wait.
+    # Without this callback, OpenSSL would ask for the password on the terminal, and wait.
     raise _PasswordNeeded
 
 

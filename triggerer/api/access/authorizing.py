@@ -27,7 +27,7 @@ COOKIE: Final = "triggerer"
 """The name of the session's cookie over plain HTTP. Over HTTPS it gets the prefix `__Host-`."""
 PUBLIC: Final = "public"
 RUN: Final = "run"
-"""The option of a route that also accepts the token of a run."""
+"""The option that marks a route which also accepts run tokens."""
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -101,7 +101,8 @@ class Guard:
                 async with self._context.use.changing() as session:
                     await mark_used(session, found.id)
             except StoreUnavailable as error:
-                # The time of a token's last use is information for people. A read must not fail if it cannot be stored.
+                # The time of a token's last use is only shown to people. If the time cannot be stored, the request must
+                # not fail.
                 _log.debug("the use of a token was not stored", error=str(error))
         return self._access(connection, found.name, found.role, f"token:{found.id}")
 
@@ -134,7 +135,10 @@ class Guard:
 
 
 async def still_counts(context: ApiContext, access: Access) -> bool:
-    """Return whether the token or session of a streamed answer is still valid; True if the database does not answer."""
+    """Return whether the credential is still valid with which a streamed answer began: its token or session.
+
+    If the database does not answer, the credential counts as valid.
+    """
     key = b"" if access.run is None else await context.service_key()
     kind, _, found_id = access.via.partition(":")
     try:

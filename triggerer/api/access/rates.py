@@ -1,4 +1,4 @@
-"""Limits the requests of each token. Each process of the API counts in its own memory."""
+"""Limits the requests of each token and each session. Each process of the API counts in its own memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 from triggerer.errors import TooManyRequests
 
 _WRITES: Final = 2.5
-"""The number of changes that a token may make for each read that it may make. Changes and reads have two counts."""
+"""A token may make this many changes for each read that the limit allows. Changes and reads are counted apart."""
 _BURST_S: Final = 10.0
-"""A token that was silent may make the requests of this many seconds at once."""
+"""After a pause, a token may send the requests of this many seconds at once."""
 _MOST_TOKENS: Final = 10_000
 
 
 class Rates:
-    """A bucket of allowed requests for each token's reads, and one for its changes.
+    """A bucket of allowed requests for the reads of each token or session, and another bucket for its changes.
 
     A bucket stores its level after the last request, and the time of that request. Buckets fill at the allowed rate.
     """
@@ -29,6 +29,9 @@ class Rates:
     def take(self, who: str, *, is_change: bool, now: float | None = None) -> None:
         """Count one request.
 
+        Args:
+            who: The token, session or run, as in `Access.via`.
+            now: A time of the monotonic clock. None: the present.
         Raises:
             TooManyRequests: The bucket is empty.
         """

@@ -10,17 +10,17 @@ from triggerer.errors import RoleNeeded
 
 RoleName = Literal["viewer", "operator", "admin"]
 ORDER: Final[tuple[RoleName, ...]] = ("viewer", "operator", "admin")
-"""The roles in order. A role has all rights of the roles before it."""
+"""The roles, the weakest first. A role has all rights of the roles before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """The run whose token a request carries."""
+    """The run whose run token a request carries."""
 
     dag_id: str
     run_id: str
     token: str = field(repr=False)
-    """The token. A change checks again in its transaction that the token's attempt still runs."""
+    """The run token. The transaction of a change checks once more that the token's attempt still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Access:
             )
 
     def require_run(self, dag_id: str, run_id: str) -> None:
-        """Raise an error if the request has the token of another run. Tokens of people and programs pass.
+        """Raise an error if the request carries the run token of another run. Tokens of people and programs pass.
 
         Raises:
             RoleNeeded: The token belongs to another run.

@@ -147,8 +147,8 @@ async def emit(
 ) -> Response[AssetEventView]:
     """Record an event of an asset, and queue it for the DAGs that wait.
 
-    The `Idempotency-Key` is stored as the event's own key. A repeat answers 200 with the first event. The token of a
-    run may update the outlets of its DAG.
+    The `Idempotency-Key` becomes part of the event's key, so a repeated request answers 200 with the first event. With
+    a run token, a task may update the outlets of its DAG.
     """
     key_of_runs = await api.service_key() if access.run is not None else b""
     async with api.use.changing() as session:

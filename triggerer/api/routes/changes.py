@@ -30,7 +30,7 @@ _TOPICS: Final = {
     Signal.DAGS_CHANGED: "dags",
     Signal.STREAMS_CHANGED: "streams",
 }
-"""By signal, the key in a hint. The value under the key is a list of DAG ids, or of ids of streams."""
+"""The key under which a hint lists the ids that a signal names: ids of DAGs, or of streams for "streams"."""
 
 
 @reads("/changes", media_type="text/event-stream")
@@ -39,7 +39,8 @@ async def changes(api: Api, access: Caller) -> ServerSentEvent:
 
     An event `changes` has the data `{"runs": ["dag_a"], "events": [...], "dags": [...], "streams": ["<id>"],
     "backfills": [...]}` with DAG ids, or ids of streams; `["*"]` means any. An event `alive` comes every 15 seconds.
-    The stream ends after an hour, when the server stops, or when the token no longer counts; ask again.
+    The stream ends after an hour, when the server stops, or when the token is no longer valid. The client should then
+    connect again.
     """
     api.refuse_followers(_MOST_STREAMS)
     return ServerSentEvent(hints(api, access))

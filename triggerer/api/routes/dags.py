@@ -87,7 +87,7 @@ async def dag(api: Api, dag_id: InPath) -> DagView:
 
 @alters("/{dag_id:str}")
 async def pause(api: Api, access: Caller, dag_id: InPath, data: JSONBody[Pausing]) -> DagView:
-    """Pause or unpause a DAG. Its asset events wait in the queue meanwhile."""
+    """Pause or unpause a DAG. While a DAG is paused, its asset events wait in its queue."""
     change = pause_dag if data.is_paused else unpause_dag
     async with api.use.changing() as session:
         await change(session, access.actor(), part(dag_id))
@@ -128,7 +128,7 @@ async def queue_run(
     Returns:
         The run, and whether it is new.
     Raises:
-        KeyReused: The earlier request had other values.
+        KeyReused: The earlier request with this key had other values.
     """
     if wanted.logical_date is not None and wanted.logical_date.tzinfo is None:
         raise BadRequest("logical_date has no time zone", hint="end it with Z for UTC")

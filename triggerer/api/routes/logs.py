@@ -93,7 +93,7 @@ async def _following(
 ) -> AsyncIterator[bytes]:
     """Yield the log from `start` on as it grows, until the run has ended, the process stops, or an hour is over.
 
-    The answer also ends when its reader may no longer read, for instance because the token was revoked.
+    The answer also ends when the client's token or session is no longer valid, or the run was deleted.
     """
     with api.following(_MOST_FOLLOWERS):
         looks = 0
@@ -124,7 +124,8 @@ async def _read_if_there(api: ApiContext, row: RunView, start: int) -> bytes:
     try:
         return (await read_part(api, row, start, _CHUNK_BYTES)).body
     except TriggererError:
-        # A run that is queued again has no log yet, and an executor may be away for a moment.
+        # Neither case is an error: a run that is queued again has no log yet, and an executor may be away for a moment.
+        # The next look tries again.
         return b""
 
 

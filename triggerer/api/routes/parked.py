@@ -24,7 +24,7 @@ _MOST_CHOSEN = 5_000
 
 
 class Choice(Struct, forbid_unknown_fields=True, frozen=True):
-    """The chosen messages: exactly one of their ids, a watcher, or all."""
+    """Chooses messages: give exactly one of `ids`, `watcher` and `all`."""
 
     ids: list[int] = []
     """The ids of the messages, at most 5,000."""

@@ -29,7 +29,7 @@ RunState = Annotated[
 
 
 class Clearing(Struct, forbid_unknown_fields=True, frozen=True):
-    """The tasks to repeat, with all tasks that wait for them. Empty: all tasks."""
+    """The tasks to repeat. Every task that comes after one of them in the DAG is repeated too. Empty: all tasks."""
 
     tasks: list[str] = []
 
@@ -152,7 +152,7 @@ async def retry(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> Run
 async def clear(
     api: Api, access: Caller, dag_id: InPath, run_id: InPath, data: JSONBody[Clearing | None] = None
 ) -> RunView:
-    """Queue an ended run again, as if these tasks had not been executed. The tasks emit their events again."""
+    """Queue an ended run again and repeat the given tasks, even if they succeeded. The tasks emit events again."""
     tasks = data.tasks if data is not None else []
     async with api.use.changing() as session:
         await clear_run(session, access.actor(), part(dag_id), part(run_id), tasks=tasks)

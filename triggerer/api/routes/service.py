@@ -100,14 +100,14 @@ async def audit(
 
 @reads("/tokens", role="admin")
 async def tokens(api: Api, limit: Limit = 100) -> Page[TokenView]:
-    """List the tokens, newest first. The tokens themselves are not stored."""
+    """List the tokens by name and role, newest first. The secret of a token is not stored."""
     async with api.use.reading() as session:
         return whole(await list_tokens(session, limit=limit))
 
 
 @creates("/tokens", role="admin", status=201)
 async def new_token(api: Api, access: Caller, data: JSONBody[TokenOrder]) -> NewToken:
-    """Make a token. Only this answer shows the token."""
+    """Make a token. Only this answer shows its secret."""
     if data.expires_at is not None and data.expires_at.tzinfo is None:
         raise BadRequest("expires_at has no time zone", hint="end it with Z for UTC")
     async with api.use.changing() as session:
