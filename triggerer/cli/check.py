@@ -1,4 +1,4 @@
-"""`triggerer check`: imports every DAG file, asks the brokers, and prints each problem with its place."""
+"""`triggerer check`: imports every DAG file, connects to the brokers, and prints each problem with file and line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check(
     _check_settings(settings)
     folder = folder_of(settings)
     parsed, sources, promises = _inspect(settings, folder, offline=offline)
-    # A source that cannot be used is an error of `sources` and of `promises`. Print the error once.
+    # If a source cannot be used, `sources` and `promises` report the same error. Print the error once.
     errors = tuple(dict.fromkeys((*parsed.errors, *sources.errors, *promises.errors)))
     warnings = (*parsed.warnings, *sources.unavailable, *promises.warnings)
     dags = [dag.dag_id for file in parsed.files for dag in file.dags]
@@ -72,7 +72,7 @@ def check(
 def _inspect(
     settings: Settings, folder: Path, *, offline: bool
 ) -> tuple[ParsedFolder, CheckedSources, CheckedPromises]:
-    """Parse the folder, and unless `offline` ask the broker of each watcher."""
+    """Parse the folder and compute each watcher's guarantee. Unless `offline`, connect to the broker of each stream."""
     import logging
 
     import anyio
@@ -102,7 +102,7 @@ def _inspect(
         return parsed, sources, promises
 
     share_connections(settings)
-    # The broker clients log each attempt. The command prints only the outcome.
+    # The broker clients log each attempt to connect. Users see only the outcome, so turn logging off.
     logging.disable()
     try:
         return anyio.run(look)

@@ -85,7 +85,7 @@ def clean(
 
 
 def _summary(cleaned: Cleaned) -> str:
-    """Return the counts of deleted rows, and the counts of kept rows with the reasons."""
+    """Return the lines that say how many rows were deleted, and how many were kept for which reason."""
     verb = "would be deleted" if cleaned.dry_run else "deleted"
     gone = (
         counted(cleaned.runs, "run"),

@@ -56,13 +56,13 @@ def main() -> None:
     try:
         commands.app()
     except SystemExit as ended:
-        # Click exits with 1 after a broken pipe. For us a broken pipe is success, see below.
+        # Click exits with 1 after a broken pipe. Here a broken pipe is a success, as it is for `BrokenPipeError` below.
         sys.exit(0 if isinstance(ended.__context__, BrokenPipeError) else ended.code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except RuntimeError as error:
-        # Ctrl-C raises `Interrupted` anywhere, for instance in a descriptor while a class is created. Before Python
-        # 3.12, such an error becomes the cause of a RuntimeError.
+        # Ctrl-C raises `Interrupted` in whatever code runs. Before Python 3.12, an error in `__set_name__` of a
+        # descriptor becomes the cause of a RuntimeError.
         if not isinstance(error.__cause__, Interrupted):
             raise
         sys.exit(INTERRUPTED)
@@ -70,7 +70,8 @@ def main() -> None:
         # `triggerer runs list | head`: the reader has read enough.
         sys.exit(0)
     except OSError as error:
-        # An error about a file that the command opened names that file; an error of printing does not.
+        # Explain only a failure to print. An error about a file that the command opened has a `filename`, and is
+        # raised.
         if is_service or error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         _print_unwritable(error)
@@ -100,13 +101,13 @@ def _open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # `os.open` returns the lowest free number, which is this one.
+            # `os.open` returns the lowest free descriptor. The lower ones are open by now, so it returns `number`.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):
-        # As on standard error: show a character that the terminal's encoding lacks as an escape.
+        # A character that the terminal's encoding lacks is printed as an escape, as Python does on standard error.
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

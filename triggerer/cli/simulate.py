@@ -1,4 +1,4 @@
-"""`triggerer simulate`: runs a DAGs folder's filters and expressions on virtual time, with injected faults."""
+"""`triggerer simulate`: runs the filters and expressions of a DAGs folder on virtual time, with injected faults."""
 
 from __future__ import annotations
 

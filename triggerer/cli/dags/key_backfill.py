@@ -41,7 +41,7 @@ def start_keys(
     max_active: int,
     params: dict[str, Any] | None,
 ) -> BackfillView:
-    """Start the backfill and return its first state."""
+    """Start a backfill of these partition keys, and return the backfill."""
 
     async def change(session: AsyncSession) -> BackfillView:
         from triggerer.domain.backfills import Reprocess

@@ -37,11 +37,11 @@ def check_choice(run_id: str | None, last: bool) -> None:
 
 
 async def chosen_run(session: AsyncSession, dag_id: str, run_id: str | None) -> str:
-    """Return `run_id`, or the id of the DAG's newest run if it is None.
+    """Return `run_id`, or the id of the DAG's newest run if `run_id` is None.
 
     Raises:
-        UnknownDag: The newest run is asked for, and there is no such DAG.
-        TriggererError: The newest run is asked for, and the DAG has no run.
+        UnknownDag: `run_id` is None, and there is no such DAG.
+        TriggererError: `run_id` is None, and the DAG has no run.
     """
     if run_id is not None:
         return run_id

@@ -114,7 +114,7 @@ class _GrowingLog:
     def copy(self, path: Path) -> bool:
         """Copy the bytes that were not copied yet; return whether the file exists.
 
-        A new path is read from its beginning. An executor with another home gives the run a new path.
+        A new path is read from its beginning: the next attempt of the run may be at work in another executor's home.
         """
         if path != self._path:
             self._path, self._position = path, 0

@@ -109,7 +109,7 @@ def _choice(many: ManyRuns, dag_id: str | None, states: Sequence[str]) -> EndedR
 
 
 def _may_queue(chosen: Chosen) -> bool:
-    """Ask the user at the terminal. Without a terminal a script runs the command, and the answer is yes."""
+    """Ask the user at the terminal whether to go on. A script, which has no terminal, is not asked: the result is True."""
     if not sys.stdin.isatty():
         return True
     runs = f"{counted(chosen.runs, 'run')} of {counted(chosen.dags, 'DAG')}"
@@ -117,7 +117,7 @@ def _may_queue(chosen: Chosen) -> bool:
 
 
 class _Printer:
-    """Prints each run as soon as it is queued again. A plan is printed as a table, and `--json` prints one object."""
+    """Prints each run as soon as it is queued again. A dry run prints one table at the end, `--json` one object."""
 
     def __init__(self, many: ManyRuns) -> None:
         self._many = many

@@ -34,7 +34,7 @@ def resolve(
     """Resolve the unknown attempts of a run, so that the run need not wait for them.
 
     An attempt is unknown if its executor died and the cluster or the Spark Connect server, which may still work for it,
-    does not answer. Look there first: if the attempt does still work, its output may be written twice.
+    does not answer. First look at the cluster or server: if the attempt still works, its output may be written twice.
     """
     check_choice(run_id, last)
     if not lost:

@@ -57,7 +57,7 @@ def show(
         print_json(asdict(row) | {"attempts": attempts, "tasks": tasks})
         return
     print_fields(_fields(row))
-    # The fields already describe a single attempt that has no launches and no reason.
+    # For a single attempt without launches or a reason, a table of attempts would repeat the fields above.
     if len(attempts) > 1 or any(one.launches or one.reason for one in attempts):
         _print_attempts(attempts)
     if tasks:
@@ -133,7 +133,7 @@ def _print_attempts(attempts: list[AttemptView]) -> None:
 
 
 def _reason(attempt: AttemptView) -> str | None:
-    """Return why the attempt is in its state, with what is known about its launches while it is unknown."""
+    """Return why the attempt is in its state, for an unknown attempt also why each open launch is unknown."""
     said = [attempt.reason]
     if attempt.state == "unknown":
         said += [one.reason for one in attempt.launches if one.ended_at is None]

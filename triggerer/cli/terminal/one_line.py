@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 _LEAD: Final = re.compile(r"(?:task .+? failed|\S+ could not be loaded): ")
-"""The text that `triggerer.worker.attempt` puts before an exception in a run's error."""
+"""The text before the exception in a run's error, such as `task load failed: `. `worker.attempt` writes it."""
 _NEXT_FAILURE: Final = re.compile(r"\n\n(?=task .+ failed: )")
 _CHAINED: Final = re.compile(
     r"^(?:The above exception was the direct cause of the following exception"
@@ -15,16 +15,19 @@ _CHAINED: Final = re.compile(
     re.MULTILINE,
 )
 _EXCEPTION: Final = re.compile(r"[\w.]+(?:: |$)", re.MULTILINE)
-"""The first line of an exception without a traceback. A run's error has no traceback if no frame is of a DAG file."""
+"""The first line of an exception without a traceback, such as `ValueError: no rows`.
+
+A run's error has no traceback if no frame of the stack is in a DAG file.
+"""
 _HEADER: Final = "Traceback (most recent call last):"
 _GROUP: Final = ("+ ", "| ")
 _GROUP_MARGIN: Final = re.compile(r" *[|+] ")
 _CUT: Final = "… "
-"""The start of the line that stands in a stored error for the cut middle of a very long text."""
+"""A stored error that is very long has lost its middle. A line that starts with this text shows where."""
 
 
 def one_line(error: str | None) -> str | None:
-    """Return the exception line of a traceback, with its lead, or the text's first line; None if it is empty.
+    """Return one line for an error: of a traceback the exception, of another text its first line. None: no text.
 
     A run's error has one paragraph per failed task. The result describes the first task, and counts the other tasks.
     """
@@ -39,9 +42,9 @@ def one_line(error: str | None) -> str | None:
 def _exception_line(text: str) -> str:
     lines = text.splitlines()
     if not (_HEADER in lines[0] or text.startswith(_GROUP) or _EXCEPTION.match(text)):
-        # The first line describes the error. Any tracebacks below are a worker's last output.
+        # The first line describes the error. Tracebacks below it, if any, are what a worker printed before it died.
         return lines[0]
-    # In a chain, the last exception is the one that was raised in the end.
+    # In a chain of exceptions, the last is the one that reached the task's caller.
     lines = _CHAINED.split(text)[-1].strip().splitlines()
     if lines[0].startswith(_GROUP):
         lines = [_GROUP_MARGIN.sub("", line, count=1) for line in lines]
@@ -49,7 +52,7 @@ def _exception_line(text: str) -> str:
         return lines[0]
     # Frames are indented, so the first other line names the exception. The exception's text may have more lines.
     for before, line in pairwise(lines):
-        # The line after the cut may be the end of a longer line.
+        # Skip the line after the cut, because it may be the end of a longer line.
         if line[:1].strip() and not line.startswith(_CUT) and not before.startswith(_CUT):
             return line
     return lines[-1].strip()

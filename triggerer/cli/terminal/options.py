@@ -69,10 +69,10 @@ LogicalDate = Annotated[
 
 
 def parse_instant(text: str | None, option: str, *, also: str = "") -> datetime | None:
-    """Return the instant in UTC, which is also the default offset; end with exit code 2 if the text is no instant.
+    """Return the instant in UTC; end with exit code 2 if the text is no instant. A text without an offset is in UTC.
 
     Args:
-        also: Other values of the option, for the message: "earliest or ".
+        also: Other values that the option accepts, for the message, such as `earliest or `.
     """
     if text is None:
         return None
@@ -118,7 +118,7 @@ def parse_json(text: str, option: str, *, what: str = "JSON") -> Any:
     would silently change such an integer.
 
     Args:
-        what: How the message names the expected value.
+        what: Names the expected value in the message, such as `a JSON object`.
     """
     import json
     from math import isinf

@@ -122,8 +122,10 @@ def with_database(
     create: bool = False,
     patience_s: float | None = None,
 ) -> _T:
-    """Open the configured database and do the work. With `create`, a missing SQLite file is created.
+    """Open the configured database and do the work.
 
+    Args:
+        create: True: create a missing SQLite file.
     Raises:
         TimeoutError: Opening the database and the work took longer than `patience_s`.
     """

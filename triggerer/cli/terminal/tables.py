@@ -137,7 +137,7 @@ def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]])
 def fit(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None
 ) -> dict[int, int]:
-    """Return the widths of the columns that are printed side by side, by column number, in order.
+    """Return the widths of the columns that are printed side by side: column number -> width, in order.
 
     The first column is always among them. Then the WHOLE columns get room, the narrowest first, and after them the
     other columns from left to right. A TEXT column needs room for most of its cells.
@@ -164,7 +164,7 @@ def fit(
         if least[at] + _GAP <= left:
             widths[at] = least[at]
             left -= least[at] + _GAP
-    # The remaining room goes first to the columns that miss the least.
+    # Use the remaining room to widen columns, first those that lack the fewest characters.
     for at in sorted(widths, key=lambda at: natural[at] - widths[at]):
         more = min(natural[at] - widths[at], max(left, 0))
         widths[at] += more

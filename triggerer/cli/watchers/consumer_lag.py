@@ -1,4 +1,4 @@
-"""`triggerer watchers … --lag`: asks the sources for their consumer lag."""
+"""`triggerer watchers … --lag`: asks brokers and other sources for the consumer lag of the streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, SourceLag]:
-    """Return the consumer lag by stream id. This machine asks the sources, with its own settings."""
+    """Return the consumer lag by stream id. The command itself connects to the sources, with the local settings."""
     import logging
 
     import anyio
@@ -34,7 +34,7 @@ def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, So
         )
 
     share_connections(settings)
-    # The broker clients log each attempt. The command prints only the outcome.
+    # The broker clients log each attempt to connect. Users see only the outcome, so turn logging off.
     logging.disable()
     try:
         return anyio.run(ask)
@@ -48,7 +48,7 @@ def shown_lag(lag: SourceLag) -> Any:
 
 
 def print_notes(rows: Sequence[WatcherView], lags: Mapping[str, SourceLag]) -> None:
-    """Print why a lag is unknown or how exact it is."""
+    """Print each stream's note: why its lag is unknown, or how exact the number is."""
     names = {row.stream_id: row.stream for row in rows}
     for stream_id, lag in lags.items():
         if lag.note is not None:

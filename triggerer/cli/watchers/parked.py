@@ -195,7 +195,7 @@ def split_watcher(text: str) -> tuple[str, str]:
 
 
 class _Chosen(TypedDict):
-    """The messages that the options choose."""
+    """The messages that the user chose: by their ids, or by the asset and name of a watcher. Neither: all messages."""
 
     ids: list[int]
     asset: str | None
