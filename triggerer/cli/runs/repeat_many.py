@@ -109,7 +109,7 @@ def _choice(many: ManyRuns, dag_id: str | None, states: Sequence[str]) -> EndedR
 
 
 def _may_queue(chosen: Chosen) -> bool:
-    """Ask the user at the terminal whether to go on. A script, which has no terminal, is not asked: the result is True."""
+    """Ask the user at the terminal whether to go on. A script has no terminal, so the result is True without asking."""
     if not sys.stdin.isatty():
         return True
     runs = f"{counted(chosen.runs, 'run')} of {counted(chosen.dags, 'DAG')}"

@@ -15,7 +15,7 @@ from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 
 
 class InFlightTracker(Protocol):
-    """The messages of a lane that a filter received; see `catchup.processing.in_flight`."""
+    """The messages that a filter received from a lane and whose events are not all durable."""
 
     def forget(self, backlog: Backlog) -> None:
         """Ignore the outcomes of the messages that were read from this lane."""
@@ -23,7 +23,7 @@ class InFlightTracker(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Blocked:
-    """A message that the lane cannot pass: the store refuses its events, and it cannot be parked."""
+    """A message at which its lane waits, because the message can be neither stored as events nor parked."""
 
     position: Position
     backoff: Backoff
@@ -49,7 +49,7 @@ class Backlog:
     failures: int = 0
     """How often the filter has failed with the message at `cursor`."""
     head: int | None = None
-    """The number that the lane's next message will probably have. It is only shown to users."""
+    """The number that the log's next message will probably have. It is only shown to users."""
     end: Position | None = None
     """The lane's end at some time after the watcher fell behind. None: no end is known in this group."""
     broadcast_to: Position | None = None
@@ -69,19 +69,19 @@ class Backlog:
     is_dirty: bool = False
     """Whether the position has moved since it was last submitted to the sink."""
     reemit: Reemission | None = None
-    """The messages for which a replay makes events again. None: no replay does."""
+    """The range of messages for which a replay makes events again, under other keys. None: there is no such replay."""
     rewound_to: Position | None = None
-    """The position of a replay, until the broker has advanced to it.
+    """The position to which a replay has rewound the watcher, until the broker has advanced to that position.
 
-    When the replay began, the group's position was not known, so the watcher may miss messages before `rewound_to`. If
-    such a message is broadcast, the watcher is rewound further.
+    The broker's own position was unknown when the replay began. So the poll may still broadcast an earlier message,
+    which the watcher would miss. Such a broadcast rewinds the watcher further.
     """
     in_flight_by: InFlightTracker | None = None
-    """The reader that moves the position. Messages of an earlier reader are ignored."""
+    """The messages whose outcomes move the position. The outcomes of an earlier reader's messages are ignored."""
     blocked: Blocked | None = None
     """The message at which the lane waits. It is stored here, because the reader may end before the store answers."""
     gap: tuple[Position, Position] | None = None
-    """The begin and the end of the last stretch of the log without messages, such as compaction leaves."""
+    """The begin and the end of the last stretch of the log that has no messages, for instance because of compaction."""
     stored_lane: StoredLane | None = None
     """Set for a queue. The positions are then `[None, number of the event in the group]`, and are not stored."""
 
@@ -92,7 +92,7 @@ class Backlog:
 
     @property
     def last_end(self) -> Position:
-        """`position`, or the begin of the stretch without messages that ends there.
+        """`position`, or the begin of a stretch without messages if such a stretch ends at `position`.
 
         Compare this with the broker's position, which moves past messages only, never past such a stretch.
         """
@@ -112,7 +112,10 @@ class Backlog:
 
     @property
     def stored_head(self) -> int | None:
-        """`head`; if no message is left, the number of `stored_position`, so that an empty stretch shows no backlog."""
+        """The row's value for `head`: users see its distance from `stored_position` as the missed messages.
+
+        Usually `head`. If no message is left, the number of `stored_position`, so that users see a distance of zero.
+        """
         head = self.head
         is_over = head is not None and head <= self.position[1]
         return self.stored_position[1] if is_over else head
@@ -125,6 +128,6 @@ class Backlog:
         return blocked.until if blocked is not None and is_there else -math.inf
 
     def try_now(self) -> None:
-        """Try the blocked message at once."""
+        """End the delay of a blocked message, so that it is tried again at once."""
         if self.blocked is not None:
             self.blocked.until = -math.inf

@@ -105,7 +105,7 @@ class Backlogs:
         )
 
     def to_catch_up(self, watcher_id: int) -> list[Backlog]:
-        """Return the backlogs that the watcher may read: positions are durable, and no replay is open."""
+        """Return the backlogs that the watcher may read: the position is durable, and no replay is open."""
         if watcher_id in self.rewinding:
             return []
         return [backlog for backlog in self.behind(watcher_id) if backlog.is_stored]
@@ -114,7 +114,7 @@ class Backlogs:
         return self.by_lane.get(lane, {}).get(watcher_id)
 
     def load(self, watcher: WatcherRef, fence: Fence, row: LanePosition) -> None:
-        """Add a stored backlog, unless the lane already has one here, which is newer."""
+        """Add a backlog that the store has, unless the watcher has a backlog in this lane already, which is newer."""
         lane = decode_lane(row.lane)
         if self.find(lane, watcher.watcher_id) is None:
             self._add(
@@ -144,7 +144,7 @@ class Backlogs:
         *,
         broadcast_to: Position | None = None,
     ) -> bool:
-        """Let the watcher catch up from `position`. Return False if the lane cannot be stored.
+        """Let the watcher catch up from `position`. Return False if the lane cannot be stored, because it is not JSON.
 
         Args:
             broadcast_to: See `Backlog.broadcast_to`.
@@ -234,12 +234,12 @@ class Backlogs:
     # Rewinding
 
     def store_ahead(self, backlog: Backlog, on_stored: Callable[[Exception | None], None]) -> None:
-        """Store the position of a backlog that is not entered yet. Once the position is durable, call `enter`."""
+        """Store the position of a backlog before the backlog is added. Once the position is durable, call `enter`."""
         backlog.is_stored = True
         self._submit(backlog, backlog.stored_position, on_stored)
 
     def enter(self, backlog: Backlog) -> None:
-        """Add a backlog whose position is durable, or need not be stored."""
+        """Add a backlog whose position is durable already, or is never stored, as in a queue."""
         self._add(backlog)
         self.record_change(backlog)
 
@@ -254,13 +254,15 @@ class Backlogs:
         now: datetime,
         on_stored: Callable[[Exception | None], None] = _ignore,
     ) -> None:
-        """Rewind a watcher, or re-emit events of messages that it will read. Its messages in flight are ignored.
+        """Let a watcher read again from `position`. The outcomes of messages that it read before are ignored.
 
         Args:
+            reemit: The range in which events are made again. None: no range.
             on_stored: Called once, when the position is durable or was refused. Until then the earlier row is valid.
         """
         if backlog.rewound_to is not None and is_before(position, backlog.position):
-            # The watcher may have missed messages before its position. The broker must not advance past them yet.
+            # The watcher may have missed messages before its position. Until the new position is durable, the broker
+            # must not advance past these messages.
             backlog.is_stored = False
         place = None if position == backlog.position and not backlog.is_caught_up else position
         new = self._replace(
@@ -299,7 +301,7 @@ class Backlogs:
             self.rewound.pop(backlog.lane, None)
 
     def leave_live(self, backlog: Backlog) -> None:
-        """Count a backlog as not caught up: the watcher is behind again, or the backlog is forgotten."""
+        """Count a backlog as not caught up, because the watcher is behind again or the backlog is forgotten."""
         backlog.is_caught_up = False
         live = self.live.get(backlog.lane, {})
         live.pop(backlog, None)
@@ -343,7 +345,7 @@ class Backlogs:
                 del self._by_watcher[watcher_id]
 
     def forget_watchers(self, watchers: Iterable[WatcherRef]) -> None:
-        """Forget the watchers' backlogs: they were deleted with their rows."""
+        """Forget the backlogs of watchers that were deleted. Their rows are deleted already."""
         for watcher in watchers:
             for backlog in self.lanes_of(watcher.watcher_id):
                 self.forget(backlog)
@@ -351,7 +353,10 @@ class Backlogs:
     def live_source(
         self, source: EventSource, lane: Hashable, position: Position
     ) -> EventSource | None:
-        """Return the source's watchers that are not behind, for the live filter's events. None: all are behind."""
+        """Return the event source without the watchers that are behind at this position. None: all of them are behind.
+
+        The events of the live filter are made for the remaining watchers.
+        """
         from_lane = self.by_lane.get(lane)
         if from_lane is None:
             return source
@@ -365,7 +370,7 @@ class Backlogs:
         return EventSource(reading, source.fence) if reading else None
 
     def are_stored(self, source: EventSource, lane: Hashable) -> bool:
-        """Return whether the source's watchers that are behind in the lane all have durable positions."""
+        """Return whether the positions of all watchers of the event source that are behind in the lane are durable."""
         backlogs = self.by_lane.get(lane, {})
         return all(
             backlog.is_stored
@@ -381,7 +386,7 @@ class Backlogs:
             self.rewound.setdefault(backlog.lane, {})[backlog] = None
 
     def record_change(self, backlog: Backlog) -> None:
-        """Tell the callbacks that a backlog has changed."""
+        """Call `on_change`, and `on_readable` if the backlog may be read, because the backlog has changed."""
         if (
             self._on_readable is not None
             and backlog.is_stored
@@ -392,7 +397,7 @@ class Backlogs:
             self._on_change(backlog.watcher)
 
     def mark_settled(self, backlog: Backlog) -> None:
-        """Report that every event of a caught-up backlog is durable, also the events of earlier groups."""
+        """Call `on_settled`: every event of a caught-up backlog is durable, also the events of earlier groups."""
         if self._on_settled is not None:
             self._on_settled(backlog)
 

@@ -33,13 +33,13 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
             backlog.blocked = None
             backlog.failures = 0
             backlog.stored_lane = StoredLane()
-            # The reader may begin: the messages that the watcher misses are stored, or the broker redelivers them.
+            # Let the reader begin: each message that the watcher misses is stored already, or the broker redelivers it.
             backlog.is_stored = True
             backlogs.leave_live(backlog)
         elif state.stores_messages or backlog.stored_lane is not None:
             backlogs.forget(backlog)
         else:
-            # The earlier group may have continued after this end was looked up.
+            # The earlier group may have broadcast more messages after this end was looked up.
             backlog.end = None
     if state.stores_messages:
         for member in members:
@@ -47,7 +47,7 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
                 if backlogs.find(decode_lane(one.lane), watcher.watcher_id) is None:
                     unread = math.inf if one.messages is None else one.messages
                     _add(backlogs, watcher, one, fence, [None, 0], StoredLane(unread))
-            # From now on `Backlogs` has these lanes.
+            # `Backlogs` has these lanes from now on, so a later group must not add them once more.
             member.spec = replace(member.spec, stored_lanes=())
 
 
@@ -88,8 +88,9 @@ def _enter(
         backlog.position = backlog.cursor = place
         backlogs.leave_live(backlog)
     backlog.stored_lane.look_from_first()
-    # The reader may begin at once. Otherwise it would wait for a message that is being stored. At a limit of the store
-    # that would never end: the store has room only once the watcher has processed messages that are stored now.
+    # Let the reader begin at once, even while a message is being stored. If a limit of the store is reached, that
+    # message is stored only once the watcher has processed messages that are stored now. Waiting for it would never
+    # end.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

@@ -70,7 +70,7 @@ class Replays:
         return bool(self._open)
 
     def ask(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Add requests for watchers of a member, in order. A known request is ignored."""
+        """Add open requests for replays of a member's watchers, in order. A known request is ignored."""
         for request in requests:
             if request.id not in self._seen:
                 self._seen.add(request.id)
@@ -87,7 +87,7 @@ class Replays:
     async def run(self, state: GroupState) -> None:
         """Carry out the requests until none is open or the group ends. No error of a plugin is raised."""
         try:
-            # In ack mode the producer exists a tick or two after the group has started.
+            # In ack mode, wait for the producer, which the group makes a tick or two after its start.
             while state.is_acknowledged and state.producer is None and not state.is_ending:
                 await checkpoint()
             while True:
@@ -138,7 +138,7 @@ class Replays:
         starts: Mapping[Hashable, Position],
         ends: Mapping[Hashable, Position],
     ) -> None:
-        """Rewind the watcher in every lane that has messages in the range. Synchronous."""
+        """Rewind the watcher in every lane that has messages from the replay's start on. Synchronous."""
         found = self._find(request)
         if found is None:
             self._release(request)
@@ -174,7 +174,7 @@ class Replays:
         on_answer(None)
 
     def _end(self, request: ReplayRequest, failure: Exception | None, fence: Fence) -> None:
-        """Delete the request if all its positions are durable; otherwise leave it to the next group or owner."""
+        """Delete the request's row if all positions are durable. Otherwise the next group or owner repeats it."""
         if isinstance(failure, GroupEnded):
             # The request stays open for the next group.
             self._stored.set()
@@ -227,7 +227,7 @@ class Replays:
 
 
 def not_a_log() -> TriggererError:
-    """Return the error for a stream that is no log."""
+    """Return the error for a replay of a stream that is no log."""
     return ConfigurationError(
         "it cannot be replayed: its messages do not stay in a log that can be read again",
         hint="only watchers of a shared stream whose producer has read_lane(), such as Kafka's, can be rewound",

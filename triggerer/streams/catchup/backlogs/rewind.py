@@ -72,18 +72,18 @@ class Rewind:
     def _make(self) -> Backlog:
         stored_as = encode_lane(self._lane)
         assert stored_as is not None
-        place = self._place(None)
+        begin_at = self._begin_at(None)
         return Backlog(
             self._watcher,
             self._lane,
             stored_as,
             self._state.now(),
             self._fence,
-            place,
-            place,
+            begin_at,
+            begin_at,
             head=self._end[1],
             reemit=self._reemission,
-            rewound_to=place,
+            rewound_to=begin_at,
         )
 
     @property
@@ -92,8 +92,8 @@ class Rewind:
             return None
         return Reemission(self._request.id, self._start, self._end)
 
-    def _place(self, backlog: Backlog | None) -> Position:
-        """Return the start, or an earlier position if a message before it is open or not durable."""
+    def _begin_at(self, backlog: Backlog | None) -> Position:
+        """Return where the replay begins: at `start`, or earlier at a message that is outstanding or not durable."""
         others = [
             self._state.lowest_outstanding(self._lane),
             None if backlog is None else backlog.position,
@@ -105,18 +105,19 @@ class Rewind:
         return place
 
     def _aim(self, backlog: Backlog) -> tuple[Position, Reemission | None] | None:
-        """Return the position and the re-emission for a watcher with a backlog; None: the backlog stays as it is."""
+        """Return the new position and re-emission of an existing backlog. None: the backlog needs no change."""
         reemit, known = self._reemission, backlog.reemit
         if backlog.is_caught_up:
-            return self._place(backlog), reemit
+            return self._begin_at(backlog), reemit
         if not is_same_log(backlog.position, self._start):
             # The lane was recreated, so the watcher reads the whole lane anyway.
             return None
         if reemit is not None and known is not None and known.request == reemit.request:
-            # An earlier owner has begun this replay, and has died.
+            # An earlier owner began this replay and stored the position, and has died since.
             return None
         if not is_before(self._start, backlog.position):
-            # The watcher reads from an earlier position anyway. Messages of an open re-emission are re-emitted once.
+            # The watcher reads the replay's messages anyway, from an earlier position. If an open re-emission covers
+            # these messages too, their events are made again only once.
             if reemit is None or (
                 known is not None
                 and not is_before(self._start, known.start)
@@ -150,7 +151,7 @@ class Rewind:
         place = self._state.lowest_outstanding(self._lane)
         is_known = self._state.backlogs.find(self._lane, self._watcher.watcher_id) is not None
         if is_known or (place is not None and is_before(place, new.position)):
-            # The watcher fell behind meanwhile, or an earlier message was broadcast meanwhile.
+            # Meanwhile the watcher has fallen behind, or the poll has broadcast an earlier message. So begin again.
             self.begin()
             return
         head = self._state.head_of(self._lane)

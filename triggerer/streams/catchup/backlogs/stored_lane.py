@@ -1,4 +1,4 @@
-"""The known stored messages of one watcher in one lane of a queue. Synchronous, no I/O."""
+"""Tracks the stored messages of one watcher in one lane of a queue. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ class StoredLane:
         """Record that a message is being stored.
 
         Returns:
-            The argument `given_in` for `end_storing`: None if the filter has not received the message, else `rereads`.
+            The argument `given_in` for `end_storing`. None: the filter has not received the message. Otherwise
+            `rereads` at
+            this time: if `rereads` has grown when the store answers, the filter must receive the message again.
         """
         self.decided_to = seq + 1
         self.pending_writes += 1
@@ -108,7 +110,7 @@ class StoredLane:
         return None
 
     def end_storing(self, key: str, given_in: int | None, *, is_stored: bool) -> bool:
-        """Record the store's answer. Return True if the row must be deleted: its message was resolved."""
+        """Record the store's answer. Return True if the row must be deleted: its message is resolved already."""
         self.pending_writes -= 1
         self.storing.discard(key)
         is_needless = key in self.resolved_early
@@ -126,7 +128,7 @@ class StoredLane:
     def mark_passed(self, key: str) -> None:
         """Record that every event of a stored message is durable, so that its row can be deleted."""
         if key in self.storing:
-            # If a limit is reached, the store may answer late, and a row cannot be deleted before it exists.
+            # The message is being stored, so its row may not exist yet. `end_storing` lets the row be deleted.
             self.resolved_early.add(key)
         else:
             self.passed.append(key)
@@ -139,7 +141,7 @@ class StoredLane:
             self.mark_gone((key,))
 
     def mark_gone(self, keys: Collection[str]) -> None:
-        """Record that these rows were deleted or parked, and drop them from the page."""
+        """Record that these rows were deleted or parked, and drop them from `page`."""
         self.in_flight_keys.difference_update(keys)
         for row in [row for row in self.page if row.key in keys]:
             self.page.remove(row)
@@ -161,7 +163,7 @@ class StoredLane:
         self.resets += 1
 
     def read_again(self) -> None:
-        """Read from the first row again, as after a failure: messages given to the filter count as not received."""
+        """Read from the first row again, because the filter must receive all messages once more, as after a failure."""
         self.rereads += 1
         self.failed_with = None
         self.unread_writes = self.pending_writes
@@ -174,7 +176,7 @@ class StoredLane:
         self.look_from_first()
 
     def begin(self) -> None:
-        """Let another reader begin with the first row of all lanes."""
+        """Begin again for another reader, which reads the rows of all lanes together, from the first row on."""
         self.in_flight_keys.clear()
         self.read_again()
         self.is_read_alone = False

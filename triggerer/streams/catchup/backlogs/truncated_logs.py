@@ -20,7 +20,7 @@ def mark_cut(backlogs: Backlogs, lane: Hashable, incarnation: Any, now: datetime
     that the log has lost. So that watcher reads again from its first message whose events are not durable.
 
     Args:
-        incarnation: The incarnation of a message that is about to be broadcast. It contains the cuts.
+        incarnation: The incarnation of a message that is about to be broadcast. It tells where the log was cut.
     """
     reached = backlogs.advanced_to.get(lane)
     if reached is not None and cut_before(reached, incarnation) is not None:

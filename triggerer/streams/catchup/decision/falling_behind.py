@@ -37,7 +37,7 @@ class FallingBehind:
         self._look_through_at = _MOST_FAILED
 
     def record_redelivery(self, lane: Lane) -> None:
-        """Record that the broker learned of a failure in the lane: later pulls bring the redelivery."""
+        """Record that the broker has learned of the lane's failed message: the next pulls bring its redelivery."""
         state = self._state
         position = state.failing.pop(lane.key, None)
         if position is not None:
@@ -46,7 +46,7 @@ class FallingBehind:
             state.redelivered_before[lane.key] = state.ledger.head
             if len(failed_in) > self._look_through_at:
                 self._forget_empty_lanes()
-                # If many lanes fail at the same time, do not look through them each time.
+                # If many lanes fail at the same time, do not search them at each failure.
                 self._look_through_at = max(_MOST_FAILED, 2 * len(failed_in))
 
     def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
@@ -74,7 +74,8 @@ class FallingBehind:
         lane = entry.lane
         if decided is not None and decided.failed and self._is_possible and lane is not None:
             position, failing = self._state.position_of(entry), self._state.failing
-            # A redelivered copy of an older message may have failed later in the same batch.
+            # Keep the lowest position: in the same batch, a redelivered copy of an older message may fail after this
+            # message.
             if lane.key not in failing or is_before(position, failing[lane.key]):
                 failing[lane.key] = position
         return decided
@@ -168,15 +169,16 @@ class FallingBehind:
 
         def on_answer(error: Exception | None) -> None:
             if error is not None:
-                # The message is decided again, and redelivered. After a lost lease nothing advances.
+                # The lane is decided again below. Then no watcher falls behind in it, and the broker redelivers the
+                # message. After a lost lease nothing is advanced.
                 self._unsuitable.add(lane.key)
             entry.unresolved -= 1
             if not entry.unresolved and lane.head is entry:
                 state.lanes.queue(lane)
                 state.progress.signal()
 
-        # Redelivered messages with lower positions may follow. A watcher without a backlog here misses them too, so the
-        # watcher begins at the lowest position.
+        # Redelivered messages with lower positions may follow. A watcher that falls behind now misses them too, so its
+        # backlog begins at the lowest position.
         lowest, broadcast_to = state.span_from(entry)
         # Keep the message unresolved until the loop ends, because the store may answer inside the loop.
         entry.unresolved += 1

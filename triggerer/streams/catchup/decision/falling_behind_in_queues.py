@@ -60,8 +60,9 @@ class _QueueDecision:
 class FallingBehindInQueues(FallingBehind):
     """Like `FallingBehind`, for a queue: the messages that a watcher misses are stored, then the lane continues.
 
-    In a lane with a backlog, every message is stored for the watcher, in lane order. Only a message that the watcher
-    has read is not stored, if all its events are durable. So stored messages come before the undecided messages.
+    While a watcher has a backlog in a lane, every message of the lane is stored for the watcher, in lane order. The
+    exception is a message that the watcher has read and whose events are all durable. So the stored messages are always
+    older than the messages that are not decided yet.
 
     If a limit of the store is reached, the stream waits, or the producer dead-letters the message.
     """
@@ -85,7 +86,7 @@ class FallingBehindInQueues(FallingBehind):
         super().record_redelivery(lane)
         state = self._state
         if state.is_poll_waiting and lane.key in state.failed_in:
-            # The poll may have pulled one more message before the failure.
+            # The message for which the poll waits was pulled before the failure, and gets the next number.
             state.redelivered_before[lane.key] += 1
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
@@ -103,7 +104,8 @@ class FallingBehindInQueues(FallingBehind):
                 continue
             assert backlog.stored_lane is not None
             if entry.seq < max(backlog.position[1], backlog.stored_lane.decided_to):
-                # The message is stored for the watcher, or the watcher has received it.
+                # The watcher needs no further copy: the message's events are durable, or the message was decided
+                # before.
                 has_read = True
             elif entry.seq < backlog.cursor[1]:
                 has_read = True
@@ -135,7 +137,7 @@ class FallingBehindInQueues(FallingBehind):
     def _redelivered(
         self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Backlog]
     ) -> AdvanceOutcome:
-        """Return the outcome that lets the broker redeliver. A watcher that misses the message counts as failed."""
+        """Return the outcome with which the broker redelivers the message: a watcher that misses it has failed it."""
         selectors = self._state.selectors
         missed_by = {
             backlog.watcher
@@ -154,7 +156,7 @@ class FallingBehindInQueues(FallingBehind):
         outcome: AdvanceOutcome,
     ) -> AdvanceOutcome | None:
         state = self._state
-        # A selector is plugin code, so it is asked once per message and in a fixed order.
+        # A selector is plugin code, so call it once for each message, and always in the same order.
         wanting = [
             backlog
             for backlog in missing
@@ -220,7 +222,7 @@ class FallingBehindInQueues(FallingBehind):
             )
             state.backlogs.enter(backlog)
         else:
-            # The watcher had caught up.
+            # The watcher had caught up, and falls behind again.
             backlog.since = state.now()
             backlog.position = backlog.cursor = place
             backlog.failures = 0
@@ -260,7 +262,8 @@ class FallingBehindInQueues(FallingBehind):
             self._release(decision)
             is_needless = stored.end_storing(what.key, given_in, is_stored=error is None)
             if error is not None:
-                # The message is redelivered. After a lost lease nothing advances.
+                # At its next decision the message fails, and the broker redelivers it. After a lost lease nothing is
+                # advanced.
                 self._unsuitable.add(backlog.lane)
                 self._refused.add(entry.seq)
             elif backlog.is_gone or backlog.stored_lane is not stored:
@@ -352,7 +355,7 @@ class FallingBehindInQueues(FallingBehind):
                 if change is None or decision not in self._blocked or decision.is_submitted:
                     continue
                 if self._state.source_of(decision.backlog.watcher) is None or decision.has_passed:
-                    # The watcher was deleted, or has resolved the message.
+                    # Nothing is left to store: the watcher was deleted, or has resolved the message.
                     change.on_done(None)
                 elif not await self._hand_over(decision):
                     decision.is_submitted = True

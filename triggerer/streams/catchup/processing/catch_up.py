@@ -131,15 +131,15 @@ class CatchUp:
         return self._in_flight.open
 
     def wake(self) -> None:
-        """Look at all lanes again: the watcher fell behind in another lane, or a message has arrived."""
+        """Let the reader look at all lanes again: the watcher fell behind in another lane, or a message has arrived."""
         self._reader.wake()
 
     def offer(self, backlog: Backlog) -> None:
-        """Queue a lane that has a backlog or more messages."""
+        """Give a lane a turn, because the watcher fell behind in the lane or the lane has more messages."""
         self._reader.offer(backlog)
 
     def look_for_replays(self) -> None:
-        """Look for parked messages that are being replayed."""
+        """Read the parked messages that an operator replays, before further messages of the backlogs."""
         if self._replays is not None:
             self._replays.look()
             self._reader.interrupt()
@@ -159,7 +159,7 @@ class CatchUp:
         for backlog in self._state.backlogs.behind(self.watcher.watcher_id):
             self._take_over(backlog)
             if backlog.stored_lane is not None:
-                # The reader reads all lanes together, from the first row on.
+                # The rows of all lanes are read together, from the first row on.
                 backlog.stored_lane.begin()
         # Offer all lanes. A lane whose position became durable before this object was made has not been offered.
         for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
@@ -185,14 +185,14 @@ class CatchUp:
                 # In a log, these failures belong to a message after the position, where the reading begins again. In a
                 # queue, each row has its own count.
                 backlog.failures = 0
-            # The known end is old.
+            # The lane may have grown since this end was looked up.
             backlog.cursor, backlog.end = backlog.position, None
             if backlog.stored_lane is not None:
                 backlog.stored_lane.in_flight_keys.clear()
                 backlog.stored_lane.read_again()
 
     def stop(self) -> None:
-        """End: the watcher was deleted, or has another trigger."""
+        """End the catch-up, because the watcher was deleted or has another trigger."""
         self._life.cancel()
 
     @property
@@ -247,7 +247,8 @@ class CatchUp:
         try:
             self._outcomes.fail(failed, error)
         except Exception as raised:
-            # Show this error too, and end only this attempt, not the whole stream.
+            # The failure could not be recorded, for instance because the producer raised. Show this error too, and end
+            # only this attempt, not the whole stream.
             self._record_failure(raised)
             self._outcomes.read_again(failed)
             await self._wait_before_next(started)
@@ -282,9 +283,9 @@ class CatchUp:
         self._on_change(self.watcher)
 
     def _mark_looked(self, error: Exception | None) -> None:
-        """Record the result of a look-up of the ends.
+        """Record that the ends of the lanes were looked up, or why the look-up failed.
 
-        If the ends are unknown, a lane goes live only once a message is broadcast.
+        While the end of a lane is unknown, the watcher goes live there only once a message is broadcast.
         """
         if error is not None:
             self._look_error = error
@@ -350,7 +351,7 @@ class CatchUp:
                 try:
                     candidate = await self._probes.next(backlog)
                 except Exception as error:
-                    # Treat this as a lane that cannot be read: the lane waits, and the other lanes continue.
+                    # The lane waits, as a lane does that cannot be read. The other lanes continue.
                     self._reader.postpone(backlog)
                     self._record_failure(error)
                     continue
@@ -362,7 +363,8 @@ class CatchUp:
                     continue
             async with aclosing(self._reader.slice(backlog)) as bursts:
                 async for burst in bursts:
-                    # Only this block runs for each message.
+                    # The code before this loop runs for each turn of a lane, the loop for each message. So the loop
+                    # must be fast.
                     for message in burst:
                         if isinstance(message, QueueMessage) and not self._may_give(
                             backlog, message
@@ -382,16 +384,23 @@ class CatchUp:
                     break
 
     def _may_give(self, backlog: Backlog, message: QueueMessage) -> bool:
-        """Return whether the message is next; False if probes come first, or if the message was stored meanwhile."""
+        """Return whether the filter receives this message now.
+
+        False if probes come first, or if the message, read from memory, was stored meanwhile and is read from the store
+        later.
+        """
         if message.failures and not backlog.failures:
-            # The failures were counted before a restart.
+            # The store has counted these failures, before this group began.
             backlog.failures = message.failures
             if self._outcomes.is_probe_due(backlog):
                 return False
         return begin_giving(backlog, message)
 
     async def _next_lane(self) -> Backlog | None:
-        """Return the next lane. None: no lane could be read, so this has waited, or a replayed message comes first."""
+        """Return the lane whose turn it is.
+
+        None: all lanes waited, and so did this function; or a replayed message comes first.
+        """
         self._handover.begin_recreated()
         backlog = self._reader.next_lane()
         if backlog is not None and backlog.in_flight_by is not self._in_flight:

@@ -79,7 +79,8 @@ class CatchUpTasks:
             return
         watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
         for row in member.spec.positions:
-            # Load rows once per lease: a later spec may still have a row that this process has deleted since.
+            # Load a watcher's rows once per lease: the spec of a member that is added later may still contain a row
+            # that this process has deleted.
             if row.watcher_id in watchers and self._loaded.get(row.watcher_id) != fence:
                 self.backlogs.load(watchers[row.watcher_id], fence, row)
         self._loaded.update(dict.fromkeys(watchers, fence))
@@ -119,15 +120,15 @@ class CatchUpTasks:
             self._group.state.trim_lane_tail()
 
     def begin(self, group: Group, tasks: anyio.abc.TaskGroup) -> None:
-        """Catch up in this group, with these tasks."""
+        """Use this group from now on. The catch-up tasks run in the task group `tasks`."""
         self._group, self._tasks = group, tasks
         if not group.state.is_acknowledged:
-            # Without a producer `mark_open` is never called.
+            # A group of the fast path has no producer, so `mark_open` is never called.
             for member in self._members:
                 self.start(member)
 
     def end(self) -> None:
-        """Forget the group, which has ended with its tasks."""
+        """Forget the group. It has ended, and so have its tasks."""
         self._group = self._tasks = None
         self._catching_up.clear()
         self._replays.is_running = False
@@ -137,7 +138,7 @@ class CatchUpTasks:
         """Start catching up: the producer is known, and has pulled nothing yet."""
         begin_group(self.backlogs, state, self._members)
         for backlog in self.backlogs.all():
-            # The earlier group may have ended just when the broker advanced to a backlog's position.
+            # The broker may have advanced to the end of a caught-up backlog just when the earlier group ended.
             state.end_if_advanced(backlog)
         for member in self._members:
             self.start(member)
@@ -155,7 +156,7 @@ class CatchUpTasks:
                 member.mark_catching_up()
 
     def source_of(self, watcher: WatcherRef) -> EventSource | None:
-        """Return the source of the member that serves a watcher. None: no member serves the watcher."""
+        """Return the event source of the member that serves a watcher. None: no member serves the watcher."""
         member = self._member_of.get(watcher)
         return None if member is None else member.source
 
@@ -192,7 +193,7 @@ class CatchUpTasks:
             return
         known = {one[:2] for one in member.spec.stored_lanes}
         more = [one for one in lanes if one[:2] not in known]
-        # The next group reads them, if the source is a queue.
+        # If the upstream is a queue, the next group reads the messages of these lanes.
         member.spec = replace(member.spec, stored_lanes=(*member.spec.stored_lanes, *more))
         watcher_ids = {one.watcher_id for one in lanes}
         for watcher in member.source.watchers:
@@ -229,7 +230,7 @@ class CatchUpTasks:
     # Changes
 
     def _on_backlog(self, watcher: WatcherRef) -> None:
-        # This runs often: once for each message if each message of a queue is its own lane.
+        # If each message of a queue is its own lane, this runs for each message, so it must be fast.
         member = self._member_of.get(watcher)
         if member is not None:
             has_changed = self._record_backlogs_of(member, watcher)
@@ -244,7 +245,8 @@ class CatchUpTasks:
             running.offer(backlog)
 
     def _on_settled(self, backlog: Backlog) -> None:
-        # The broker may have advanced to the position before the events of the earlier group were durable.
+        # The broker may have advanced to the backlog's end before the events were durable. Then no advance drops the
+        # backlog.
         if self._group is not None:
             self._group.state.end_if_advanced(backlog)
 
@@ -331,7 +333,7 @@ class CatchUpTasks:
 
 
 def _standing_text(standing: Mapping[Hashable, str]) -> str | None:
-    """Return the first lane that waits at a message, its reason, and the number of other such lanes. None: no lane."""
+    """Return a text for users about the lanes that stand still, with the producer's reason. None: no lane does."""
     if not standing:
         return None
     lane, why = next(iter(standing.items()))

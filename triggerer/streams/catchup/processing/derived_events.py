@@ -25,7 +25,7 @@ class CatchUpDeriver:
 
     Args:
         name: The watcher's name, for errors.
-        in_flight: Knows the open message, from which each event derives.
+        in_flight: The messages that the filter received. Each event derives from the open message.
         deadline: The filter's deadline, whose clock stops while the filter waits for the store.
     """
 
@@ -52,7 +52,8 @@ class CatchUpDeriver:
         """Submit the filter's events until it returns.
 
         Args:
-            fence: The current lease of the watcher. A message in flight may have another lease.
+            fence: The lease of the stream. Events of a message whose backlog has another lease are stored under that
+                lease.
         """
         state, sink, pending = self._state, self._sink, self._pending
         messages, mark_stored = self._in_flight, self._mark_stored
@@ -67,7 +68,7 @@ class CatchUpDeriver:
                 await self._wait_for_room()
             in_flight = messages.open
             if in_flight is None:
-                # The event derives from no message. The live filter yields such events too, and stores them.
+                # Ignore an event that derives from no message: the live filter yields such events too, and stores them.
                 continue
             ordinal = in_flight.derived
             in_flight.derived += 1
@@ -76,7 +77,7 @@ class CatchUpDeriver:
                 continue
             if in_flight.is_stale:
                 continue
-            # Compute both before anything is counted, because the producer may raise.
+            # The producer may raise here, so compute both before `unresolved` and `count` are changed.
             key, fence = in_flight.key, in_flight.fence
             if source.fence is not fence:
                 source = EventSource((self._watcher,), fence)
@@ -87,13 +88,16 @@ class CatchUpDeriver:
                     CatchUpDerivedEvent(in_flight, mark_stored), event, source, key, ordinal
                 )
             except BaseException:
-                # The payload's own code may have raised. Then no answer comes for this event.
+                # If the payload's own code raises, the sink has not accepted the event, and never answers.
                 in_flight.unresolved -= 1
                 self._give_room()
                 raise
 
     async def _wait_to_be_closed(self) -> None:
-        """Wait until the group is closed. It may no longer store the event, so the event's message must not pass."""
+        """Wait for the end of the group, which may no longer store the event.
+
+        If this returned, the filter would move past the message although its event is not stored.
+        """
         await anyio.sleep_forever()
 
     async def _wait_for_room(self) -> None:

@@ -17,8 +17,8 @@ class FilterDeadline:
     """Cancels a filter that does not move past its open message in time.
 
     Args:
-        in_flight: Has the open message. The code that opens a message sets `opened_at`.
-        timeout: Seconds.
+        in_flight: The messages that the filter received, among them the open one.
+        timeout: The ack timeout in seconds, counted from `opened_at`, which the code that opens a message sets.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from triggerer.streams.clock import published_at
 
 
 class _InFlight:
-    """A message that the filter received. Its events are stored under `key` and `fence`."""
+    """A message that the filter received. Its events are stored with the idempotency key `key` under `fence`."""
 
     __slots__ = ("derived", "is_dropped", "is_rejected", "rejected_because", "unresolved")
 
@@ -90,7 +90,7 @@ class LaneMessageInFlight(_InFlight):
 
 
 class Probe(_InFlight):
-    """A message that shows whether the filter accepts any message."""
+    """A message that is tried only to see whether the filter accepts any message."""
 
     __slots__ = ("backlog", "event")
 
@@ -162,9 +162,9 @@ class MessagesInFlight:
         """By lane and in order, the messages that the filter has moved past."""
 
     def pass_by(self, in_flight: LaneMessageInFlight) -> None:
-        """Move the cursor past a log's message from which no event derives."""
+        """Move the cursor past a log's message without events, and the position too if no message is in flight."""
         backlog, position = in_flight.backlog, in_flight.message.position
-        # Not `Message.end`: this runs for nearly every message.
+        # `Message.end` has this value too, but this function runs for nearly every message and saves the call.
         backlog.cursor = [position[0], position[1] + 1]
         if backlog.in_flight_by is self and backlog not in self._by_lane:
             backlog.position = backlog.cursor
@@ -231,7 +231,7 @@ def _drop(in_flight: LaneMessageInFlight) -> None:
 
 
 def _mark_passed(stored: StoredLane, in_flight: LaneMessageInFlight) -> None:
-    """Delete the row of a message whose events are all durable. A parked message keeps its row."""
+    """Let the row of a message be deleted whose events are all durable. A parked message keeps its row."""
     message = in_flight.message
     assert isinstance(message, QueueMessage)
     key = in_flight.key

@@ -39,7 +39,7 @@ class Outcomes:
 
     Args:
         name: The watcher's name, for errors.
-        on_failure: Called with the error to show.
+        on_failure: Called with each error that users should see.
         on_success: Called when a message of a lane has passed.
     """
 
@@ -70,7 +70,7 @@ class Outcomes:
         """The log lane whose message passed last, so that the next needs less work. None: one has failed since."""
 
     def is_probe_due(self, backlog: Backlog) -> bool:
-        """Return whether a probe is due, because the lane's own message has failed too often."""
+        """Return whether a probe is due, because the lane's first message has failed too often."""
         return self._parking.is_possible and self._probes.is_due(backlog)
 
     # Messages that pass
@@ -84,14 +84,14 @@ class Outcomes:
         backlog = in_flight.backlog
         is_going_on = backlog is self._going_on
         if is_going_on and not (in_flight.derived or in_flight.is_rejected or backlog.is_gone):
-            # Usually no event derives from the message.
+            # This is the usual case, and must be fast: the filter has skipped the message.
             self._in_flight.pass_by(in_flight)
             return True
         if in_flight.is_rejected and not self._reject(in_flight):
             return False
         in_flight.unresolved -= 1
         if not is_going_on:
-            # The message before belonged to another lane, or failed.
+            # This is the lane's first message that passes since a failure, or since another lane had its turn.
             self._on_success()
             self._reader.record_success(backlog)
         self._in_flight.add(in_flight)
@@ -129,13 +129,14 @@ class Outcomes:
         if backlog.is_gone:
             return False
         if self._is_blocked_at(in_flight):
-            # Later messages wait for the store's answer. Otherwise each attempt would derive their events again.
+            # The store has refused this message's events before. Until it answers, read no later message: after another
+            # refusal, each later message would derive its events again.
             self._reader.hold(backlog)
             return False
         return True
 
     def pass_over(self, backlog: Backlog, position: Position) -> None:
-        """Move the cursor to this position of a log, because there is no message before it."""
+        """Move the cursor to this position of a log, because the log has no message in between."""
         before = backlog.gap
         start = before[0] if before is not None and before[1] == backlog.cursor else backlog.cursor
         backlog.gap, backlog.cursor = (start, position), position
@@ -349,5 +350,5 @@ class Outcomes:
         backlog.cursor = in_flight.message.position
         self._move(backlog)
         self._state.store_position(backlog)
-        # The lane may have been live, and then no task reads it yet.
+        # If the watcher was live in the lane, no task reads the lane now. This call starts one.
         self._state.backlogs.record_change(backlog)

@@ -32,7 +32,7 @@ class Parking:
 
     Args:
         name: The watcher's name, for the log.
-        tasks: Runs the dead-lettering when a limit is reached, because dead-lettering may outlast the catching up.
+        tasks: Runs the producer's `dead_letter` when a limit is reached, because this may outlast the catch-up.
     """
 
     def __init__(
@@ -68,8 +68,9 @@ class Parking:
         """Park a message.
 
         Args:
-            error: The watcher's error.
-            on_done: Called once. None: the message is parked, or need not be. An error: its lane waits at the message.
+            error: Why the message is parked. It is stored with the message.
+            on_done: Called once. None: the message is parked or dead-lettered, or need not be. An error: its lane waits
+                at the message.
         """
         producer = self._state.producer
         assert producer is not None
@@ -115,14 +116,15 @@ class Parking:
         what: Passed | Failed,
         on_done: Callable[[Exception | None], None],
     ) -> None:
-        """Store a change of a queue's stored messages."""
+        """Store that stored messages of a queue have passed or failed."""
         change = ParkedChange(backlog.fence, self._watcher.watcher_id, what, on_done)
         self._state.submit_parked(change)
 
     def _key_of(self, producer: SharedStreamProducer, in_flight: LaneMessageInFlight) -> str:
         """Return the message's idempotency key, or its position if the producer has no key or raises.
 
-        If the producer raises, this may be the reason why the watcher fails: an event cannot be stored without its key.
+        A producer that raises here may be the cause of the watcher's failure, because no event is stored without its
+        key.
         """
         key: str | None = None
         try:
@@ -135,7 +137,7 @@ class Parking:
         backlog, position = in_flight.backlog, in_flight.message.position
         if backlog.stored_lane is None:
             return f"{backlog.stored_as}@{position}"
-        # A queue's number is valid in one group only: the next group uses it for another message.
+        # The next group gives this number to another message, so the time makes the key unique.
         return f"{backlog.stored_as}@{self._context.now().isoformat()}/{position[1]}"
 
     def _may_dead_letter(self, producer: SharedStreamProducer) -> bool:

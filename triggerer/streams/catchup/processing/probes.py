@@ -21,10 +21,10 @@ from triggerer.streams.delivery.group_state import GroupState
 
 _MOST_FAILED: Final = 10
 _MOST_WITHOUT_EVIDENCE: Final = 1_000
-"""After this number of probes without an event, the lane's own message is tried again."""
+"""After this number of probes without an event, the lane's failed message is tried again."""
 _BATCH: Final = 20
 _MOST: Final = 100
-"""The number of messages after the lane's message among which a queue's probes are chosen."""
+"""The probes of a queue are chosen among this number of messages after the lane's failed message."""
 _WAIT_S: Final = 2.0
 """The time to wait for a message of the log, because a position before the lane's end may have no message."""
 
@@ -57,8 +57,8 @@ class Probes:
 
     Probes are tried once a message has failed `max_deliveries` times. If the filter accepts a probe, the message is
     poison. If all probes fail, the watcher is down. Probing ends with the first probe that passes, or after ten
-    failures. Events of a probe are not stored. A probe from which no event derives is no evidence,
-    because the filter may ignore such messages.
+    failures. Events of a probe are not stored. A probe from which no event derives is no evidence, because the filter
+    may ignore such messages.
     """
 
     def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:
@@ -67,7 +67,7 @@ class Probes:
         self._probes: dict[Backlog, _ProbeState] = {}
 
     def is_due(self, backlog: Backlog) -> bool:
-        """Return whether a probe must be tried before the lane's own message."""
+        """Return whether a probe must be tried before the lane's failed message is tried again."""
         if backlog.failures < self._state.settings.max_deliveries:
             return False
         probe = self._probes.get(backlog)
@@ -76,7 +76,7 @@ class Probes:
         )
 
     def blames_message(self, backlog: Backlog) -> bool:
-        """Return whether a probe has passed, so that the lane's own message is the cause of its failures."""
+        """Return whether a probe has passed, so that the failed message itself is the cause of its failures."""
         probe = self._probes.get(backlog)
         return probe is not None and probe.has_passed
 
@@ -117,14 +117,14 @@ class Probes:
             probe.without_evidence += not is_evidence
 
     def look_again(self, backlog: Backlog) -> None:
-        """Allow further probes: the lane's message failed again, and later messages may have arrived."""
+        """Allow further probes: the message failed once more, and later messages may have arrived since."""
         probe = self._probes.get(backlog)
         if probe is not None:
             probe.is_exhausted = False
             probe.without_evidence = 0
 
     def forget(self, backlog: Backlog) -> None:
-        """Forget the lane's probes: the lane continues."""
+        """Forget the lane's probes, because the failures for which they were tried no longer count."""
         self._probes.pop(backlog, None)
 
     async def _fill(self, backlog: Backlog, probe: _ProbeState) -> None:
@@ -141,7 +141,7 @@ class Probes:
     async def _first_of_others(
         self, producer: SharedStreamProducer, lane: Hashable
     ) -> list[Message]:
-        """Return the first message of some other lanes. The watcher's lanes wait meanwhile."""
+        """Return the first messages of some other lanes, one each. Search briefly, because the watcher's lanes wait."""
         clock, found = self._state.clock, list[Message]()
         firsts = await find_positions(producer, None)
         ends = await self._state.lane_ends.find(producer, clock, after=clock.monotonic())
@@ -173,7 +173,7 @@ async def _read_some(
     end: Position | None,
     most: int,
 ) -> list[Message]:
-    """Read up to `most` messages of a lane before its end; if the end is unknown, read for a short time."""
+    """Read up to `most` messages of a lane from `position` on, for a short time, and at most up to `end` if known."""
     found: list[Message] = []
     if end is not None and not is_before(position, end):
         return found

@@ -1,4 +1,4 @@
-"""Reads one watcher's backlogs. Lanes take turns. Messages near the head come from memory, others from log or store."""
+"""Reads one watcher's backlogs, lane by lane: the newest messages from memory, older ones from the log or the store."""
 
 from __future__ import annotations
 
@@ -28,20 +28,23 @@ from triggerer.synchronization import AutoResetEvent
 _SLICE: Final = 2_000
 """The most messages in a turn of a lane. Then another lane of the same watcher has its turn."""
 _SLICE_OF_LOG: Final = 50_000
-"""The most messages of a log in a turn. Each turn opens a reading, which costs as much as thousands of messages."""
+"""The most messages of a log in a turn. Opening the log for a turn costs as much as reading thousands of messages."""
 _SLICE_S: Final = 5.0
 _BURST: Final = 16
 """After this number of messages the event loop serves other tasks, so that live delivery is not delayed."""
 _BURST_S: Final = 0.00005
-"""A burst from the log is as large as the number of messages that the filter resolves in this time."""
+"""A burst from the log has about as many messages as the filter resolves in this time."""
 _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
-"""How long an empty lane keeps its turn while others wait, and how often it looks whether its live filter is back."""
+"""How long a lane without messages keeps its turn while other lanes wait. A lane that keeps its turn for longer checks
+at this interval whether the watcher can go live.
+"""
 _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5
-"""After this number of ever longer readings without an answer, a lane counts as read to its end."""
+"""If the log does not answer in this number of readings, each longer than the last, the lane counts as read to its end.
+"""
 _LONGEST_WITHOUT_PLACE_S: Final = 300.0
-"""How long a lane that was read to its end leaves all slots to the other lanes. Then the lane is read again."""
+"""How long a lane that was read to its end leaves its reader slot to other lanes. Then the lane is read again."""
 
 
 Readable = Message | QueueMessage
@@ -65,7 +68,7 @@ class BacklogReader:
 
     Args:
         readers: The slots for reading the stream's log in addition to the poll.
-        on_gap: Called when a lane has no message between the cursor and this position.
+        on_gap: Called with a position if the lane has no message between the cursor and this position.
         on_failure: Called when a lane could not be read. The reading is tried again.
     """
 
@@ -106,7 +109,7 @@ class BacklogReader:
         """The task group of the readers; set before the first reading."""
 
     def wake(self) -> None:
-        """Look again at all lanes."""
+        """Give a turn to every lane that waits because it had no message."""
         self._turns.end_rests()
         self._wake.set()
 
@@ -116,7 +119,7 @@ class BacklogReader:
         self._wake.set()
 
     def offer(self, backlog: Backlog) -> None:
-        """Queue a lane that may be read or has more messages."""
+        """Give a lane a turn, because it may be read now or has more messages."""
         self._at_end.pop(backlog, None)
         self._turns.offer(backlog)
         self._wake.set()
@@ -192,7 +195,8 @@ class BacklogReader:
         """Let a lane with a failure wait for a growing delay, or for `restart` if failures are never retried.
 
         Args:
-            is_patient: True: the delays may grow further, because the lane may fail for a long time.
+            is_patient: True: use the delays of `RuntimeContext.restart_backoff`. False: the shorter ones of
+                `retry_backoff`.
         """
         self._turns.postpone(backlog, is_patient=is_patient)
         self._wake.set()
@@ -244,7 +248,7 @@ class BacklogReader:
             return self._from_queue(backlog)
         following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
         if following is None or (backlog.is_reemitting and not following):
-            # No message follows in memory. Only the log can tell whether one follows that must be re-emitted.
+            # Memory does not have the next message. During a re-emission, only the log can tell whether there is one.
             return self._read(backlog)
         return self._from_memory(backlog)
 
@@ -281,7 +285,8 @@ class BacklogReader:
         for number in range(_SLICE // _BURST):
             burst = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, _BURST)
             if burst is None:
-                # While the filter worked, newer messages have replaced these in the tail. The next turn reads the log.
+                # While the filter worked, newer messages have replaced the next ones in the tail. The next turn reads
+                # the log.
                 break
             if not burst:
                 if not number:
@@ -299,7 +304,7 @@ class BacklogReader:
         try:
             self._at_end.pop(backlog, None)
             reader = LogReader(self._state.producer, backlog.lane, backlog.cursor, self._wake.set)
-            # Use the group's tasks: a task group of our own must not be open where a generator yields.
+            # Run the reader in `self.tasks`: a generator must not yield inside a task group of its own.
             self.tasks.start_soon(_run_in, reading.scope, reader)
             async with aclosing(self._from_log(backlog, reader, reading)) as bursts:
                 async for burst in bursts:
@@ -353,12 +358,12 @@ class BacklogReader:
             most = _adapt(most, clock.monotonic() - began)
             reached = backlog.cursor
             if self._state.lane_tail_of(backlog.lane).covers(reached):
-                # The following messages are in memory.
+                # The next messages are in memory, so the log need not be read.
                 return
             await checkpoint()
 
     def _pass_over(self, backlog: Backlog, position: Position | None) -> None:
-        """Move the cursor to this position, because there is no message before it. None: the position is not known."""
+        """Move the cursor to this position, if it is known, because the log has no message in between."""
         if position is None:
             return
         if not is_same_log(position, backlog.cursor):
@@ -385,7 +390,7 @@ class BacklogReader:
                     self._rest(backlog, reading)
                     return False
                 if self._handover.go_live_if_caught_up(backlog):
-                    # The live filter is present again. No event reports this, so it was found by looking.
+                    # The live filter is present again. No event reports this, so the loop checks it.
                     return False
                 if is_first and not (reading is not None and reading.is_idle):
                     self._state.store_position(backlog)

@@ -28,7 +28,7 @@ class Handover:
 
     Args:
         on_live: Called when the watcher has caught up in a lane.
-        on_recreated: Called for a lane that was recreated. Messages of the former lane are ignored.
+        on_recreated: Called for a lane that was recreated. Outcomes of the former lane's messages must be ignored.
         on_looked: Called after the ends of the lanes were looked up, with the error if the look-up failed.
         backoff: The delays between failed look-ups.
     """
@@ -108,7 +108,8 @@ class Handover:
         """Look up the ends once. A watcher that has read up to an end, and every broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
-        # Only for backlogs that exist before the look-up: `LaneTail` has all broadcasts after their ends.
+        # Record ends only for the backlogs that exist now. Their lane tails have every broadcast since before the
+        # look-up.
         behind = self._in_log()
         now = state.clock.monotonic()
         after = now if self._is_unknown_of(behind) else now - _LOOK_AT_ENDS_EVERY_S
@@ -140,7 +141,7 @@ class Handover:
         return backlog in self._recreated
 
     def begin_recreated(self) -> None:
-        """Begin to read the recreated lanes. Call it while no lane is being read."""
+        """Let the recreated lanes be read from their beginnings. Call this while no lane is being read."""
         while self._recreated:
             backlog, (first, end) = self._recreated.popitem()
             if not (backlog.is_gone or backlog.is_caught_up or is_same_log(end, backlog.cursor)):
@@ -164,14 +165,15 @@ class Handover:
         backlog.reemit = None
 
     def go_live_if_caught_up(self, backlog: Backlog) -> bool:
-        """Hand the lane over to the live filter if all messages were read. Return whether it is live. Synchronous."""
+        """Let the watcher go live in the lane if it has read all messages. Return whether it is live. Synchronous."""
         if backlog.is_caught_up or backlog.is_gone or not backlog.is_stored:
             return backlog.is_caught_up
         # This is checked for every message, and is usually false.
         if not self._is_at_head(backlog):
             return False
         state = self._state
-        # The watcher has read every message. The search for slow subscribers must look again.
+        # A watcher that has read every message waits for more. If a slow subscriber holds up the lane, it can be found
+        # now.
         state.progress.signal_room()
         if not (self._is_live_there(backlog) or self._is_over(backlog)):
             return False
@@ -198,8 +200,8 @@ class Handover:
     def _is_over(self, backlog: Backlog) -> bool:
         """Return whether a queue's lane is empty.
 
-        Then the backlog ends even if the live filter is absent. If so, the next message lets the watcher fall behind
-        again.
+        An empty lane ends the backlog even while the live filter is absent: the next message then lets the watcher fall
+        behind again.
         """
         return backlog.stored_lane is not None and self._state.head_of(backlog.lane) is None
 

@@ -18,7 +18,7 @@ _END_OF_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class LaneEnds:
-    """The ends of all lanes, as one group's producer told them last."""
+    """The ends of all lanes, from the last look-up of one group's producer."""
 
     def __init__(self) -> None:
         self.looked_at = -math.inf

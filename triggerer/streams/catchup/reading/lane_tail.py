@@ -35,7 +35,7 @@ class Message:
 
 
 class Waiting(Protocol):
-    """Waits for a message."""
+    """A reader that waits for the next message."""
 
     def wake(self) -> None: ...
 
@@ -43,7 +43,7 @@ class Waiting(Protocol):
 class LaneTail:
     """The newest broadcasts of one lane since a watcher fell behind there, in order, shared by all its backlogs.
 
-    A watcher that has read up to the tail takes its next messages from memory, so it can reach the head of a busy lane.
+    A watcher that has read up to the tail takes its next messages from memory, so it can reach the end of a busy lane.
     A redelivery does not change the tail.
 
     Args:
@@ -133,7 +133,7 @@ class LaneTail:
         oldest, newest = self._messages[0].position, self._messages[-1].position
         if not is_same_log(oldest, position) or is_before(position, oldest):
             return False
-        # The reader may know earlier than the poll that the log was cut.
+        # The reader may know earlier than the poll that the log was cut. Then the newest messages here may be lost.
         return position[0] is newest[0] or not _is_lost(newest, position[0])
 
     def after(self, position: Position, most: int) -> list[Message] | None:

@@ -14,7 +14,7 @@ from triggerer.streams.catchup.reading.lane_tail import Message
 from triggerer.synchronization import AutoResetEvent
 
 _MOST: Final = 1_024
-"""The most messages that are read ahead: the filter works on them for longer than the broker needs to answer."""
+"""The most messages that are read ahead. The filter needs longer for them than the broker for its next answer."""
 _MOST_BYTES: Final = 1024 * 1024
 
 
@@ -22,8 +22,8 @@ class LogReader:
     """One reading of one lane. `run` reads ahead, up to a limit of messages and bytes.
 
     Args:
-        on_arrival: Called when the first message arrives after a time without messages, and when the reading has ended
-            with `error`.
+        on_arrival: Called when a message arrives after a time without messages, when `nothing_before` moves, and when
+            the reading has ended with `error`.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class LogReader:
                 self._messages.append(Message(get_position(payload), event, payload))
                 self._size_bytes += get_size(payload)
                 if len(self._messages) == 1:
-                    # A caller waits for `on_arrival` only after it found no message.
+                    # Further messages need no call, because a caller waits only after `take` has returned none.
                     self._on_arrival()
                 while len(self._messages) >= _MOST or self._size_bytes >= _MOST_BYTES:
                     await self._has_room.wait()
 
     def _mark_passed(self, position: Position) -> None:
-        """Record that every message before the position was read, as the producer reports while it awaits the next."""
+        """Record the producer's report that every message before this position was read."""
         self.nothing_before = position
         self._on_arrival()

@@ -41,7 +41,7 @@ class QueueMessage(NamedTuple):
 
 
 class QueueReader:
-    """Reads for one watcher, in all lanes of a group."""
+    """Reads the stored and the outstanding messages of one watcher, in all lanes of a group."""
 
     def __init__(self, watcher: WatcherRef, state: GroupState, parked: ParkedStore) -> None:
         self._watcher = watcher
@@ -51,7 +51,9 @@ class QueueReader:
         """The id of the last row that was read for all lanes together."""
 
     async def read(self, backlog: Backlog) -> list[QueueMessage]:
-        """Return the next stored messages of a lane, in order. Empty: there are none now; look at `has_unread` again.
+        """Return the next stored messages of a lane, in order.
+
+        Empty: none was read now. `StoredLane.has_unread` then tells whether the store may have more.
 
         Raises:
             StoreError: The store cannot be read now.
@@ -72,7 +74,10 @@ class QueueReader:
         return found
 
     async def _read_all_lanes(self, fence: Fence) -> None:
-        """Read the next rows of all lanes in one query. A message may be a lane of its own, and need its own query."""
+        """Read the next rows of all lanes in one query.
+
+        If each message is its own lane, a query for each lane would be a query for each message.
+        """
         backlogs, watcher_id = self._state.backlogs, self._watcher.watcher_id
         rows = await self._parked.read_stored(fence, watcher_id, self._after, _PAGE)
         size_bytes = self._bytes_read()
@@ -146,7 +151,7 @@ class QueueReader:
         read, fence = self._parked.read_stored, backlog.fence
         rows = await read(fence, watcher_id, stored.after, most + 1, backlog.stored_as)
         if len(rows) == 1:
-            # If the first row is very large, no other row was read.
+            # If the first row is very large, the store returns it alone. So read the rows after it too.
             rows += await read(fence, watcher_id, rows[0].id, most, backlog.stored_as)
         found = [*self._load(backlog, rows), *self.undecided(backlog, most + 1)][1 : most + 1]
         if found:

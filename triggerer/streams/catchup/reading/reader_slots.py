@@ -11,7 +11,7 @@ import anyio
 from triggerer.streams.clock import Clock
 
 _STUCK_S: Final = 5.0
-"""If a filter handles the last messages for longer than this, a waiting reader receives the slot."""
+"""A filter is stuck if it works for longer than this on the messages that it received last."""
 
 
 class Reading:

@@ -102,7 +102,7 @@ class ReplayedMessages:
                 self._fence, self._watcher.watcher_id, after, _PAGE
             )
             if self._after != after:
-                # `look` was called meanwhile.
+                # `look` was called meanwhile, so begin again with the first row.
                 return await self._next_row()
             if not rows:
                 self.are_waiting = False
@@ -130,7 +130,7 @@ class ReplayedMessages:
 
     def _submit(self, row: StoredMessage, what: Returned | Replayed) -> None:
         def on_answer(_: Exception | None) -> None:
-            # If the write was refused, the row stays as it was, and the next look finds it.
+            # If the write was refused, the row stays as it was, and is found after the next call of `look`.
             self._under_way.discard(row.id)
 
         change = ParkedChange(self._fence, self._watcher.watcher_id, what, on_answer)
