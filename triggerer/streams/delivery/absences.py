@@ -1,4 +1,4 @@
-"""The events for which a watcher was absent or that it failed. Synchronous, no I/O."""
+"""Records which events count as failed for a watcher: it was absent, or failed them. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Absences:
             absences.append(_Absence(since))
 
     def end(self, watchers: Iterable[WatcherRef], seq: int) -> None:
-        """Stop counting at `seq`, because these watchers answer for events again, or have left."""
+        """Stop counting at `seq`, because these watchers resolve events again, or have left."""
         for watcher in watchers:
             absences = self._by_watcher.get(watcher)
             if absences and absences[-1].until is None:

@@ -23,7 +23,7 @@ class StreamCounts:
     restarts: int = 0
 
     def add(self, state: GroupState) -> None:
-        """Add the numbers of a group that ends."""
+        """Add the counts of a group that ends."""
         self.consumed += state.ledger.head
         self.advanced += state.ledger.head - state.outstanding
         self.rejected += state.rejected
@@ -31,7 +31,7 @@ class StreamCounts:
 
 
 def counting(state: GroupState, decide: Decide) -> Decide:
-    """Wrap `decide`, so that each message decided as failed or rejected adds to the group's counts."""
+    """Wrap `decide`, so that the group's counts include each message that is finally failed or rejected."""
 
     def decide_and_count(entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         decided = decide(entry, outcome)

@@ -14,7 +14,7 @@ from triggerer.streams.delivery.subscribers import Subscribers
 
 
 class Deadlines:
-    """Fails each subscriber that owes an answer for longer than the ack timeout. On the fast path nobody owes answers.
+    """Fails each subscriber that has not resolved an event in time. On the fast path no event needs to be resolved.
 
     The task sleeps until the oldest unresolved event is due. Broadcasts need not wake the task, because later events
     are due later. Waking up costs O(subscribers), for any number of outstanding events.
@@ -29,9 +29,9 @@ class Deadlines:
     async def run(self) -> None:
         """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
 
-        An advance has the same timeout, which begins when the advance is first seen here. An advance that takes longer
-        ends the group, because its lane would otherwise wait without a visible reason. The time for which the event
-        loop was blocked is added to all timeouts.
+        An advance has the same timeout, which begins when this task first sees the advance. An advance that takes
+        longer ends the group, because its lane would otherwise wait without a visible reason. The time for which the
+        event loop was blocked is added to all timeouts.
 
         Raises:
             BrokerUnavailable: An advance has not returned in time.
@@ -64,10 +64,10 @@ class Deadlines:
         return oldest
 
     def _fail_overdue(self, at: float) -> None:
-        """Fail every subscriber that owes an answer for an event that was due at `at`.
+        """Fail every subscriber with an unresolved event whose timeout was over at `at`.
 
-        The comparison adds the timeout, as `due` does, because `at - timeout` may be rounded to less than the
-        broadcast's time.
+        The timeout is added to the broadcast's time, as it is for `due`. The difference `at - timeout` could be rounded
+        to less than the broadcast's time.
         """
         ledger, subscribers = self._state.ledger, self._subscribers
         for subscriber in list(subscribers):
@@ -111,7 +111,7 @@ class _Advances:
     def __init__(self, pump: Pump, timeout: float) -> None:
         self._pump = pump
         self._timeout = timeout
-        # By the identity of the batch. The batch is stored too, so that no other batch gets the same identity.
+        # The key is the identity of the batch. The batch is stored too, so that no other batch gets the same identity.
         self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
 
     def mark_awaited(self, now: float) -> float:

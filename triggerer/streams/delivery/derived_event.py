@@ -96,7 +96,8 @@ class DerivedEvent:
         entry.unresolved -= 1
         if not entry.unresolved:
             lane = entry.lane
-            # Only a lane's head is queued. When the head is advanced, `Lanes.finish` looks at the next entry.
+            # Only a lane whose head is ready is queued. When the head is advanced, `Lanes.finish` queues the lane for
+            # this entry.
             if lane is not None and lane.head is entry:
                 state = subscriber.state
                 state.lanes.queue(lane)

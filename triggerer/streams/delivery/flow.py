@@ -187,8 +187,8 @@ class Flow:
         before = [subscriber.pulled for subscriber in full]
         deadline = self._state.clock.monotonic() + self._settings.overflow_grace
         if not full:
-            # No subscriber's queue is full: the poll waits until outstanding events are advanced. If a subscriber holds
-            # them up, `Deadlines` or `SlowSubscribers` fails it.
+            # No subscriber's queue is full: the poll waits until outstanding events are advanced. If a subscriber
+            # delays this, `Deadlines` or `SlowSubscribers` fails the subscriber.
             await self._progress.wait_for_room()
             return
         with anyio.CancelScope() as scope:
@@ -215,7 +215,7 @@ class Flow:
         scope.cancel()
 
     async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until every full subscriber has read an event or is gone. A single full queue pauses the poll."""
+        """Wait until each subscriber with a full queue has read an event or is gone: one full queue pauses the poll."""
         while any(
             subscriber.is_present and subscriber.pulled == pulled
             for subscriber, pulled in zip(full, before, strict=True)
@@ -276,7 +276,7 @@ class Flow:
         self.check_at = 0
 
     def recheck(self) -> None:
-        """Check `GroupState.blocked_by` before the next broadcast."""
+        """Let the poll look at `GroupState.blocked_by` before the next broadcast."""
         self.check_at = 0
 
     def stop_pulling(self) -> None:

@@ -69,8 +69,8 @@ def _ignore_blocked() -> None:
 class Group:
     """One poll and its subscribers.
 
-    `run` opens the stream, and returns when the stream has failed or `run` is cancelled. Subscribers may join before
-    `run` and during it, but not once the group `is_ending`. Call every method on the event loop's thread.
+    `run` opens the stream, and raises an error when the stream has failed or `run` is cancelled. Subscribers may join
+    before `run` and during it, but not once the group `is_ending`. Call every method on the event loop's thread.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Group:
 
         Raises:
             GroupEnded: The stream has ended; the error's `__cause__` tells why. Every subscriber has been ended with
-                this error. Since the last successful `advance` the broker has learned nothing.
+                this error. The broker has learned nothing after the last `advance` that succeeded.
         """
         key, state = self.key, self.state
         try:
@@ -252,7 +252,8 @@ class Group:
         try:
             await self._deadlines.run()
         except BrokerUnavailable as error:
-            # Show the error at once: an advance in a thread, for example, may keep the group from ending.
+            # Show the error at once: the group may not end for long, for example if an advance in a thread does not
+            # return.
             self._announce_end(error)
             raise
 
@@ -348,7 +349,7 @@ class Group:
             elif not present:
                 state.progress.signal()
             if has_checked:
-                # Nothing redelivers an event of the fast path, so the poll stops before the next pull.
+                # Wait after the broadcast, and not before: nothing would redeliver an event of the fast path.
                 await flow.wait_while_stopping()
 
     async def _fan_out_acknowledged(self, events: AsyncGenerator[Any, None]) -> None:
@@ -408,7 +409,8 @@ class Group:
         state = self.state
         state.selection.offer(event, state.ledger.head - 1)
         if not state.progress.is_signalled:
-            # If no selector names the event, no subscriber moves and signals progress, but the event can be advanced.
+            # If no selector names the event, no subscriber moves and signals. Signal here, so that the pump advances
+            # the event.
             state.progress.signal()
 
     # Stopping

@@ -59,7 +59,7 @@ class Newest(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class GroupState:
-    """One group's ledger, lanes, producer and state of life. Each part of the group receives this object.
+    """The ledger, lanes, producer and flags of one group. Each part of the group receives this object.
 
     `Group` makes the parts, and passes to each part the other parts that it needs.
     """
@@ -75,7 +75,7 @@ class GroupState:
     backlogs: Backlogs
     """The backlogs of the stream. They outlive the group."""
     source_of: Callable[[WatcherRef], EventSource | None]
-    """Returns the source of the trigger that serves a watcher, even if it could not be made. None: no such member."""
+    """Returns the event source of the member that serves a watcher, even without a made trigger. None: no member."""
     now: Callable[[], datetime]
     """The wall clock, for times that are shown or stored."""
     parked: ParkedStore | None = None
@@ -85,9 +85,9 @@ class GroupState:
     blocked_by: dict[WatcherRef, Exception] = field(default_factory=dict)
     """The watchers whose messages the store refuses because of a limit. The stream waits meanwhile."""
     standing: dict[Hashable, str] = field(default_factory=dict)
-    """By standing lane, the producer's reason (see `SharedStreamProducer.use_standing`)."""
+    """The lanes that the producer reports as standing still, with its reason (`SharedStreamProducer.use_standing`)."""
     failing: dict[Hashable, Position] = field(default_factory=dict)
-    """By lane, the first position that has failed, while the broker is learning of the failure.
+    """By lane, the lowest position that has failed, while the broker is learning of the failure.
 
     The broker redelivers all later messages of the lane, also messages that are broadcast meanwhile.
     """
@@ -100,7 +100,7 @@ class GroupState:
     on_blocked: Callable[[], None] = lambda: None
     """Called when `blocked_by` has changed."""
     selectors: dict[int, SharedStreamSelector | None] = field(default_factory=dict)
-    """By watcher id, the selector of the trigger that was made last."""
+    """By watcher id, the selector of the watcher's newest trigger."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
     """By lane with backlogs: the lane's dictionary of backlogs, and the lane tail that began with it.
@@ -119,7 +119,7 @@ class GroupState:
     staging: Stages | None = None
     """Stores the events together with the producer's state. None: the events are submitted at once, without a state."""
     rejected: int = 0
-    """Messages that a watcher rejected and none failed."""
+    """The number of messages that a watcher rejected and that no watcher failed."""
     failed: int = 0
     """The number of messages that the broker must deliver again."""
     is_stopping: bool = False
@@ -167,7 +167,7 @@ class GroupState:
         return lane in self.failing or self._was_pulled_before_redelivery(lane, seq, position)
 
     def _was_pulled_before_redelivery(self, lane: Hashable, seq: int, position: Position) -> bool:
-        """Return `is_redelivered_in_log` for a failure that the broker already knows."""
+        """Return whether a log's message was pulled before the redelivery of a failure that the broker knows."""
         before = self.redelivered_before.get(lane)
         if before is None:
             return False
@@ -176,12 +176,12 @@ class GroupState:
 
     @property
     def awaits_redelivery(self) -> bool:
-        """Whether an event that was pulled before a failure may still be broadcast, before the redelivery."""
+        """Whether a message that was pulled before a failure, and is redelivered later, may still be broadcast."""
         head = self.ledger.head
         return bool(self.failing) or any(until > head for until in self.redelivered_before.values())
 
     def awaits_redelivery_in(self, lane: Hashable) -> bool:
-        """Return `awaits_redelivery` for one lane."""
+        """Return whether such a message (see `awaits_redelivery`) may still be broadcast in this lane."""
         return lane in self.failing or self.redelivered_before.get(lane, 0) > self.ledger.head
 
     @property
@@ -241,7 +241,7 @@ class GroupState:
                 # The broker learned of an earlier failure, and does not advance this far.
                 return
         if cut_before(position, self.lane_tail_of(key).incarnation) is not None:
-            # The log has lost the message, so the broker stands before it.
+            # A cut has removed the message from the log, so the broker's position is before the message.
             return
         reached = following(position)
         self.backlogs.mark_advanced(key, reached)
@@ -298,7 +298,8 @@ class GroupState:
             return LaneTail(most=0)
         kept_for, lane_tail = self.lane_tail.get(lane, (None, None))
         if lane_tail is None or kept_for is not backlogs:
-            # The tail of earlier backlogs does not adjoin the next broadcast.
+            # Begin a new tail: between the tail of earlier backlogs and the next broadcast, messages are missing in
+            # memory.
             broadcast_to = next(iter(backlogs.values())).broadcast_to
             lane_tail = LaneTail(broadcast_to, most=self.settings.most_recent)
             self.lane_tail[lane] = backlogs, lane_tail
@@ -345,7 +346,7 @@ class GroupState:
             self._end(backlog)
 
     def _is_advanced_to(self, backlog: Backlog) -> bool:
-        """Return whether the broker has advanced to the backlog's end, or need not; False also if that is unknown."""
+        """Return whether the broker has advanced to the backlog's end, or need not. False: no, or unknown."""
         end = backlog.last_end
         advanced_to = self.backlogs.advanced_to.get(backlog.lane)
         if advanced_to is not None and (advanced_to == end or is_before(end, advanced_to)):

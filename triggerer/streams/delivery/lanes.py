@@ -68,7 +68,7 @@ class Nacks:
         self.refused_by.add(member)
         self.failed += 1
         if self.rejected_by is not None and member in self.rejected_by:
-            # Both rejected and failed: failed (contract, rule 5).
+            # An event that is both rejected and failed counts as failed (contract, rule 5).
             self.rejected -= 1
 
     def remember_rejection(self, member: object, rejection: Rejection | None) -> None:
@@ -110,7 +110,7 @@ class Entry:
     """None once the event is being advanced."""
     broadcast_at: float
     size_bytes: int
-    """The size that the producer tells; 0: unknown."""
+    """The size that the producer reports; 0: unknown."""
     unresolved: int
     counts: OutcomeCounts
     """Set when every subscriber has moved past the event."""
@@ -181,7 +181,7 @@ class Lane:
     has_failed: bool
     """Whether an event of the current `advance` has failed."""
     clean_to: int
-    """The number after the last event before the current `advance`'s first failure. 0: no event is before it."""
+    """Events of the current `advance` with numbers below this come before its first failure. 0: there are none."""
     is_scheduled: bool
     """Whether the lane is queued for the next advance, or being advanced."""
 
@@ -201,7 +201,7 @@ class Lane:
         """Take the ready events at the head of the lane, up to `limit`. Empty if `decide` lets the first event wait.
 
         Args:
-            decides_all: Whether `decide` is asked about each event, not only about failed or rejected ones.
+            decides_all: True: call `decide` for each event, not only for failed or rejected ones.
         """
         batch: list[AdvanceItem] = []
         size_bytes = 0
@@ -358,7 +358,7 @@ class Lanes:
         return bool(ready)
 
     def batches(self, limit: int) -> Iterator[list[AdvanceItem]]:
-        """Yield batches while a lane is ready. Asking for a batch counts the former batch as advanced."""
+        """Yield the batches of ready lanes. When the caller requests the next batch, the former counts as advanced."""
         ready, finish = self._ready, self.finish
         decide, decided_lanes = self.decide, self.decided_lanes
         while ready:
@@ -376,7 +376,7 @@ class Lanes:
     def take(self, limit: int = sys.maxsize) -> tuple[Lane, list[AdvanceItem]]:
         """Take the ready events, up to `limit`, of the lane that has waited longest.
 
-        The list may be empty, see `decide`. Call `finish` before the lane is queued again.
+        The list is empty if `decide` lets the first event wait. Call `finish` before the lane is queued again.
 
         Raises:
             IndexError: No lane is ready; see `has_ready`.
@@ -402,14 +402,15 @@ class Lanes:
             lane = ready.popleft()
             head = lane.head
             if head is None or head.unresolved:
-                # See `has_ready`.
+                # The head waits again, see `has_ready`.
                 lane.is_scheduled = False
                 continue
             if not count:
                 # The lane that has waited longest.
                 self.oldest_at = head.broadcast_at
             if not (head.next or head.nacks or head.counts.failing or lane.key in decided_lanes):
-                # Like `Lane.take`, without a call: this runs for each message if each message is its own lane.
+                # This does the same as `Lane.take`, without a call: it runs for each message if each message is its own
+                # lane.
                 head.lane = lane.head = lane.tail = None
                 lane.in_flight, lane.in_flight_bytes, lane.in_flight_to = (
                     1,

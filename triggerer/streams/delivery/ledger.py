@@ -43,7 +43,7 @@ class LedgerMember:
 
 
 class Ledger:
-    """The events that a member has not passed yet. Events that all members have passed are released to the lanes.
+    """The events that some member has not passed yet. Events that all members have passed are released to the lanes.
 
     `events` and `entries` are parallel lists, and their first item has the number `base`. On the fast path, which needs
     no acknowledgements, `entries` stays empty. Readers index by `number - base`, and read `base` again after every
@@ -77,7 +77,7 @@ class Ledger:
     def broadcast_in_lane(
         self, event: Any, payload: Any, lane: Hashable, now: float, size_bytes: int = 0
     ) -> None:
-        """Append an event. Present members must answer for it. For absent members it has failed."""
+        """Append an event. Present members must resolve the event. For absent members it counts as failed."""
         assert self.lanes is not None
         seq = self.head
         self.entries.append(self.lanes.append(lane, seq, payload, now, size_bytes))
@@ -89,7 +89,7 @@ class Ledger:
         return self.entries[seq - self.base]
 
     def clear(self) -> None:
-        """Drop all events. No member may read or answer afterwards."""
+        """Drop all events. Afterwards no member may read or resolve an event."""
         self.events.clear()
         self.entries.clear()
         self.base = self.head
@@ -97,7 +97,7 @@ class Ledger:
     # Membership
 
     def join(self, member: LedgerMember, *, was_absent: bool) -> None:
-        """Let `member` answer for every event from now on. `was_absent`: it was counted as absent until now."""
+        """Require `member` to resolve every event from now on. `was_absent`: it was counted as absent until now."""
         member.done = self.head
         member.is_present = True
         member.failed_from = None
@@ -106,11 +106,11 @@ class Ledger:
         self._step(self.head, 1, -1 if was_absent else 0)
 
     def mark_idle(self, member: LedgerMember) -> None:
-        """`member` has passed everything, and passes each new event as it is broadcast."""
+        """Record that `member` has passed all events, and passes each new event as soon as it is broadcast."""
         member.done = IDLE
 
     def mark_active(self, member: LedgerMember, seq: int) -> None:
-        """`member`, which was idle, has to answer for `seq`, the newest event."""
+        """Record that `member`, which was idle, must resolve the newest event, `seq`."""
         member.done = seq
         self._push(member)
 
@@ -200,11 +200,11 @@ class Ledger:
             member.done = opened.seq + 1
             nacks = opened.make_nacks()
             if nacks.has_refused(member):
-                # Both rejected and failed: failed (contract, rule 5).
+                # An event that is both rejected and failed counts as failed (contract, rule 5).
                 return
             nacks.rejected += 1
-            # Remember this even if no event is being stored: the filter may still derive an event, which the store may
-            # refuse.
+            # Remember the rejection even if no event is being stored: the filter may still derive an event, which the
+            # store may refuse.
             nacks.remember_rejection(member, rejection)
 
     def refuse(self, member: LedgerMember, entry: Entry) -> None:
@@ -240,7 +240,7 @@ class Ledger:
         return member.is_present and order == member.order
 
     def release_passed(self, limit: int = sys.maxsize) -> bool:
-        """Release the events that all members have passed to the lanes. Return whether more than `limit` were due.
+        """Release up to `limit` events that all members have passed to the lanes. Return whether more could follow.
 
         The amortised cost is O(number of released events).
         """
@@ -282,7 +282,8 @@ class Ledger:
                 unresolved = entry.unresolved = entry.unresolved - 1
                 if not unresolved:
                     lane = entry.lane
-                    # Only a lane's head is queued. When the head is advanced, `Lanes.finish` looks at the next entry.
+                    # Only a lane whose head is ready is queued. When the head is advanced, `Lanes.finish` queues the
+                    # lane for this entry.
                     if lane is not None and lane.head is entry:
                         queue(lane)
             at = end

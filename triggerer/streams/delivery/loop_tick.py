@@ -1,4 +1,4 @@
-"""Whether the event loop has turned, for hot paths."""
+"""Tells code that runs for each message whether the event loop has turned."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class PendingLimit:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Make no room from now on: the service is stopping, and the waiting tasks are going to be cancelled."""
+        """Let filters wait from now on: the service is stopping, and is going to cancel them."""
         self.limit = 0
 
     async def wait_for_room(self) -> None:

@@ -27,9 +27,9 @@ class Progress:
         self._room.notify_all()
 
     async def wait(self) -> None:
-        """Wait until `signal` has been called since this last returned. For the pump only."""
+        """Wait until `signal` has been called since the last call of `wait` returned. For the pump only."""
         if self._moved.is_set:
-            # Without a checkpoint: the pump has its own.
+            # No checkpoint is needed here, because the pump has checkpoints of its own.
             self._moved.clear()
         else:
             await self._moved.wait()

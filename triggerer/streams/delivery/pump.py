@@ -106,7 +106,8 @@ class Pump:
                 progress.signal_room()
                 await checkpoint()
             elif turns.has_turned:
-                # The batch before is finished, so there may be room. If the loop has not turned, nobody waits yet.
+                # The former batch is finished, so a task that waits for room may continue. If the loop has not turned,
+                # no task waits yet.
                 progress.signal_room()
             self._awaited = batch
             if is_first:
@@ -117,8 +118,8 @@ class Pump:
             if backlogs.by_lane:
                 self._state.mark_advanced(batch)
             if turns.has_turned:
-                # The plugin may have shielded this advance from a cancellation, and another must not follow. If the
-                # loop has not turned, nobody can have cancelled it.
+                # If the plugin shielded this advance from a cancellation, no further advance may follow. If the loop
+                # has not turned, no task can have cancelled it.
                 await checkpoint_if_cancelled()
                 if self._state.lease.is_over:
                     return
@@ -182,7 +183,8 @@ class Pump:
             self._count(began, oldest_at)
         state.lanes.finish(lane)
         await checkpoint_if_cancelled()
-        # The lane may be ready again, or the poll may be waiting for the room that this advance has made.
+        # Wake the pump, because the lane may be ready again, and the poll, which may wait for the room that is free
+        # now.
         state.progress.signal()
 
     async def _start_together(
@@ -213,7 +215,7 @@ class Pump:
     ) -> None:
         state = self._state
         if not state.may_act:
-            # As in `_advance_beside_others`.
+            # The group was closed before this task began. A cancellation would take effect only at the first `await`.
             return
         reported: set[int] = set()
 
@@ -264,7 +266,7 @@ class Pump:
         self._count(began, oldest_at)
 
     def _count(self, began: float, oldest_at: float) -> None:
-        """Count one call of the producer, for the metrics."""
+        """Record the duration of one call of the producer, and the age of its oldest message, for the metrics."""
         now = self._state.clock.monotonic()
         self._durations.observe(now - began)
         self._ages.observe(now - oldest_at)

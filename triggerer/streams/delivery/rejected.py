@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 _MOST_AHEAD: Final = 200
 """Messages of a lane that are parked in one transaction."""
 _MOST_KNOWN: Final = 10_000
-"""Parked messages that are remembered."""
+"""The most parked messages that a group remembers in `_known`."""
 _NO_REASON: Final = "the watcher's filter rejected it"
 
 
@@ -60,7 +60,7 @@ class Rejected:
             is_set_aside = entry.nacks is not None and entry.nacks.is_set_aside
             return replace(decided, is_set_aside=True) if is_set_aside else decided
         self._look_ahead(entry)
-        # The store may have answered already.
+        # If the store has answered already, decide again: the message may count as failed now.
         return None if entry.unresolved else self.decide(entry, entry.outcome())
 
     @property

@@ -20,7 +20,7 @@ class Selecting(Protocol):
     """A subscriber with a selector."""
 
     def offer(self, seq: int) -> None:
-        """Offer the newest event, which the selector names."""
+        """Receive the newest event, because the subscriber's selector names it."""
 
 
 class Selection:
@@ -38,7 +38,7 @@ class Selection:
         return len(self._by)
 
     def add(self, subscriber: Selecting, selector: SharedStreamSelector) -> None:
-        """Offer the subscriber what its selector names, from the next broadcast on."""
+        """From the next broadcast on, offer the subscriber each event that its selector names."""
         table = self.tables.get(selector.by)
         if table is None:
             table = self.tables[selector.by] = _Table(selector.read)
@@ -46,7 +46,7 @@ class Selection:
         self._by[subscriber] = selector.by
 
     def remove(self, subscriber: Selecting) -> None:
-        """Offer the subscriber nothing more. Does nothing if it has no selector."""
+        """Stop offering events to the subscriber. Does nothing if it has no selector."""
         if subscriber not in self._by:
             return
         by = self._by.pop(subscriber)
@@ -130,7 +130,7 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
 
 
 def _check(selector: Any, method: str) -> None:
-    """Raise here what would otherwise be raised in the poll of all subscribers."""
+    """Raise an error for a wrong selector now, where only its trigger fails, and not in the poll."""
     if not isinstance(selector, SharedStreamSelector):
         raise PluginError(
             f"{method} returned {type(selector).__qualname__}",

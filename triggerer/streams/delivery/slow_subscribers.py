@@ -41,12 +41,12 @@ class SlowSubscribers:
     """Fails subscribers that hold up the poll or a paused lane while a sibling waits for more: they fall behind alone.
 
     A paused lane, or a poll at a bound of the stream, continues at half of the bound. So if a subscriber has not
-    resolved more than half of the bound, that subscriber holds them up, not the store or the broker. A sibling waits
-    for more of a lane once it has resolved all messages of the lane, or has read them while it catches up. A sibling
-    waits for more of the stream once it has resolved all messages.
+    resolved more than half of the bound, the cause is this subscriber, not the store or the broker. A sibling waits for
+    more of a lane once it has resolved all messages of the lane, or has read them while it catches up. A sibling waits
+    for more of the stream once it has resolved all messages.
 
     While the store is slow, no subscriber counts as slow, because all wait for the store. If a single message fills
-    half of a bound in bytes, its last subscriber has the overflow grace from the broadcast on.
+    half of a bound in bytes, a subscriber has the overflow grace to resolve it, counted from its broadcast.
 
     `run` is a task of the group. It looks when a lane has become full or the poll pauses (`look`), and then at each
     movement while that lasts. Otherwise it costs nothing.
@@ -69,7 +69,7 @@ class SlowSubscribers:
     # Called by the flow control
 
     def look(self) -> None:
-        """Look for slow subscribers: a lane was paused."""
+        """Look for slow subscribers, because a lane was paused."""
         self._needed.set()
         self._state.progress.signal_room()
 
@@ -172,7 +172,7 @@ class SlowSubscribers:
         state, ledger, lanes = self._state, self._state.ledger, self._paused_lanes()
         self._again_at = math.inf
         if len(self._filled) > len(lanes) + 1:
-            # Some lanes have room again.
+            # Some lanes have room again: forget what was found for them.
             self._filled.clear()
         if state.is_ending or state.is_stopping or state.blocked_by or self._is_store_slow:
             # Nothing would be broadcast even if a subscriber fell behind.

@@ -39,9 +39,9 @@ class Staging:
     """The `EventSink` of the subscribers of a group whose producer has `state_after`.
 
     Derived events are submitted in the pump's next turn. Usually the subscribers have moved past the message by then,
-    and the state after it is stored in the same transaction. If a subscriber has not, the events are submitted without
-    the state, and the state joins the message's last events. While a state is being stored, no event is advanced, and
-    no other state is submitted.
+    and the state after it is stored in the same transaction. If a subscriber has not moved past the message, the events
+    are submitted without a state. The state is then stored with the last events that derive from the message. While a
+    state is being stored, no event is advanced, and no other state is submitted.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Staging:
     def flush(self) -> None:
         """Submit the staged events. Called by the pump after it has released the passed events."""
         if not self._staged or self.is_ahead or self._is_advance_due or self._stored.is_saving:
-            # Each of these signals progress when it ends.
+            # When such a condition ends, progress is signalled, and the pump calls `flush` again.
             return
         passed = self._find_passed()
         if not passed:
@@ -126,7 +126,10 @@ class Staging:
         self._hand_on()
 
     def _find_passed(self) -> list[AdvanceItem]:
-        """Return the items to advance if all staged events were durable; empty if no staged event belongs to them."""
+        """Return the items that could be advanced if all staged events were durable.
+
+        Empty: no staged event belongs to one of these items.
+        """
         lanes, passed = self._state.lanes, self._state.ledger.passed
         staged: Counter[Entry] = Counter()
         for one in self._staged:

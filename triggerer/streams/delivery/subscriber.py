@@ -141,7 +141,7 @@ class Subscriber(Deriver):
         return True
 
     def cancel(self) -> None:
-        """Cancel its filter, wherever it is."""
+        """Cancel the filter, whatever the filter awaits."""
         self._scope.cancel()
 
     def waits_for(self, key: Hashable) -> bool:
@@ -150,7 +150,7 @@ class Subscriber(Deriver):
         return self.was_absent and lane is not None and self._reads_nothing_of(lane)
 
     def offer(self, seq: int) -> None:
-        """Offer the newest event, which its selector names."""
+        """Let the filter receive the newest event, because the subscriber's selector names it."""
         assert self.wanted is not None
         self.wanted.append(seq)
         if self.done == IDLE:
@@ -210,7 +210,7 @@ class Subscriber(Deriver):
             if wanted is not None:
                 seq = wanted.popleft() if wanted else ledger.head
                 if seq > self.done:
-                    # The filter does not want the events in between.
+                    # The selector names none of the events in between, so they are resolved.
                     self.done = self.pulled = seq
                     if not progress.is_signalled:
                         progress.signal()
@@ -226,7 +226,7 @@ class Subscriber(Deriver):
                                 progress.signal()
                             continue
                     elif may_be_behind:
-                        # No watcher is behind now.
+                        # No watcher is behind any longer.
                         may_be_behind = False
                         self._open_to_all()
                     self.open_entry = entry
@@ -282,7 +282,8 @@ class Subscriber(Deriver):
             position = state.position_of(entry)
             source = state.backlogs.live_source(self.source, lane.key, position)
             if source is None and entry.seq < self.sent_ahead:
-                # The message was sent ahead to the filter's process before its watchers were rewound.
+                # The filter's process has received the message already, before the watchers were rewound. So the filter
+                # gets the message, but its events count for no watcher.
                 self.open_source = EventSource((), self.source.fence)
                 return True
             if (
@@ -290,8 +291,8 @@ class Subscriber(Deriver):
                 and state.reads_log
                 and not state.backlogs.are_stored(self.source, lane.key)
             ):
-                # The earlier group ended while a watcher's position was being stored. This group also waits until it is
-                # stored.
+                # The earlier group ended while a watcher's position was being stored. Fail the message, so that its
+                # lane waits until the position is durable.
                 self._miss(entry)
                 return False
             self.open_source = source if source is not self.source else None
@@ -301,7 +302,7 @@ class Subscriber(Deriver):
     def _miss(self, entry: Entry) -> None:
         """Fail a message that the filter does not receive.
 
-        When the message is at the head of its lane, it is decided whether the filter's watchers fall behind.
+        Whether the filter's watchers fall behind at the message is decided when it is at the head of its lane.
         """
         state, seq = self.state, entry.seq
         state.absences.begin(self.source.watchers, seq)
@@ -326,7 +327,7 @@ class Subscriber(Deriver):
         return head.nacks is not None and head.nacks.has_refused(self)
 
     def _is_behind_at(self, entry: Entry, lane: Lane) -> bool:
-        """Return whether all of its watchers are behind in the lane, and have not caught up to this message."""
+        """Return whether all of the subscriber's watchers are behind in the lane, not caught up to this message."""
         state = self.state
         if lane.key not in state.backlogs.by_lane:
             return False
@@ -337,7 +338,7 @@ class Subscriber(Deriver):
         return self.was_absent or bool(self.state.backlogs.by_lane)
 
     def _is_passed(self, entry: Entry) -> bool:
-        """Return whether the filter would not receive this message, as far as is known now."""
+        """Return whether the filter will skip this message, as far as is known now."""
         state, lane = self.state, entry.lane
         assert lane is not None
         if self.was_absent and self._reads_nothing_of(lane):
@@ -381,7 +382,7 @@ class Subscriber(Deriver):
             self.state.selection.add(self, selector)
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
-        # This is one function, because calls would cost time for every derived event.
+        # This function is long, because a call of another function for each derived event would cost time.
         state, pending = self.state, self.pending
         sink: EventSink = self._sink
         submit = sink.submit_nowait
@@ -421,7 +422,7 @@ class Subscriber(Deriver):
             try:
                 key = None
                 if entry is not None and get_key is not None:
-                    # Ask now: the message may be gone later.
+                    # Compute the key now, while the message is there.
                     key = get_key(entry.payload)
                 submit(derived, event, self.open_source or self.source, key, ordinal)
             except BaseException:
@@ -429,7 +430,7 @@ class Subscriber(Deriver):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             ordinal += 1
-            # Check the sink first: while the service stops, `pending` makes no room.
+            # Wait for the sink before `pending`, which makes no room while the service stops.
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:

@@ -46,7 +46,7 @@ class Subscribers:
         return len(self.present)
 
     def answered_for(self, seq: int) -> Iterator[Subscriber]:
-        """Yield the present subscribers that answer for an event, and the former subscribers that had passed it."""
+        """Yield the present subscribers that must resolve this event, and the former subscribers that had passed it."""
         for subscriber in self.present:
             if subscriber.joined_at <= seq:
                 yield subscriber
@@ -64,7 +64,7 @@ class Subscribers:
         was_absent: bool = False,
         on_refused: Callable[[Exception], None] | None = None,
     ) -> Subscriber:
-        """Let `trigger` answer for every event that is broadcast from now on.
+        """Add a subscriber for `trigger`, which must resolve every event that is broadcast from now on.
 
         Args:
             on_refused: Called with the error when one of its events will not be durable; synchronous, must not raise.
@@ -102,7 +102,7 @@ class Subscribers:
             self._state.ledger.fail(subscriber, opened)
             since = subscriber.done
             if opened is not None and not opened.is_in_flight:
-                # A rejected event fails too.
+                # The open event fails too, even if the filter has rejected it.
                 since = min(since, opened.seq)
             self._state.absences.begin(subscriber.source.watchers, since)
             self._remove(subscriber)
@@ -134,7 +134,7 @@ class Subscribers:
         self._state.absences.begin(watchers, self._state.ledger.head)
 
     def remove_absent(self, watchers: Sequence[WatcherRef]) -> None:
-        """Stop counting a member that failed or never joined."""
+        """Stop counting broadcasts as failed for a member that failed or never joined."""
         self._state.ledger.remove_absent()
         self._state.absences.end(watchers, self._state.ledger.head)
 

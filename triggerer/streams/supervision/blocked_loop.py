@@ -41,7 +41,7 @@ class Stall:
     """The stack of the loop's thread, innermost call last."""
     seconds: float
     is_computing: bool | None
-    """Whether the thread used the processor, or waited; None if the system does not tell."""
+    """True: the loop's thread used the processor. False: it waited. None: the system does not tell."""
 
 
 class StallSink(Protocol):
@@ -50,7 +50,7 @@ class StallSink(Protocol):
     def began(self, stall: Stall) -> None: ...
 
     def ended(self, stall: Stall, seconds: float) -> None:
-        """The loop turns again, after `seconds` in all."""
+        """The loop turns again, after it stood still for `seconds`."""
 
 
 class LogStalls:
@@ -109,7 +109,7 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # `_stopped` first: the thread clears `_answered` before it checks `_stopped`, so it sees one of the two.
+        # Set `_stopped` first: the thread clears `_answered` and then checks `_stopped`, so it sees one of the two.
         self._stopped.set()
         self._answered.set()
         self._watcher.join(_JOIN_S)
@@ -140,7 +140,7 @@ class StallWatch:
                 self._sink.ended(stall, time.monotonic() - due)
 
     def _look(self, since: float, before: Usage) -> Stall | None:
-        """Return the stall. None: the loop runs again, or the system has paused its thread or the whole process."""
+        """Return the stall. None: the loop runs again, or the system had paused its thread or the whole process."""
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  (documented, for this)
         if frame is None or self._answered.is_set():

@@ -35,7 +35,8 @@ async def run_from_bookmark(
     The generator is resumed once the events and the bookmark that it yielded are durable.
 
     Args:
-        source: Has exactly one watcher: `triggerer.dag_processing.describing` makes a trigger with a bookmark for each.
+        source: Has exactly one watcher, because `triggerer.dag_processing.describing` makes a trigger of its own for
+            each watcher with a bookmark.
     Raises:
         Exception: The error of `run_from()`, or of the store. The trigger starts again from the durable bookmark.
     """
@@ -54,7 +55,7 @@ async def run_from_bookmark(
     async with aclosing(batches):
         async for batch in batches:
             events, value = _checked(batch, name)
-            # While the service stops, the limit is zero: this waits until cancelled, and nothing new is stored.
+            # While the service stops, the limit is zero: this call waits until cancelled, and nothing new is stored.
             await pending.wait_for_room()
             answer = _Answer(pending)
             change = BookmarkChange(

@@ -1,4 +1,4 @@
-"""Asks a trigger for its delivery facts and checks their types, so that a wrong answer is an error of the plugin."""
+"""Calls a trigger's `describe_delivery`, and checks the result, so that a wrong type is an error of the plugin."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ _HINT: Final = "the plugin's author has to mend that; no DAG file is to blame"
 
 
 async def facts_of(trigger: BaseEventTrigger, *, ask: bool) -> DeliveryFacts:
-    """Ask a trigger for its delivery facts, and check their types.
+    """Return a trigger's `DeliveryFacts`, with checked types.
 
+    Args:
+        ask: True: the trigger may also ask its source, such as a broker.
     Raises:
-        TriggererError: The trigger raised it. Its settings are wrong, or its source refuses or does not answer.
-        PluginError: The trigger raised another error, or its answer is not what `DeliveryFacts` declares.
+        TriggererError: The trigger's own error: its settings are wrong, or its source refuses or does not answer.
+        PluginError: The trigger raised another error, or a value is not of the type that `DeliveryFacts` declares.
     """
     kind = type(trigger)
     what = f"describe_delivery() of {kind.__module__}.{kind.__qualname__}"
@@ -46,7 +48,7 @@ async def facts_of(trigger: BaseEventTrigger, *, ask: bool) -> DeliveryFacts:
 
 
 def raised_by(what: str, error: Exception) -> PluginError:
-    """Return the error of a plugin whose hook raised an error from outside `triggerer.errors`."""
+    """Return the error for a plugin's hook that raised an error which `triggerer.errors` does not define."""
     return PluginError(f"{what} raised {error_text(error)}", hint=_HINT)
 
 

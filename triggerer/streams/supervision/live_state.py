@@ -104,7 +104,7 @@ def _lane_views(group: Group, waiting: Mapping[Hashable, int], *, is_known: bool
 
     Args:
         waiting: By lane, how many messages wait at the broker.
-        is_known: False: the producer cannot tell that.
+        is_known: False: the producer cannot tell how many messages wait.
     """
     state = group.state
     standing = dict(state.standing)

@@ -43,7 +43,7 @@ class Load(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TriggerSpec:
-    """The data that a member is made of."""
+    """Describes one trigger: how it is made, its arguments, its watchers, and what the store knows of them."""
 
     name: str
     """The names of its watchers, for logs and errors."""
@@ -301,7 +301,7 @@ class Member:
             await subscriber.run()
         except Exception as raised:
             error = raised
-        # If the filter ended because it was cancelled, its open message stays unresolved.
+        # If this task was cancelled, which also ends the filter, leave here: the open message stays unresolved.
         await checkpoint_if_cancelled()
         if error is not None:
             if not group.is_ending:

@@ -1,4 +1,4 @@
-"""Asks a trigger about its source, and computes the guarantee that its watchers promise."""
+"""Computes the guarantee that a trigger promises to its watchers, from the facts that the trigger tells."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ async def promise_of(
     """Return the guarantee that the trigger promises to its watchers, with the reason.
 
     Args:
-        ask: True: also ask the trigger's source.
+        ask: True: the trigger may also ask its source, such as a broker.
     Raises:
         BrokerUnavailable: The source did not answer in time.
         TriggererError: The trigger's error about its settings or its source.
-        PluginError: The trigger raised another error, or its answer has wrong types.
+        PluginError: The trigger raised another error, or its facts have wrong types.
     """
     seconds = deadline.total_seconds()
     with anyio.move_on_after(seconds) as scope:
@@ -45,7 +45,7 @@ async def promise_of(
 
 
 def too_weak(promised: Promise, wanted: Guarantee) -> DagError:
-    """Return the error of a watcher that asks for more than its trigger promises."""
+    """Return the error of a watcher whose DAG file demands a stronger guarantee than the trigger promises."""
     return DagError(
         f"it asks for {wanted}, and its trigger promises {promised}",
         hint="change what the reason names, or ask for less: docs/explanation/guarantees.md",

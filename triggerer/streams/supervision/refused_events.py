@@ -24,7 +24,7 @@ class RefusedEvents:
 
     Args:
         name: The trigger's name, for the log.
-        now: The time in UTC, shown by `latest`.
+        now: Returns the time in UTC, which `latest` shows.
         on_report: Called when an event is reported.
     """
 
@@ -57,9 +57,9 @@ class RefusedEvents:
         return f"{events} refused, at {self._at}: {self._latest}"
 
     def record(self, error: Exception) -> None:
-        """Count an event, or a rejected message, that was not stored.
+        """Count an event, or a rejected message, that the store refused.
 
-        An error that says that another instance owns the stream is ignored.
+        Other errors are ignored: a lost lease, and errors that are not the store's.
         """
         if not isinstance(error, StoreError) or isinstance(error, LeaseLost):
             return

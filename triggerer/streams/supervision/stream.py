@@ -142,7 +142,7 @@ class SharedStream:
             if error is None:
                 continue
             if not self._context.restarts:
-                # All members of that group have ended. Members that are here now joined while it was ending.
+                # All members of that group have ended. A member that is here now joined while the group was ending.
                 continue
             delay = self._backoff.next_delay(self._context.clock.monotonic() - started)
             self._log_restart(str(error.__cause__ or error), delay)

@@ -65,10 +65,12 @@ class StoredState(StreamState):
         return self._saving > 0
 
     def change_ahead(self, value: Any, on_done: Callable[[], None]) -> StateChange:
-        """Return the change that stores `value` together with the events that it covers. Later saves wait for it.
+        """Return the change that stores `value` together with the events that it covers.
+
+        A later `save` waits until the store has answered this change.
 
         Raises:
-            PluginError: As `save`.
+            PluginError: The value is no JSON, or too large.
         """
         encoded = encode_state(value)
         self._ahead = anyio.Event()
