@@ -263,7 +263,7 @@ class Lanes:
         self.bound = bound
         """The bound of one lane's outstanding events."""
         self.bound_bytes = bound_bytes
-        """The bound of the sum of their sizes."""
+        """The bound of the sum of these events' sizes, in bytes."""
         self.full: dict[Hashable, Lane] = {}
         """The lanes that have been full and are still above half of a bound.
 
@@ -280,7 +280,7 @@ class Lanes:
         """Called when an advance with a failed event has returned."""
         self.decide: Decide = _as_it_is
         self.decided_lanes: Container[Hashable] = ()
-        """`decide` is asked about every event of these lanes, and about failed or rejected events of all lanes."""
+        """`decide` is called for every event of these lanes, and for failed or rejected events of all lanes."""
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[Lane] = deque()
 

@@ -12,7 +12,8 @@ class Progress:
 
     def __init__(self) -> None:
         self.is_signalled = False
-        """Whether `signal` was called since the pump last ran. Check it first, because a needless call costs more."""
+        """Whether `signal` was called since the pump last ran. Check this before you call `signal`, to save the call.
+        """
         self._moved = AutoResetEvent()
         self._room = Notifier()
 

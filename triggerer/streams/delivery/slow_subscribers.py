@@ -64,7 +64,7 @@ class SlowSubscribers:
         self._needed = AutoResetEvent()
         self._filled: dict[Lane | None, _Filled] = {}
         self._again_at = math.inf
-        """When to look again without any movement."""
+        """The time at which to look again if nothing moves before."""
 
     # Called by the flow control
 

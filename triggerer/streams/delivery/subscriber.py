@@ -84,24 +84,26 @@ class Subscriber(Deriver):
         self.error: BaseException | None = None
         """The error that ended the subscriber; set before the filter learns of the error."""
         self.may_read = True
-        """False once it has been ended, or has left."""
+        """False once the subscriber has been ended, or has left."""
         self.pulled = 0
         """The number of the first event that the filter has not been given; `IDLE` while it is idle."""
         self.sent_ahead = 0
         """The number of the first event that `known_ahead` has not returned."""
         self.joined_at = 0
-        """The number of the first event that it answers for."""
+        """The number of the first event that the subscriber must resolve."""
         self.was_absent = False
         """Whether its watchers may have failed earlier events that are not decided yet."""
         self._missed_to = 0
         """The number after the last message that the filter missed because an earlier message was not decided."""
         self.wanted: deque[int] | None = None
-        """The numbers of the wanted events that its filter has not received; None: it wants all events."""
+        """The numbers of the events that the selector names and that the filter has not received. None: no selector."""
         self.is_open = False
         """Whether the filter has pulled an event and not yet asked for the next."""
         self.open_entry: Entry | None = None
         self.open_source: EventSource | None = None
-        """The source for events of the open message, if some of its watchers are behind and so receive none."""
+        """The event source for the open message if some of the watchers are behind, without these watchers. None:
+        `source`.
+        """
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None

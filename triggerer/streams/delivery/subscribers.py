@@ -32,7 +32,7 @@ class Subscribers:
         self.departed: dict[Subscriber, None] = {}
         """Subscribers that have left, and whose events the store has not all answered."""
         self._gone: list[Subscriber] = []
-        """Subscribers that have left, and that may have answered for an outstanding event."""
+        """Subscribers that have left, and that had passed an event which may still be outstanding."""
         self._state = state
         self._sink = sink
         self._pending = pending

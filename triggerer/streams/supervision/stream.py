@@ -54,7 +54,7 @@ class SharedStream:
         self._warned_of = ""
         """The error of the last restart; empty if there is none to warn of."""
         self._is_restarting = False
-        """True from a failure until the stream has recovered, see `_LASTS_S`."""
+        """True from a failure until the stream has run for `_LASTS_S` again."""
 
     @property
     def name(self) -> str:

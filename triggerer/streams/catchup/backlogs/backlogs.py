@@ -56,7 +56,9 @@ class Backlogs:
         self.by_lane: dict[Hashable, dict[int, Backlog]] = {}
         """The backlogs by lane and watcher id."""
         self.advanced_to: dict[Hashable, Position] = {}
-        """By lane, the position to which the broker has advanced since the lane's first backlog exists."""
+        """By lane with backlogs, the position to which the broker was advanced last. A lane is missing before its next
+        advance.
+        """
         self.live: dict[Hashable, dict[Backlog, None]] = {}
         """By lane, the backlogs that have caught up, but whose rows are not deleted yet."""
         self.rewound: dict[Hashable, dict[Backlog, None]] = {}

@@ -67,7 +67,7 @@ class Outcomes:
         self._on_failure = on_failure
         self._on_success = on_success
         self._going_on: Backlog | None = None
-        """The log lane whose message passed last, so that the next needs less work. None: one has failed since."""
+        """The log's lane whose message passed last: its next message needs less work. None after a failure."""
 
     def is_probe_due(self, backlog: Backlog) -> bool:
         """Return whether a probe is due, because the lane's first message has failed too often."""
