@@ -16,8 +16,9 @@ from triggerer.processes import signals
 def is_cancelled_by_us() -> bool:
     """Return whether one of our scopes, or the task itself, has been cancelled.
 
-    Our code cancels a task of a task group through a scope only. So if `Task.cancelling()` is above zero there, plugin
-    code called `Task.cancel()`, perhaps long ago: some libraries do so for their timeouts and never call `uncancel()`.
+    Our code cancels a task of a task group through a scope only. So if `Task.cancelling()` is above zero in such a
+    task, and no scope is cancelled, plugin code called `Task.cancel()`, perhaps long ago: some libraries do so for
+    their timeouts and never call `uncancel()`.
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
@@ -106,7 +107,7 @@ def _can_be_shown(error: BaseException) -> bool:
         str(error)
         repr(error)
     except Exception:
-        # Plugin code again: `__str__` and `__repr__` may raise.
+        # This runs plugin code too: `__str__` and `__repr__` may raise.
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""The clock of the runtime, which a test may replace, and the times that messages have."""
+"""The clock of the runtime, which a test may replace, and the time at which a message was published."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_AHEAD: Final = timedelta(days=1)
 
 
 class Clock(Protocol):
-    """Monotonic seconds, and waiting for them to pass."""
+    """A monotonic clock in seconds, and the waiting for a time of it."""
 
     def monotonic(self) -> float: ...
 

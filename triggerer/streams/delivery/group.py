@@ -252,7 +252,7 @@ class Group:
         try:
             await self._deadlines.run()
         except BrokerUnavailable as error:
-            # Show the error at once: the group may not end for long, for example if an advance in a thread does not
+            # Show the error at once: the group may need long to end, for example if an advance in a thread does not
             # return.
             self._announce_end(error)
             raise

@@ -176,12 +176,12 @@ class GroupState:
 
     @property
     def awaits_redelivery(self) -> bool:
-        """Whether a message that was pulled before a failure, and is redelivered later, may still be broadcast."""
+        """Whether the poll may still broadcast a message that was pulled before a failure and is redelivered later."""
         head = self.ledger.head
         return bool(self.failing) or any(until > head for until in self.redelivered_before.values())
 
     def awaits_redelivery_in(self, lane: Hashable) -> bool:
-        """Return whether such a message (see `awaits_redelivery`) may still be broadcast in this lane."""
+        """Return whether the poll may still broadcast a message of this lane that is redelivered later."""
         return lane in self.failing or self.redelivered_before.get(lane, 0) > self.ledger.head
 
     @property
@@ -318,7 +318,7 @@ class GroupState:
             del self.lane_tail[lane]
 
     def store_position(self, backlog: Backlog) -> None:
-        """Store the position of a backlog, and how far it is from the end, as far as that is known."""
+        """Store the position of a backlog, with the end of its lane if the end is known, for users."""
         if backlog.is_gone or backlog.stored_lane is not None:
             return
         backlog.stored_at = self.clock.monotonic()

@@ -11,7 +11,7 @@ from triggerer.abc import AdvanceItem, AdvanceOutcome
 from triggerer.domain.events import WatcherRef
 
 _EMPTY_LANES: Final = 128
-"""Empty lanes that a group remembers, at 100 bytes each: most are needed again soon."""
+"""The most empty lanes that a group remembers, at 100 bytes each. Most of them are needed again soon."""
 
 
 class OutcomeCounts:
@@ -84,9 +84,9 @@ class Nacks:
 class Entry:
     """One outstanding event: broadcast, and not advanced.
 
-    `unresolved` counts the answers that it waits for: one until every subscriber has moved past it, and one for each
-    unconfirmed `TriggerEvent` derived from it. The entries of a lane form a linked list, so that a lane with one event
-    at a time needs no queue.
+    `unresolved` counts what the event waits for: one until every subscriber has moved past it, and one for each derived
+    event that the store has not answered. The entries of a lane form a linked list, so that a lane with one event at a
+    time needs no queue.
     """
 
     __slots__ = (

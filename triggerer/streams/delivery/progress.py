@@ -12,8 +12,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.is_signalled = False
-        """Whether `signal` was called since the pump last ran. Check this before you call `signal`, to save the call.
-        """
+        """Whether `signal` was called since the pump last ran. Check this first, to save the call of `signal`."""
         self._moved = AutoResetEvent()
         self._room = Notifier()
 

@@ -27,7 +27,7 @@ from triggerer.streams.delivery.subscriber import Subscriber
 _log = structlog.get_logger(__name__)
 
 _MOST_AHEAD: Final = 200
-"""Messages of a lane that are parked in one transaction."""
+"""The most messages of a lane that are parked in one transaction."""
 _MOST_KNOWN: Final = 10_000
 """The most parked messages that a group remembers in `_known`."""
 _NO_REASON: Final = "the watcher's filter rejected it"

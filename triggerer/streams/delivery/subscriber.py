@@ -101,9 +101,7 @@ class Subscriber(Deriver):
         """Whether the filter has pulled an event and not yet asked for the next."""
         self.open_entry: Entry | None = None
         self.open_source: EventSource | None = None
-        """The event source for the open message if some of the watchers are behind, without these watchers. None:
-        `source`.
-        """
+        """The open message's event source if some of the watchers are behind: without them. None: `source`."""
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None

@@ -56,9 +56,7 @@ class Backlogs:
         self.by_lane: dict[Hashable, dict[int, Backlog]] = {}
         """The backlogs by lane and watcher id."""
         self.advanced_to: dict[Hashable, Position] = {}
-        """By lane with backlogs, the position to which the broker was advanced last. A lane is missing before its next
-        advance.
-        """
+        """By lane with backlogs, the position to which the broker was advanced last, if it was since."""
         self.live: dict[Hashable, dict[Backlog, None]] = {}
         """By lane, the backlogs that have caught up, but whose rows are not deleted yet."""
         self.rewound: dict[Hashable, dict[Backlog, None]] = {}
@@ -78,7 +76,7 @@ class Backlogs:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether positions are stored, so that a watcher can fall behind."""
+        """True if there is a sink for positions, so that a watcher can fall behind."""
         return self._sink is not None
 
     def __bool__(self) -> bool:
@@ -160,7 +158,8 @@ class Backlogs:
             backlog = Backlog(watcher, lane, stored_as, now, fence, position, position)
             self._add(backlog)
         elif backlog.is_caught_up and is_before(backlog.position, backlog.cursor):
-            # The watcher had caught up, but some of its events are not durable. It reads their messages again.
+            # The watcher had caught up, but some of its events are not durable. The watcher reads the messages of these
+            # events again.
             backlog = self._replace(backlog, backlog.position, now)
         else:
             backlog.since = now if backlog.is_caught_up else backlog.since
@@ -227,7 +226,7 @@ class Backlogs:
             self._submit(backlog, backlog.stored_position, on_answer)
 
     def go_live(self, backlog: Backlog) -> None:
-        """The watcher has caught up in this lane: the live filter continues at `cursor`."""
+        """Record that the watcher has caught up in this lane: its live filter continues at `cursor`."""
         backlog.is_caught_up = True
         self._record_position(backlog)
         self.live.setdefault(backlog.lane, {})[backlog] = None

@@ -54,7 +54,7 @@ class Rewind:
         self._on_stored = on_stored
 
     def begin(self) -> None:
-        """Begin. `on_stored` may be called at once."""
+        """Begin the replay in this lane. `on_stored` may be called at once."""
         backlogs = self._state.backlogs
         backlog = backlogs.find(self._lane, self._watcher.watcher_id)
         if backlog is None:
@@ -128,7 +128,7 @@ class Rewind:
         return self._start, reemit or known
 
     def _enter(self, new: Backlog, error: Exception | None) -> None:
-        """Add the backlog, whose position is durable."""
+        """Add the backlog if its position is durable now. Otherwise report why not."""
         if error is not None:
             self._on_stored(error)
             return

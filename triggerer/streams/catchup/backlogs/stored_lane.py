@@ -96,9 +96,9 @@ class StoredLane:
         """Record that a message is being stored.
 
         Returns:
-            The argument `given_in` for `end_storing`. None: the filter has not received the message. Otherwise
-            `rereads` at
-            this time: if `rereads` has grown when the store answers, the filter must receive the message again.
+            The argument `given_in` for `end_storing`. None: the filter has not received the message. Otherwise it is
+            the present `rereads`; when `rereads` has grown by the store's answer, the filter must receive the message
+            again.
         """
         self.decided_to = seq + 1
         self.pending_writes += 1

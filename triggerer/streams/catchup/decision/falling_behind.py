@@ -69,7 +69,7 @@ class FallingBehind:
         return self._state.backlogs.is_enabled and self._state.reads_log
 
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
-        """Return the outcome for the broker. None: still open, positions are being stored. See `lanes.Decide`."""
+        """Return the outcome for the broker. None: undecided while positions are being stored. See `lanes.Decide`."""
         decided = self._decide(entry, outcome)
         lane = entry.lane
         if decided is not None and decided.failed and self._is_possible and lane is not None:
@@ -169,7 +169,7 @@ class FallingBehind:
 
         def on_answer(error: Exception | None) -> None:
             if error is not None:
-                # The lane is decided again below. Then no watcher falls behind in it, and the broker redelivers the
+                # No watcher falls behind in this lane from now on. So the next decision lets the broker redeliver the
                 # message. After a lost lease nothing is advanced.
                 self._unsuitable.add(lane.key)
             entry.unresolved -= 1

@@ -1,4 +1,4 @@
-"""Decides whether a queue's message is stored for a watcher that has failed or misses it (contract, rule 18)."""
+"""Decides whether a queue's message is stored for a watcher that failed or missed the message (contract, rule 18)."""
 
 from __future__ import annotations
 

@@ -351,7 +351,7 @@ class CatchUp:
                 try:
                     candidate = await self._probes.next(backlog)
                 except Exception as error:
-                    # The lane waits, as a lane does that cannot be read. The other lanes continue.
+                    # Let the lane wait as if it could not be read. The other lanes continue.
                     self._reader.postpone(backlog)
                     self._record_failure(error)
                     continue
@@ -363,8 +363,8 @@ class CatchUp:
                     continue
             async with aclosing(self._reader.slice(backlog)) as bursts:
                 async for burst in bursts:
-                    # The code before this loop runs for each turn of a lane, the loop for each message. So the loop
-                    # must be fast.
+                    # The code before this loop runs for each turn of a lane. The loop runs for each message, so it must
+                    # be fast.
                     for message in burst:
                         if isinstance(message, QueueMessage) and not self._may_give(
                             backlog, message
@@ -390,7 +390,7 @@ class CatchUp:
         later.
         """
         if message.failures and not backlog.failures:
-            # The store has counted these failures, before this group began.
+            # These failures were counted before this group began.
             backlog.failures = message.failures
             if self._outcomes.is_probe_due(backlog):
                 return False

@@ -323,8 +323,8 @@ class Outcomes:
     def _block(self, in_flight: LaneMessageInFlight) -> None:
         """Let the lane wait at a message that cannot be parked, and try the message again after a delay.
 
-        The delays grow by a back-off of their own. The filter may accept the message each time, and each success resets
-        the lane's usual delays.
+        The delays have a back-off of their own, because the lane's usual delays are reset whenever the filter accepts
+        the message.
         """
         backlog, position = in_flight.backlog, in_flight.message.position
         blocked = backlog.blocked

@@ -26,7 +26,7 @@ _BATCH: Final = 20
 _MOST: Final = 100
 """The probes of a queue are chosen among this number of messages after the lane's failed message."""
 _WAIT_S: Final = 2.0
-"""The time to wait for a message of the log, because a position before the lane's end may have no message."""
+"""The longest reading of the log for probes, which ends even if no message is left before the lane's end."""
 
 
 class _ProbeState:

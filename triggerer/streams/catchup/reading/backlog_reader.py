@@ -139,8 +139,8 @@ class BacklogReader:
     def _gives_way(self, backlog: Backlog) -> bool:
         """Return whether a lane at its end must wait, because every slot serves a lane that has messages.
 
-        A broadcast wakes the lane. A message that the poll has not reached yet may wait, because the other watchers
-        have not received that message either.
+        The waiting is harmless. A broadcast wakes the lane, and before the broadcast no other watcher has the message
+        either.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
@@ -290,7 +290,8 @@ class BacklogReader:
                 break
             if not burst:
                 if not number:
-                    # The watcher has read everything, and its live filter is not present yet.
+                    # The watcher has read everything, so wait for a message or for the live filter, which is not
+                    # present yet.
                     await self._wait_for_message(backlog)
                 break
             yield burst

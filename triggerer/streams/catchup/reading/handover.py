@@ -100,7 +100,7 @@ class Handover:
                     self._backoff.reset()
                     if not self._is_unknown_of(self._in_log()):
                         return
-                    # The watcher has fallen behind in another lane meanwhile.
+                    # The watcher has fallen behind in another lane meanwhile, so look up the ends again.
         finally:
             self._is_looking = False
 
@@ -233,7 +233,7 @@ class Handover:
             return False
         state = self._state
         if state.awaits_redelivery_in(backlog.lane):
-            # A message that the watcher has not read has failed, and the broker is learning of it.
+            # A message that the watcher has not read has failed, and is going to be redelivered.
             return False
         lane = state.lanes.get(backlog.lane)
         tail = None if lane is None else lane.tail
