@@ -40,7 +40,7 @@ def audit(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List the changes that people and programs asked for, newest first.
+    """List the changes that people and programs made, newest first.
 
     The commands and the HTTP API record each change in the transaction of the change. Secrets are hidden.
     """

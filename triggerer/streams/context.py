@@ -75,7 +75,7 @@ class RuntimeContext:
     """
 
     def retry_backoff(self) -> Backoff:
-        """Return the delays between the attempts at one message before it is parked. Its lane waits meanwhile."""
+        """Return the delays between the attempts to process one message. The message's lane waits meanwhile."""
         return Backoff(
             first=self.restart_first / 10, longest=self.restart_longest / 12, random=self.random
         )

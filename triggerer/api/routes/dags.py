@@ -103,7 +103,7 @@ async def dag_why_not(api: Api, dag_id: InPath) -> WhyNot:
 
 @reads("/{dag_id:str}/next")
 async def dag_next(api: Api, dag_id: InPath) -> Page[NextRun]:
-    """List the next ten runs that the DAG's timetable asks for."""
+    """List the DAG's next ten runs according to its timetable."""
     async with api.use.reading() as session:
         return whole(await next_runs(session, part(dag_id), 10))
 

@@ -170,7 +170,7 @@ def next_(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Show the next runs that the DAG's timetable asks for. Runs that are already due come first."""
+    """Show the DAG's next runs according to its timetable. Runs that are already due come first."""
 
     async def ask(session: AsyncSession) -> list[NextRun]:
         from triggerer.scheduler.explaining import next_runs

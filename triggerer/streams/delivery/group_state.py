@@ -75,7 +75,10 @@ class GroupState:
     backlogs: Backlogs
     """The backlogs of the stream. They outlive the group."""
     source_of: Callable[[WatcherRef], EventSource | None]
-    """Returns the event source of the member that serves a watcher, even without a made trigger. None: no member."""
+    """Returns the event source of the member that serves a watcher. None: no member serves the watcher.
+
+    A member is found even if its trigger could not be made.
+    """
     now: Callable[[], datetime]
     """The wall clock, for times that are shown or stored."""
     parked: ParkedStore | None = None
@@ -167,7 +170,7 @@ class GroupState:
         return lane in self.failing or self._was_pulled_before_redelivery(lane, seq, position)
 
     def _was_pulled_before_redelivery(self, lane: Hashable, seq: int, position: Position) -> bool:
-        """Return whether a log's message was pulled before the redelivery of a failure that the broker knows."""
+        """Return whether a log's message was pulled before the broker learned of a failure in the message's lane."""
         before = self.redelivered_before.get(lane)
         if before is None:
             return False

@@ -109,7 +109,7 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Set `_stopped` first: the thread clears `_answered` and then checks `_stopped`, so it sees one of the two.
+        # Set `_stopped` before `_answered`: the thread clears `_answered`, and then checks `_stopped` before it waits.
         self._stopped.set()
         self._answered.set()
         self._watcher.join(_JOIN_S)

@@ -329,7 +329,7 @@ class Backlogs:
             self._submit(backlog, None, _ignore)
 
     def forget(self, backlog: Backlog) -> None:
-        """Forget a backlog. Its row stays, and other code deletes it."""
+        """Forget a backlog. If the store has a row for it, the caller decides about the row."""
         backlog.is_gone = True
         self.leave_live(backlog)
         self._unwatch(backlog)

@@ -22,8 +22,8 @@ class FallingBehind:
 
     If another watcher acked or rejected the message, the watchers that failed it fall behind: their positions are
     stored, and then the lane continues. If no watcher acked or rejected the message, the broker redelivers this message
-    and all later messages of the lane. A watcher that is behind already counts only if it has read the message while it
-    caught up. It then counts as a watcher that acked.
+    and all later messages of the lane. A watcher that was behind before counts as one that acked if it has read the
+    message while it caught up. Otherwise it does not count.
 
     The group may have pulled later messages of the lane before such a redelivery. No watcher falls behind at these
     messages. Otherwise the watcher's position would be after the failed message, and the watcher would miss it.

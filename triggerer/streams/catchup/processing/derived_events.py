@@ -52,8 +52,8 @@ class CatchUpDeriver:
         """Submit the filter's events until it returns.
 
         Args:
-            fence: The lease of the stream. Events of a message whose backlog has another lease are stored under that
-                lease.
+            fence: The stream's lease. If the open message's backlog has another lease, its events are stored under that
+                one.
         """
         state, sink, pending = self._state, self._sink, self._pending
         messages, mark_stored = self._in_flight, self._mark_stored
@@ -88,7 +88,8 @@ class CatchUpDeriver:
                     CatchUpDerivedEvent(in_flight, mark_stored), event, source, key, ordinal
                 )
             except BaseException:
-                # If the payload's own code raises, the sink has not accepted the event, and never answers.
+                # If the payload's own code raises while the payload is encoded, the sink has not accepted the event,
+                # and never answers.
                 in_flight.unresolved -= 1
                 self._give_room()
                 raise

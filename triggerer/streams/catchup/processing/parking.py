@@ -116,7 +116,7 @@ class Parking:
         what: Passed | Failed,
         on_done: Callable[[Exception | None], None],
     ) -> None:
-        """Store that stored messages of a queue have passed or failed."""
+        """Record in the store that messages of a queue's backlog have passed or failed."""
         change = ParkedChange(backlog.fence, self._watcher.watcher_id, what, on_done)
         self._state.submit_parked(change)
 

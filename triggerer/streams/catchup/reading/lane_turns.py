@@ -81,7 +81,7 @@ class LaneTurns:
         return None
 
     def due(self) -> float:
-        """Return the time of the next turn, by the monotonic clock. A past time: now."""
+        """Return the time of the next turn, by the monotonic clock. A time in the past means now."""
         if self._ready or self._current is not None:
             return self._not_before
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:

@@ -175,7 +175,7 @@ class QueueReader:
         return [found for one in entries if (found := self._message(one)) is not None]
 
     def _message(self, entry: Entry | Newest) -> QueueMessage | None:
-        """Return the message. None: the producer cannot tell its key, by which a stored copy is recognized."""
+        """Return the message with its key, which a stored copy shares. None: the producer cannot compute the key."""
         producer = self._state.producer
         assert producer is not None
         try:

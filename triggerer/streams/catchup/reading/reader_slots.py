@@ -32,7 +32,7 @@ class Reading:
         self._empty_since: float | None = None
 
     def empty_since(self) -> float:
-        """Return since when there has been no message, by the loop's clock. Call this only while there is none."""
+        """Return since when the reader has had no message, by the loop's clock. Call this only while it has none."""
         if self._empty_since is None:
             self._empty_since = anyio.current_time()
         return self._empty_since
