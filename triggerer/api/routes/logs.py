@@ -116,7 +116,7 @@ async def _following(
                 except ServerBusy:
                     continue
                 except TriggererError:
-                    # The run was deleted, or the database is away. The client asks again.
+                    # The run was deleted, or the database is away. The client sends its request again.
                     return
 
 

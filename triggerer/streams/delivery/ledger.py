@@ -147,7 +147,7 @@ class Ledger:
     def leave(self, member: LedgerMember, opened: Entry | None) -> None:
         """Remove `member`.
 
-        It acks the events that it received, once the derived events are durable, and fails the others.
+        The member acks the events that it received, once the derived events are durable, and fails the others.
         """
         member.done = min(member.done, self.head)
         if opened is not None and opened.seq >= member.done:

@@ -1,4 +1,4 @@
-"""Asks a producer about a message that is stored, and checks the answer before the store sees it."""
+"""Calls a producer's hooks for a message that is going to be stored, and checks what the hooks return."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class SlowSubscribers:
         """Record that the poll pauses.
 
         Args:
-            full_lane: The full lane of the message that the poll holds, if the poll pauses for that lane.
+            full_lane: The full lane for which the poll pauses. None: the poll pauses for another reason.
         """
         self.is_poll_paused, self._full_lane = True, full_lane
         self.look()

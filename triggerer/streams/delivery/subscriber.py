@@ -86,7 +86,7 @@ class Subscriber(Deriver):
         self.may_read = True
         """False once the subscriber has been ended, or has left."""
         self.pulled = 0
-        """The number of the first event that the filter has not been given; `IDLE` while it is idle."""
+        """The number of the first event that the filter has not received; `IDLE` while the subscriber is idle."""
         self.sent_ahead = 0
         """The number of the first event that `known_ahead` has not returned."""
         self.joined_at = 0

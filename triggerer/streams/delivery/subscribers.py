@@ -112,7 +112,7 @@ class Subscribers:
     def leave(self, subscriber: Subscriber, *, comes_back: bool = False) -> None:
         """Remove a subscriber that has not failed.
 
-        It acks the events that it pulled, once the derived events are durable, and fails the others.
+        The subscriber acks the events that it pulled, once the derived events are durable, and fails the others.
 
         Args:
             comes_back: True: the filter returned, and is started again. False: the watchers were deleted.

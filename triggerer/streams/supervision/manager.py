@@ -151,7 +151,7 @@ class Manager:
             stream.behind.restart(member)
 
     def replay_parked(self, member: Member, lanes: Collection[StoredBacklog]) -> None:
-        """Give the trigger's watchers the parked messages of these lanes, which are being replayed."""
+        """Let the trigger's watchers process the parked messages of these lanes again: an operator replays them."""
         stream = self._stream_of(member)
         if stream is not None and lanes:
             stream.behind.replay_parked(member, lanes)

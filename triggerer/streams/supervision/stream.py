@@ -135,7 +135,8 @@ class SharedStream:
             if not self.members:
                 return
             if self._is_draining or self._context.lease.is_over:
-                # The stream is about to be closed. Another group would only pull messages and give them back.
+                # The stream is about to be closed. Another group would only pull messages that the broker must
+                # redeliver.
                 await anyio.sleep_forever()
             started = self._context.clock.monotonic()
             error = await self._run_group()

@@ -185,7 +185,7 @@ class CatchUpTasks:
         self.start(member)
 
     def replay_parked(self, member: Member, lanes: Collection[StoredBacklog]) -> None:
-        """Give a member's watchers the parked messages of these lanes, which are being replayed."""
+        """Let a member's watchers process the parked messages of these lanes again: an operator replays them."""
         group = self._group
         if group is not None and group.state.stores_messages:
             enter_stored(self.backlogs, group.state, member, lanes)

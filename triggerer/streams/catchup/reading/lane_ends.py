@@ -1,4 +1,4 @@
-"""The ends of a log's lanes. Callers that ask at nearly the same time share one look-up."""
+"""The ends of a log's lanes. Callers that need them at nearly the same time share one look-up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LaneEnds:
         """Return the end of each lane at a moment later than `after`, a time of the monotonic clock.
 
         Raises:
-            Exception: The producer's error. The next caller asks the producer again.
+            Exception: The producer's error. The next caller calls the producer again.
         """
         async with self._lock:
             if self.looked_at <= after:

@@ -97,7 +97,7 @@ class QueueReader:
                 stored.is_read_alone = True
 
     def _bytes_read(self) -> int:
-        """Return the size of the rows that were read and not given to the filter."""
+        """Return the size of the rows that were read, but that the filter has not received."""
         backlogs = self._state.backlogs.behind(self._watcher.watcher_id)
         pages = (
             backlog.stored_lane.page for backlog in backlogs if backlog.stored_lane is not None
