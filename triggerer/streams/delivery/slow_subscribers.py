@@ -32,7 +32,7 @@ class _Filled(NamedTuple):
     first: int
     """The number of the first of these events; -1: all events fill less than half."""
     before: int | None
-    """If the newest event alone fills half, the number of the event before it (-1: none); otherwise None."""
+    """If the newest event alone fills half of the bound: the number of the event before it, or -1. Otherwise None."""
     broadcast_at: float
     """When the newest event was broadcast."""
 

@@ -101,7 +101,10 @@ class Subscriber(Deriver):
         """Whether the filter has pulled an event and not yet asked for the next."""
         self.open_entry: Entry | None = None
         self.open_source: EventSource | None = None
-        """The open message's event source if some of the watchers are behind: without them. None: `source`."""
+        """The event source for the open message's events. None: `source`.
+
+        If some watchers of the subscriber are behind, this event source has only the other watchers.
+        """
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None

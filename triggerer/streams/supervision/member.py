@@ -384,7 +384,7 @@ class Member:
         self.stop()
 
     def stop(self) -> None:
-        """Cancel its task, now or before it begins."""
+        """Cancel the member's task. A task that has not begun yet ends as soon as it begins."""
         self._is_stopped = True
         if self._scope is not None:
             self._scope.cancel()

@@ -210,7 +210,7 @@ class Backlogs:
         self._submit(backlog, backlog.stored_position, on_answer)
 
     def move(self, backlog: Backlog) -> None:
-        """Store the backlog's position, once the position that was submitted before is durable."""
+        """Store the backlog's position. If an earlier position is being stored, do so afterwards."""
         if backlog.stored_lane is not None:
             return
         if backlog.is_being_written:

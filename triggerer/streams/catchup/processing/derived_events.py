@@ -1,4 +1,4 @@
-"""Submits the events of a filter that catches up to the store."""
+"""Submits to the store the events that a catching-up filter derives."""
 
 from __future__ import annotations
 
