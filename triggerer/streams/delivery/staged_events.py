@@ -1,4 +1,4 @@
-"""Stores events and the producer's state after them in one transaction. The events wait for the pump's next turn."""
+"""Stores events and the producer's state after these events in one transaction, once the pump has its next turn."""
 
 from __future__ import annotations
 

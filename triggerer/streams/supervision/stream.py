@@ -158,7 +158,7 @@ class SharedStream:
         log("shared stream restarts", stream=self.name, delay_s=round(delay, 2), error=error)
 
     async def _log_recovery(self) -> None:
-        """Log that a stream which had failed is read again, once it has lasted."""
+        """Log that a failed stream is read again, once the stream has run for `_LASTS_S`."""
         clock = self._context.clock
         await clock.sleep_until(clock.monotonic() + _LASTS_S)
         self._warned_of, self._is_restarting = "", False
