@@ -41,9 +41,7 @@ class RuntimeContext:
     states: StateStore | None = None
     """Stores the states of producers without a broker. None: such producers cannot be opened."""
     with_state: EventsWithState | None = None
-    """Stores events and the producer's state after these events, in one transaction. None: the state is stored
-    afterwards.
-    """
+    """Stores events and the producer's state after these events in one transaction. None: the state is stored later."""
     bookmarks: BookmarkStore | None = None
     """Stores the bookmarks of triggers without a stream. None: such triggers cannot be run."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"

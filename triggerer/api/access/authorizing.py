@@ -135,9 +135,9 @@ class Guard:
 
 
 async def still_counts(context: ApiContext, access: Access) -> bool:
-    """Return whether the credential is still valid with which a streamed answer began: its token or session.
+    """Return whether the token or session that opened a streamed answer is still valid.
 
-    If the database does not answer, the credential counts as valid.
+    If the database does not answer, the token or session counts as valid.
     """
     key = b"" if access.run is None else await context.service_key()
     kind, _, found_id = access.via.partition(":")

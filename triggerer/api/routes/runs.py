@@ -1,4 +1,4 @@
-"""Routes that list and show runs, with their tasks and reasons, and that cancel, retry and clear them."""
+"""Routes that list and show runs, their tasks and why they exist, and that cancel, retry and clear runs."""
 
 from __future__ import annotations
 

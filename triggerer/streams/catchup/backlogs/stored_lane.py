@@ -96,9 +96,8 @@ class StoredLane:
         """Record that a message is being stored.
 
         Returns:
-            The argument `given_in` for `end_storing`. None: the filter has not received the message. Otherwise it is
-            the present `rereads`; when `rereads` has grown by the store's answer, the filter must receive the message
-            again.
+            The argument `given_in` for `end_storing`. None: the filter has not received the message. Otherwise the
+            present `rereads`: if `rereads` grows before the store answers, the filter must receive the message again.
         """
         self.decided_to = seq + 1
         self.pending_writes += 1
