@@ -167,7 +167,7 @@ class StallWatch:
 
 
 def look_at_loop(loop: asyncio.AbstractEventLoop, thread: int, *, seconds: float) -> Stall:
-    """Return the code that an event loop runs now. Called from another thread, when the loop does not answer.
+    """Return a `Stall` with the code that an event loop runs now. Call this from another thread.
 
     Args:
         thread: The loop's thread.
@@ -215,7 +215,7 @@ def _is_most(before: float | None, after: float | None, seconds: float) -> bool 
 
 
 def _owner_of(task: asyncio.Task[Any] | None) -> tuple[str | None, str | None, str | None]:
-    """Return the task's name, and the kind and name of the owner of the code that it runs."""
+    """Return the task's name, and whose code the task runs: the kind, such as `watcher`, and the name."""
     if task is None:
         return None, None, None
     name = task.get_name()

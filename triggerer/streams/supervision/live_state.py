@@ -33,7 +33,7 @@ def read_streams(manager: Manager, *, most_lanes: int = MOST_LANES) -> list[Stre
         most_lanes: The most lanes to describe of a stream; fewer if there are many streams. The sums cover all lanes.
     """
     streams = list(manager.streams_by_id.items())
-    # All streams of an instance share one row of the store, so the number of lanes in it is limited.
+    # All streams of an instance share one row of the store, so the row describes a limited number of lanes.
     most = min(most_lanes, max(_FEWEST_LANES, _MOST_LANES_IN_ALL // (len(streams) or 1)))
     found = [_read(stream_id, stream, most) for stream_id, stream in streams]
     return sorted(found, key=lambda one: one.stream)

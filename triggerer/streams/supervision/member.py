@@ -59,7 +59,7 @@ class TriggerSpec:
     stream_id: str | None = None
     """The digest of its stream key, stored by the DAG processor. So its stream is known before the trigger is made."""
     load: Callable[[], Load] | None = None
-    """Begins to load the code that `make` needs, before each call of `make`. `make` raises the load's errors."""
+    """Begins to load the code that `make` needs; called before each call of `make`, which raises the load's errors."""
 
 
 class MemberState(StrEnum):

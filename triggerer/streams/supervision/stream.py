@@ -182,7 +182,7 @@ class SharedStream:
             await load.wait_until_settled()
 
     async def _run_group(self) -> GroupEnded | None:
-        """Serve the members with one group. Return why it ended. None: all left, and their events are resolved."""
+        """Serve the members with one group. Return why it ended; None: all members left, and no event is unresolved."""
         made = [member for member in self.members if member.make()]
         if not made:
             # No member can open the stream, so nothing is pulled and nothing is missed.
@@ -274,7 +274,7 @@ class SharedStream:
             await group.wait_until_drained()
 
     async def _end_members(self, ended: GroupEnded) -> None:
-        """Wait until each filter has ended with the group's error, but only for the close timeout.
+        """Wait until each filter has ended with the group's error, but not for longer than the close timeout.
 
         The caller then cancels the filters that still run, and the members that wait for a restart.
         """
