@@ -144,7 +144,7 @@ class CatchUpTasks:
             self.start(member)
 
     def record_blockers(self) -> None:
-        """Show on each member which watchers block the stream, and which lane is a standing lane."""
+        """Show on each member which watchers block the stream, and which lane is standing."""
         blocked_by = {} if self._group is None else self._group.state.blocked_by
         standing = None if self._group is None else _standing_text(self._group.state.standing)
         for member in self._members:
