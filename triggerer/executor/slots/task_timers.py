@@ -49,7 +49,7 @@ class TaskTimers:
             grace_s = self.grace.total_seconds()
             reason = (
                 f"task {start.task_id} did not stop within {grace_s:g} s after its timeout of"
-                f" {start.timeout_s:g} s; its worker was killed"
+                f" {start.timeout_s:g} s; its process was killed"
             )
             due.append(call_later(start.timeout_s + grace_s, self.on_overdue, reason))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triggerer.worker.launchers.places import HttpPlace, NoAnswer
+from triggerer.worker.launchers.cluster_http import HttpPlace, NoAnswer
 from triggerer.worker.spark.jvm.output import cause_in
 
 

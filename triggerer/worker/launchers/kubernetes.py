@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.domain.attempt_states import AttemptState
-from triggerer.worker.launchers.places import HttpPlace, NoAnswer, answered, watch_by_asking
+from triggerer.worker.launchers.cluster_http import HttpPlace, NoAnswer, answered, watch_by_asking
 from triggerer.worker.launchers.protocol import (
     Absent,
     Ended,

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.errors import SubmitFailed
-from triggerer.worker.launchers.driver_logs import DriverLog
-from triggerer.worker.launchers.places import (
+from triggerer.worker.launchers.cluster_http import (
     HttpPlace,
     NoAnswer,
     answered,
     ask_active,
     watch_by_asking,
 )
+from triggerer.worker.launchers.driver_logs import DriverLog
 from triggerer.worker.launchers.protocol import (
     Absent,
     Ended,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from triggerer.domain.attempt_states import AttemptState
-from triggerer.worker.launchers.places import HttpPlace, answered, ask_active, watch_by_asking
+from triggerer.worker.launchers.cluster_http import HttpPlace, answered, ask_active, watch_by_asking
 from triggerer.worker.launchers.protocol import (
     Absent,
     Ended,
