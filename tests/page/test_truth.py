@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import Browser, Page, Route, expect
+from typer.testing import CliRunner
 
-from tests.page.browsing import load, open_page
+from tests.page.browsing import load, open_page, screens
 from tests.page.double.server import serving
+from triggerer.cli.app import app
 
 
 def _change(page: Page, pattern: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
@@ -61,3 +64,19 @@ def test_a_stream_keeps_up_only_if_its_watchers_do_and_its_lag_is_known(browser:
         expect(page.locator("#verdict")).to_contain_text(
             "37 of 40 streams keep up, 1 runs without a known lag."
         )
+
+
+def test_the_command_at_the_foot_of_each_screen_exists(browser: Browser) -> None:
+    commands = {}
+    with serving("one") as (double, address), open_page(browser) as (page, _):
+        for name, path in screens(double.data).items():
+            load(page, address + path)
+            foot = page.locator("footer .command code")
+            commands[name] = foot.inner_text() if foot.count() else "triggerer"
+    # A wrong word or option is an error before the help is shown.
+    unknown = {
+        name: done.output
+        for name, text in commands.items()
+        if (done := CliRunner().invoke(app, [*shlex.split(text)[1:], "--help"])).exit_code
+    }
+    assert unknown == {}

@@ -4,7 +4,6 @@ import { count, duration, oneLine } from './format'
 import { link, path } from './router.svelte'
 import { streamState } from './streams'
 import type { Run, Stream, Watcher } from './types'
-import { command } from './words'
 
 export type Overview = {
   at: string
@@ -34,7 +33,6 @@ export type Problem = {
   since: string | null
   href: string
   action: string
-  command: string
   /** What the row shows when it is opened. */
   more?: string
   /** A failed run, which the button repeats. */
@@ -44,19 +42,22 @@ export type Problem = {
 /** Below this rank a person has to act; above it, things may end by themselves. */
 const WAITS = 7
 
+/** Why a stream pauses until somebody acts. The other reasons pass as its watchers take messages. */
+const HOLDS = ['parked_bound', 'standing']
+
 export function problemsOf(overview: Overview, streams: Stream[]): Problem[] {
   const found: Problem[] = []
   const add = (rank: number, problem: Omit<Problem, 'rank'>) => found.push({ rank, ...problem })
   for (const id of overview.missing_instances)
     add(1, {
       key: `instance ${id}`, kind: 'Instance gone', state: 'missing', title: `${id} sends no heartbeat`, detail: 'Others take over its streams and runs when its lease is over.',
-      since: null, href: link('/settings', { tab: 'instances' }), action: 'See the instances', command: command('db', 'check'),
+      since: null, href: link('/settings', { tab: 'instances' }), action: 'See the instances',
     })
   for (const file of overview.broken_files) {
     const first = file.errors[0]
     add(2, {
       key: `file ${file.path}`, kind: 'Broken file', state: 'broken', title: `${file.path}${first?.line ? ':' + first.line : ''} does not load`,
-      detail: oneLine(first?.reason ?? '', 300), since: null, href: link('/dags'), action: 'See the DAGs', command: command('check'),
+      detail: oneLine(first?.reason ?? '', 300), since: null, href: link('/dags'), action: 'See the DAGs',
       more: file.errors.map((one) => `${one.file}${one.line ? ':' + one.line : ''}: ${one.reason}`).join('\n'),
     })
   }
@@ -66,31 +67,36 @@ export function problemsOf(overview: Overview, streams: Stream[]): Problem[] {
     add(isFailing ? 3 : WAITS, {
       key: `watcher ${name}`, kind: isFailing ? 'Failing watcher' : one.state === 'catching_up' ? 'Watcher behind' : 'Watcher waits', state: one.state, title: name,
       detail: oneLine(one.error ?? one.reason, 300) || (one.behind ? `${count(one.behind, 'message')} behind` : one.owner ? '' : 'No instance hosts it.'),
-      since: one.behind_since ?? (isFailing ? (one.updated_at ?? null) : null), more: one.traceback ?? undefined, href: link('/assets', { name: one.asset_name }), action: 'Open the watcher', command: command('watchers', 'show', name),
+      since: one.behind_since ?? (isFailing ? (one.updated_at ?? null) : null), more: one.traceback ?? undefined, href: link('/assets', { name: one.asset_name }), action: 'Open the watcher',
     })
   }
   for (const one of streams)
-    if (streamState(one).kind === 'behind')
+    if (one.owner && one.paused_reasons?.some((reason) => HOLDS.includes(reason)))
+      add(4, {
+        key: `held ${one.id}`, kind: 'Stream held', state: 'held', title: one.stream, detail: oneLine(one.paused, 300),
+        since: null, href: link(path('streams', one.id)), action: 'Open the stream',
+      })
+    else if (streamState(one).kind === 'behind')
       add(4, {
         key: `stream ${one.id}`, kind: 'Stream behind', state: 'behind', title: one.stream, detail: `${duration(one.lag_seconds)} behind, ${count(one.lag, 'message')}`,
-        since: null, href: link(path('streams', one.id)), action: 'Open the stream', command: command('watchers', 'list', '--lag'),
+        since: null, href: link(path('streams', one.id)), action: 'Open the stream',
       })
   for (const one of overview.parked) {
     const name = `${one.asset_name}/${one.watcher}`
     add(5, {
       key: `parked ${name}`, kind: 'Parked', state: 'parked', title: `${count(one.count, 'message')} parked for ${name}`, detail: oneLine(one.error, 300), since: one.first_at,
-      href: link('/parked', { asset: one.asset_name, watcher: one.watcher }), action: 'Replay or discard', command: command('watchers', 'parked', 'list', '--watcher', name),
+      href: link('/parked', { asset: one.asset_name, watcher: one.watcher }), action: 'Replay or discard',
     })
   }
   for (const run of overview.failed_runs)
     add(6, {
       key: `run ${run.dag_id}\n${run.run_id}`, kind: 'Failed run', state: 'failed', title: `${run.dag_id} ${run.run_id}`, detail: oneLine(run.error, 300), since: run.ended_at, more: run.error ?? undefined,
-      href: link(path('dags', run.dag_id, 'runs', run.run_id)), action: 'Open the run', command: command('runs', 'show', run.dag_id, run.run_id), retry: { dag: run.dag_id, run: run.run_id },
+      href: link(path('dags', run.dag_id, 'runs', run.run_id)), action: 'Open the run', retry: { dag: run.dag_id, run: run.run_id },
     })
   for (const run of overview.waiting_runs)
     add(WAITS + 1, {
       key: `waits ${run.dag_id}\n${run.run_id}`, kind: 'Run waits', state: 'queued', title: `${run.dag_id} ${run.run_id}`, detail: run.waiting_for ?? 'It is queued.',
-      since: run.waiting_since ?? run.queued_at, href: link(path('dags', run.dag_id, 'runs', run.run_id)), action: 'Open the run', command: command('why-not', run.dag_id),
+      since: run.waiting_since ?? run.queued_at, href: link(path('dags', run.dag_id, 'runs', run.run_id)), action: 'Open the run',
     })
   // What has lasted longest comes first, but of the failed runs the newest one.
   const age = (one: Problem) => (one.since ?? '').localeCompare('') && Date.parse(one.since!) * (one.retry ? -1 : 1)

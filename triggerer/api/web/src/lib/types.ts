@@ -201,6 +201,7 @@ export type Stream = {
   advanced: number | null
   behind: number | null
   paused: string | null
+  paused_reasons?: string[]
   lanes: Lane[]
   lane_count: number | null
   history?: History | null
