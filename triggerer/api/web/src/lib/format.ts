@@ -42,9 +42,10 @@ export function ago(instant: string | number | null | undefined, now: number): s
 }
 
 function coarse(seconds: number): string {
-  if (seconds < 60) return `${Math.round(seconds)} s`
-  if (seconds < 3600) return `${Math.round(seconds / 60)} min`
-  if (seconds < 86400) return `${Math.round(seconds / 3600)} h`
+  // A unit ends where its rounded number would be the next unit.
+  if (seconds < 59.5) return `${Math.round(seconds)} s`
+  if (seconds < 59.5 * 60) return `${Math.round(seconds / 60)} min`
+  if (seconds < 23.5 * 3600) return `${Math.round(seconds / 3600)} h`
   return `${Math.round(seconds / 86400)} d`
 }
 
