@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
 from collections.abc import AsyncIterator, Collection, Hashable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -95,7 +94,6 @@ class FilesProducer(SharedStreamProducer):
         Raises:
             BrokerRefused: There are files, and this user may not rename them.
         """
-        opened_ns = time.time_ns()
         while True:
             wanted = await self._look()
             if wanted and self._only is None:
@@ -104,7 +102,7 @@ class FilesProducer(SharedStreamProducer):
                 await sighting.answered.wait()
                 wanted &= sighting.wanted
             if wanted:
-                for found in await self._claim(wanted, opened_ns):
+                for found in await self._claim(wanted):
                     self._in_flight.setdefault(found.path.name, set()).add(found.claim)
                     yield found, found
             await anyio.sleep(self._poke_interval)
@@ -127,10 +125,10 @@ class FilesProducer(SharedStreamProducer):
         self._is_readable = True
         return names - self._in_flight.keys()
 
-    async def _claim(self, names: Collection[str], opened_ns: int) -> list[FoundFile]:
+    async def _claim(self, names: Collection[str]) -> list[FoundFile]:
         found: list[FoundFile]
         failures: dict[str, OSError]
-        claiming = partial(claim, self._directory, names, opened_ns=opened_ns)
+        claiming = partial(claim, self._directory, names)
         found, failures = await self._in_thread(claiming)
         if failures and not await self._in_thread(os.access, self._directory, _MAY_CLAIM):
             raise BrokerRefused(

@@ -103,8 +103,7 @@ class Memory:
                 None if state["validators"] is None else Validators(*state["validators"])
             )
             memory._latest = next(reversed(memory.known), None)
-            # The state of an earlier release has no field `delivered`.
-            if (delivered := state.get("delivered")) is not None:
+            if (delivered := state["delivered"]) is not None:
                 memory._latest_version, memory._latest = delivered
                 memory._is_unsure = True
                 # The validators belong to the content before the delivered one. If the server has that content again,

@@ -148,7 +148,7 @@ class MessageTrigger(BaseEventTrigger):
             "extra": self.extra,
         }
         if self.partition_key is not None:
-            # Left out if None, so that a watcher from an earlier release has the same stored trigger as before.
+            # Left out if None: a new argument must not change the stored triggers of watchers that do not use it.
             arguments["partition_key"] = self.partition_key
         return f"{cls.__module__}.{cls.__qualname__}", arguments
 

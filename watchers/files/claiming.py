@@ -24,8 +24,6 @@ from typing import Any, Final
 
 CLAIMED: Final = ".claimed"
 REJECTED: Final = ".rejected"
-_FORMER: Final = "0_"
-"""Ids that begin so identify a file as releases without claims did: by device, inode and time."""
 _LONGEST_NAME: Final = 255
 """The most bytes of a file name, on all relevant file systems."""
 _CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
@@ -51,8 +49,6 @@ class FoundFile:
     @property
     def idempotency_key(self) -> str:
         """A key that is unique for one appearance, and equal in all its deliveries."""
-        if self.claim.startswith(_FORMER):
-            return f"{self.path}:{self.claim.removeprefix(_FORMER).replace('_', ':')}"
         return f"{self.path}#{self.claim}"
 
 
@@ -97,20 +93,12 @@ def _claims(directory: Path, name: str) -> Iterator[str]:
         yield from (entry.name for entry in entries)
 
 
-def claim(
-    directory: Path, names: Iterable[str], *, opened_ns: int
-) -> tuple[list[FoundFile], dict[str, OSError]]:
+def claim(directory: Path, names: Iterable[str]) -> tuple[list[FoundFile], dict[str, OSError]]:
     """Claim the present files with these names; return all claimed files, and the failures by name.
 
     Files of one name are in the order of their claims. Claims survive a power failure. A claim that reported a failure
     may be complete nevertheless. The next call finds the claim, or tries again.
-
-    Args:
-        opened_ns: When the stream was opened. A file from before that time keeps the identity that releases without
-            claims gave it (inode and time), unless the directory has claims. Such a release may have made the file's
-            event and crashed before it deleted the file.
     """
-    former_ns = opened_ns if not (directory / CLAIMED).exists() else 0
     found: list[FoundFile] = []
     failures: dict[str, OSError] = {}
     for name in sorted(names):
@@ -119,7 +107,7 @@ def claim(
             # Put earlier claims first, even if the clock was set back and the new id sorts before them.
             earlier = [_look(path, id_) for id_ in sorted(_claims(directory, name))]
             found += [file for file in earlier if file is not None]
-            if (new := _claim(path, former_ns)) is not None:
+            if (new := _claim(path)) is not None:
                 found.append(new)
         except FileNotFoundError:
             pass  # deleted after the listing, or claimed by another process
@@ -128,15 +116,12 @@ def claim(
     return found, failures
 
 
-def _claim(path: Path, former_ns: int) -> FoundFile | None:
+def _claim(path: Path) -> FoundFile | None:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         return None
-    if status.st_ctime_ns < former_ns:
-        new = f"{_FORMER}{status.st_dev}_{status.st_ino}_{status.st_mtime_ns}"
-    else:
-        # The id begins with the time, so that claims are delivered in the order of claiming.
-        new = f"{time.time_ns()}-{secrets.token_hex(8)}"
+    # The id begins with the time, so that claims are delivered in the order of claiming.
+    new = f"{time.time_ns()}-{secrets.token_hex(8)}"
     claims = path.parent / CLAIMED / path.name
     _make_folders(path.parent, claims)
     path.rename(claims / new)

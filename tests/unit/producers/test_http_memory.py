@@ -124,17 +124,6 @@ def test_a_number_of_a_version_is_given_to_one_content_only_whoever_restarts() -
         assert successor.dump()["delivered"] is None
 
 
-def test_a_state_of_a_release_that_did_not_keep_what_was_delivered_is_read() -> None:
-    memory = document()
-    (up,) = take(memory, "up")
-    memory.settle(up)
-    state = memory.dump()
-    del state["delivered"]
-    successor = Memory.restore("s", state, is_document=True)
-    assert take(successor, "up") == []
-    assert names(take(successor, "down")) == ["down"]
-
-
 def test_answers_without_news_cost_no_memory_while_an_item_fails() -> None:
     memory = items()
     (failing,) = take(memory, "a", etag="1")

@@ -7,7 +7,6 @@ import pickle
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -278,23 +277,16 @@ async def test_six_files_with_the_same_inode_and_time_have_six_keys(tmp_path: Pa
             assert len(keys) == len(one.events) == count
 
 
-async def test_what_the_release_before_had_fired_and_not_deleted_keeps_its_key(
-    tmp_path: Path,
-) -> None:
+async def test_a_claim_is_found_again_and_the_next_appearance_is_another(tmp_path: Path) -> None:
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     await appear_in_the_same_way(tmp_path, inbox, content="x")
-    status = (inbox / "a").stat()
-    key = f"{inbox}/a:{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}"
-    now = time.time_ns() + 1_000_000_000
-    (found,), failures = claim(inbox, ["a"], opened_ns=now)
-    assert (found.idempotency_key, failures) == (key, {})
-    # It is found again by whoever looks next, and the next one is another.
-    assert claim(inbox, ["a"], opened_ns=now)[0] == [found]
+    (found,), _ = claim(inbox, ["a"])
+    assert claim(inbox, ["a"])[0] == [found]
     await appear_in_the_same_way(tmp_path, inbox, content="y")
-    again, second = claim(inbox, ["a"], opened_ns=now)[0]
+    again, second = claim(inbox, ["a"])[0]
     assert again == found
-    assert second.idempotency_key == f"{inbox}/a#{second.claim}"
+    assert second.idempotency_key != found.idempotency_key
     delete(found)
     delete(second)
     assert [path.name for path in inbox.rglob("*")] == [".claimed"]
@@ -306,7 +298,7 @@ async def test_a_file_is_claimed_while_it_is_written_and_what_is_written_is_kept
     with (tmp_path / "a").open("w") as writer:
         writer.write("first")
         writer.flush()
-        (found,), _ = claim(tmp_path, ["a"], opened_ns=0)
+        (found,), _ = claim(tmp_path, ["a"])
         writer.write(", second")
     assert found.claimed.read_text() == "first, second"
 
@@ -315,7 +307,7 @@ async def test_names_of_every_length_are_claimed_and_set_aside(tmp_path: Path) -
     name = "é" * 127 + "a"
     for _ in range(2):
         (tmp_path / name).touch()
-        (found,), failures = claim(tmp_path, [name], opened_ns=0)
+        (found,), failures = claim(tmp_path, [name])
         assert failures == {}
         set_aside(found)
     kept = [path.name for path in (tmp_path / ".rejected").iterdir()]
@@ -326,7 +318,7 @@ async def test_names_of_every_length_are_claimed_and_set_aside(tmp_path: Path) -
 async def test_a_link_is_claimed_with_what_it_leads_to(tmp_path: Path) -> None:
     (tmp_path / "content").write_text("12345")
     (tmp_path / "a").symlink_to("content")
-    (found,), _ = claim(tmp_path, ["a"], opened_ns=0)
+    (found,), _ = claim(tmp_path, ["a"])
     assert found.size_bytes == 5
     delete(found)
     assert (tmp_path / "content").exists()
@@ -335,7 +327,7 @@ async def test_a_link_is_claimed_with_what_it_leads_to(tmp_path: Path) -> None:
 async def test_folders_of_claims_are_as_open_as_the_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     (tmp_path / "a").touch()
-    claim(tmp_path, ["a"], opened_ns=0)
+    claim(tmp_path, ["a"])
     for folder in (tmp_path / ".claimed", tmp_path / ".claimed" / "a"):
         assert folder.stat().st_mode & 0o7777 == 0o1777
 

@@ -1,1 +1,1 @@
-"""Operations that only read: the settings, the reasons for a run, and the reason why a log is missing."""
+"""Operations that only read: the settings, why a run exists, and why the log of a run is missing."""
