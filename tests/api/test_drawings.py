@@ -54,6 +54,9 @@ async def test_a_graph_leads_from_an_asset_to_the_dag_and_to_its_outlet(api: Api
     whole = await get(api, "/assets/graph")
     edges = [["asset:orders", "dag:daily"], ["dag:daily", "asset:report"]]
     assert whole["edges"] == edges
+    group = await get(api, "/assets/graph", group="asset")
+    assert (group["edges"], group["is_cut_short"]) == (edges, False)
+    assert (await get(api, "/assets/graph", group="none"))["nodes"] == []
     near = await get(api, "/assets/graph", around="x-test://report", hops=1)
     assert {node["id"] for node in near["nodes"]} == {"asset:report", "dag:daily"}
     assert near["edges"] == edges[1:]

@@ -1,23 +1,18 @@
-"""Reads the graph that the page draws: from watchers to assets to DAGs, and on to the assets that DAGs update."""
+"""Reads the graph that the page draws: from assets to DAGs, and on to the assets that DAGs update."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.store.schema.models import (
-    Asset,
-    AssetAlias,
-    Dag,
-    DagScheduleAlias,
-    DagScheduleAsset,
-    Watcher,
-)
+from triggerer.store.dags.graph_edges import Edge, Node, updates, waits, waits_for_aliases
+from triggerer.store.listing.filters import some_of
+from triggerer.store.schema.models import Asset, Dag, Watcher
 
 MOST_NODES: Final = 2_000
 _WORST_FIRST: Final = ("failing", "catching_up", "waiting", "running")
@@ -46,111 +41,82 @@ class AssetGraph:
     """True if some nodes are left out, because the graph has too many."""
 
 
-@dataclass(slots=True)
-class _WholeGraph:
-    """All nodes and edges, by id."""
-
-    nodes: dict[str, GraphNode] = field(default_factory=dict)
-    edges: set[tuple[str, str]] = field(default_factory=set)
-
-    def add(self, kind: str, name: str, state: str | None = None) -> str:
-        node_id = f"{kind}:{name}"
-        if node_id not in self.nodes or state is not None:
-            self.nodes[node_id] = GraphNode(node_id, kind, name, state)
-        return node_id
-
-
 async def read_graph(session: AsyncSession, *, group: str | None = None) -> AssetGraph:
     """Return the graph of all that DAG files declare, without the watchers.
+
+    At most 2,000 nodes are returned: first each DAG with its assets, in the order of the DAGs' ids, then the assets
+    that no DAG has. So what is cut off has no edges, or is a whole DAG.
 
     Args:
         group: Only assets of this group, and the DAGs that wait for them or update them.
     """
-    whole = await _read(session, group)
-    ids = list(_connected_first(whole))
-    shown = dict.fromkeys(ids[:MOST_NODES])
-    return AssetGraph(
-        nodes=[whole.nodes[one] for one in shown],
-        edges=sorted(edge for edge in whole.edges if edge[0] in shown and edge[1] in shown),
-        is_cut_short=len(ids) > MOST_NODES,
-    )
-
-
-async def _read(session: AsyncSession, group: str | None) -> _WholeGraph:
-    whole = _WholeGraph()
-    states: dict[int, set[str]] = defaultdict(set)
-    watchers = (
-        select(Watcher.asset_id, Watcher.state).where(Watcher.trigger_id.is_not(None)).distinct()
-    )
-    for asset_id, state in await session.execute(watchers):
-        states[asset_id].add(state)
-    query = select(Asset.id, Asset.name).where(Asset.declared_in.is_not(None))
+    wanted: ColumnElement[bool] = Asset.declared_in.is_not(None)
     if group is not None:
-        query = query.where(Asset.group == group)
-    assets = {
-        asset_id: whole.add("asset", name, worst_state(states[asset_id]))
-        for asset_id, name in await session.execute(query.order_by(Asset.name))
-    }
-    await _add_dags(session, whole, assets, is_whole=group is None)
-    return whole
+        wanted &= Asset.group == group
+    edges = await waits(session, wanted) | await updates(session, true())
+    if group is None:
+        edges |= await waits_for_aliases(session, true())
+    else:
+        names = set(await session.scalars(select(Asset.name).where(wanted)))
+        edges = {edge for edge in edges if any(k == "asset" and n in names for k, n in edge)}
+    nodes = dict.fromkeys(node for edge in sorted(edges, key=_place) for node in edge)
+    if len(nodes) <= MOST_NODES:
+        # Of these assets, at most as many are in the graph already as it has nodes.
+        some = select(Asset.name).where(wanted).order_by(Asset.name).limit(2 * MOST_NODES + 1)
+        nodes |= dict.fromkeys(("asset", name) for name in await session.scalars(some))
+    return await drawn(session, nodes, edges, MOST_NODES)
 
 
-async def _add_dags(
-    session: AsyncSession, whole: _WholeGraph, assets: dict[int, str], *, is_whole: bool
-) -> None:
-    rows = (
-        await session.execute(
-            select(Dag.dag_id, Dag.is_paused, Dag.tasks)
-            .where(Dag.is_stale.is_(False))
-            .order_by(Dag.dag_id)
-        )
-    ).all()
-    present = {row.dag_id: "paused" if row.is_paused else None for row in rows}
-    for row in rows:
-        for kind, name in sorted(outlets_of(row.tasks)):
-            if is_whole or f"{kind}:{name}" in whole.nodes:
-                whole.edges.add(
-                    (whole.add("dag", row.dag_id, present[row.dag_id]), whole.add(kind, name))
-                )
-    waits = await session.execute(select(DagScheduleAsset.dag_id, DagScheduleAsset.asset_id))
-    for dag_id, asset_id in waits:
-        if dag_id in present and asset_id in assets:
-            whole.edges.add((assets[asset_id], whole.add("dag", dag_id, present[dag_id])))
-    if is_whole:
-        aliases = await session.execute(
-            select(DagScheduleAlias.dag_id, AssetAlias.name).join(
-                AssetAlias, AssetAlias.id == DagScheduleAlias.alias_id
-            )
-        )
-        for dag_id, name in aliases:
-            if dag_id in present:
-                whole.edges.add(
-                    (whole.add("alias", name), whole.add("dag", dag_id, present[dag_id]))
-                )
+def _place(edge: Edge) -> tuple[str, Edge]:
+    """Return the id of the edge's DAG, and the edge."""
+    dag = next(name for kind, name in edge if kind == "dag")
+    return dag, edge
 
 
-def outlets_of(tasks: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
-    """Return what the tasks of a DAG update: the kind, asset or alias, and the name."""
-    return {
-        (kind, str(value["name"] if isinstance(value := outlet[kind], dict) else value))
-        for task in tasks
-        for outlet in task.get("outlets") or ()
-        for kind in ("asset", "alias")
-        if kind in outlet
-    }
-
-
-def worst_state(states: set[str]) -> str | None:
-    """Return the worst of the states of an asset's watchers, or None if there is none."""
-    return next((state for state in _WORST_FIRST if state in states), None)
-
-
-def _connected_first(whole: _WholeGraph) -> dict[str, None]:
-    """Return each DAG with its assets, then the assets that no DAG has.
-
-    If the end is cut off, the connected nodes remain.
-    """
-    by_dag = sorted(
-        whole.edges, key=lambda edge: max(edge, key=lambda node: node.startswith("dag:"))
+async def drawn(
+    session: AsyncSession, nodes: Iterable[Node], edges: Iterable[Edge], most: int
+) -> AssetGraph:
+    """Return the first nodes with their states, `most` of them, and the edges between them."""
+    ids = list(nodes)
+    shown = dict.fromkeys(ids[:most])
+    states = await _states(session, shown)
+    return AssetGraph(
+        nodes=[GraphNode(_id(node), *node, states.get(node)) for node in shown],
+        edges=sorted(
+            (_id(start), _id(end)) for start, end in edges if start in shown and end in shown
+        ),
+        is_cut_short=len(ids) > most,
     )
-    return dict.fromkeys(node for edge in by_dag for node in edge) | dict.fromkeys(whole.nodes)
+
+
+def _id(node: Node) -> str:
+    return ":".join(node)
+
+
+def by_kind(nodes: Iterable[Node]) -> dict[str, list[str]]:
+    """Return the names of the nodes of each kind."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for kind, name in nodes:
+        names[kind].append(name)
+    return names
+
+
+async def _states(session: AsyncSession, nodes: Iterable[Node]) -> dict[Node, str]:
+    """Return the states of the assets' watchers, the worst of them for each asset, and which DAGs are paused."""
+    names = by_kind(nodes)
+    found: dict[Node, str] = {}
+    of_assets: dict[str, set[str]] = defaultdict(set)
+    query = select(Asset.name, Watcher.name, Watcher.state).join(
+        Asset, Asset.id == Watcher.asset_id
+    )
+    for some in some_of(names["asset"], Asset.name):
+        of_some = query.where(some, Watcher.trigger_id.is_not(None))
+        for asset, name, state in await session.execute(of_some):
+            found["watcher", f"{asset}/{name}"] = state
+            of_assets[asset].add(state)
+    for asset, states in of_assets.items():
+        found["asset", asset] = next(state for state in _WORST_FIRST if state in states)
+    for some in some_of(names["dag"], Dag.dag_id):
+        paused = await session.scalars(select(Dag.dag_id).where(some, Dag.is_paused))
+        found |= {("dag", dag): "paused" for dag in paused}
+    return found
