@@ -1,4 +1,4 @@
-"""The messages that were received and not yielded yet, in order, with pauses."""
+"""The messages that were received and not yielded yet, in order. A paused stream or lane yields none of them."""
 
 from __future__ import annotations
 

@@ -90,7 +90,10 @@ class ParserProcess:
         return self._unanswered.keys()
 
     def parse_nowait(self, paths: Iterable[str]) -> None:
-        """Request that these files are parsed. Each is delivered once, in the version that the parser reads."""
+        """Request that these files are parsed.
+
+        If a file is requested again before its result comes, it is parsed again, and the newer result is delivered.
+        """
         for path in paths:
             self._unanswered[path] = self._unsent[path] = None
         self._has_work.set()

@@ -6,7 +6,8 @@
 2. The file is renamed to its new path in one step.
 3. Its event is made. Once the event is durable, the marker is deleted.
 
-After a crash, the next scan finds the marker, and so the file with its id. So no file is lost or fires twice.
+After a crash, the next scan finds the marker, and makes the event again with the marker's id. The database stores an
+id only once, so no file is lost, and none fires twice.
 
 The rename never replaces another file: first an empty file is made exclusively under the new name, and the rename
 replaces this file. If the name exists already, the new name also contains the id.
