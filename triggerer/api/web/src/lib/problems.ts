@@ -124,7 +124,8 @@ function streamsInWords(all: number, known: Stream[]): string {
   const whole = all > known.length ? `the first ${count(known.length)} streams` : count(known.length, 'stream')
   if (good === known.length && all === good) return are(all, 'stream keeps up', 'streams keep up')
   if (running === known.length && all === running) return are(all, 'stream runs', 'streams run')
-  if (!good && running) return `${count(running)} of ${whole} ${running === 1 ? 'runs' : 'run'}, without a known lag`
+  if (!good && !running) return all === 1 ? 'the stream does not keep up' : `none of ${whole} keeps up`
+  if (!good) return `${count(running)} of ${whole} ${running === 1 ? 'runs' : 'run'}, without a known lag`
   return `${count(good)} of ${whole} ${good === 1 ? 'keeps up' : 'keep up'}${running ? `, ${are(running, 'runs', 'run')} without a known lag` : ''}`
 }
 
