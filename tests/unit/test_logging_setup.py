@@ -40,6 +40,15 @@ def test_another_message_and_another_library_are_not_withheld() -> None:
     assert seldom.filter(_record("triggerer.x", "one %s", 0))
 
 
+def test_a_library_whose_messages_all_differ_is_not_remembered_for_ever() -> None:
+    seldom = SeldomRepeats(["aiokafka"], every_s=10)
+    for number in range(5_000):
+        assert seldom.filter(_record("aiokafka.conn", f"failed: {number}", number / 10))
+    # Messages of the last ten seconds are remembered still.
+    assert not seldom.filter(_record("aiokafka.conn", "failed: 4999", 500))
+    assert seldom.remembered <= 1_000
+
+
 _FIRST_LINE = """
 import logging, sys
 from triggerer.config import CoreSettings

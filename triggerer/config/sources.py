@@ -103,7 +103,11 @@ def _lines_of_keys(text: str) -> dict[str, int]:
 
 
 def _set(section: dict[str, RawValue], path: str, given: RawValue) -> None:
-    """Set a key of a section, or with `key__inner` a key of a table in the section."""
+    """Set a key of a section, or with `key__inner` a key of a table in the section.
+
+    Raises:
+        ConfigurationError: A part of the path has a value already that is no table.
+    """
     key, _, inner = path.partition("__")
     if not inner:
         section[key] = given
@@ -113,7 +117,13 @@ def _set(section: dict[str, RawValue], path: str, given: RawValue) -> None:
     place = table
     *parents, last = inner.split("__")
     for parent in parents:
-        place[parent] = dict(place.get(parent) or {})
+        former = place.get(parent) or {}
+        if not isinstance(former, Mapping):
+            raise ConfigurationError(
+                f"{given.source}: {parent!r} has the value of another variable, so it has no keys",
+                hint="unset one of the two variables",
+            )
+        place[parent] = dict(former)
         place = place[parent]
     place[last] = given.value
     section[key] = RawValue(table, given.source)

@@ -163,6 +163,9 @@ class _SetUpWhenUsed(logging.Handler):
         logging.getLogger().handle(record)
 
 
+_MOST_REMEMBERED: Final = 1_000
+
+
 class SeldomRepeats(logging.Filter):
     """Drops a library's message that repeats a message of the last `every_s` seconds, even with other arguments.
 
@@ -175,6 +178,11 @@ class SeldomRepeats(logging.Filter):
         self._every_s = every_s
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
 
+    @property
+    def remembered(self) -> int:
+        """The number of messages that are remembered."""
+        return len(self._said)
+
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] not in self._libraries or record.levelno < logging.WARNING:
             return True
@@ -183,6 +191,13 @@ class SeldomRepeats(logging.Filter):
         if record.created - said_at < self._every_s:
             self._said[key] = (said_at, withheld + 1)
             return False
+        if len(self._said) >= _MOST_REMEMBERED:
+            # Some libraries put arguments into the text itself, so that each message is another one.
+            self._said = {
+                one: (at, number)
+                for one, (at, number) in self._said.items()
+                if record.created - at < self._every_s
+            }
         self._said[key] = (record.created, 0)
         if withheld:
             record.msg = f"{record.msg} (and {withheld} times more before)"
