@@ -69,7 +69,7 @@ class SlowSubscribers:
     # Called by the flow control
 
     def look(self) -> None:
-        """Look for slow subscribers, because a lane was paused."""
+        """Look for slow subscribers, because a lane or the poll was paused."""
         self._needed.set()
         self._state.progress.signal_room()
 

@@ -330,7 +330,7 @@ class Subscriber(Deriver):
         return head.nacks is not None and head.nacks.has_refused(self)
 
     def _is_behind_at(self, entry: Entry, lane: Lane) -> bool:
-        """Return whether all of the subscriber's watchers are behind in the lane, not caught up to this message."""
+        """Return whether every watcher of the subscriber is behind in the lane at this message."""
         state = self.state
         if lane.key not in state.backlogs.by_lane:
             return False

@@ -152,7 +152,7 @@ class Subscribers:
         self._state.absences.forget(watchers)
 
     def _trim(self) -> None:
-        """Forget what concerns only events that are no longer outstanding."""
+        """Forget what the group need not know any longer, because it concerns no outstanding event."""
         oldest = self._state.oldest_outstanding
         self._state.absences.trim(oldest)
         self._gone = [

@@ -62,7 +62,7 @@ class Backlog:
     The row is deleted once the broker has advanced to `cursor`.
     """
     is_gone: bool = False
-    """True if this backlog is no longer used: the watcher has caught up, was deleted, or has a newer backlog."""
+    """True if this backlog is no longer used: it was dropped, or a newer backlog has replaced it."""
     stored_at: float = -math.inf
     """When the position was last submitted to the sink, by the monotonic clock."""
     is_being_written: bool = False

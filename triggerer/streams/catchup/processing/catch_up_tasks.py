@@ -272,7 +272,7 @@ class CatchUpTasks:
     # Catching up
 
     def start(self, member: Member) -> None:
-        """Catch up for the member's watchers that are behind. Tasks that run already look at their lanes again."""
+        """Start the tasks of the member's watchers that are behind. If a watcher's task runs already, wake the task."""
         group = self._group
         if group is None or group.is_ending or self._tasks is None:
             return
