@@ -43,7 +43,7 @@ class RuntimeContext:
     with_state: EventsWithState | None = None
     """Stores events and the producer's state after these events in one transaction. None: the state is stored later."""
     bookmarks: BookmarkStore | None = None
-    """Stores the bookmarks of triggers without a stream. None: such triggers cannot be run."""
+    """Stores the bookmarks of triggers. None: a trigger that has a bookmark cannot be run."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
     """What happens to a message that cannot be parked at a bound: its lane waits, or the producer dead-letters it."""
     falls_behind: bool = True

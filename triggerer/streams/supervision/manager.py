@@ -100,7 +100,12 @@ class Manager:
         return members
 
     def remove(self, member: Member, *, on_purpose: bool) -> None:
-        """Stop a trigger. `on_purpose`: its watcher was deleted. Otherwise its unresolved events count as failed."""
+        """Stop a trigger.
+
+        Args:
+            on_purpose: True: the trigger's watchers were deleted. False: the trigger's unresolved events count as
+                failed.
+        """
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)
         stream = self._stream_of(member)
         if stream is not None:

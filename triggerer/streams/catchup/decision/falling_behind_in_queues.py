@@ -86,7 +86,8 @@ class FallingBehindInQueues(FallingBehind):
         super().record_redelivery(lane)
         state = self._state
         if state.is_poll_waiting and lane.key in state.failed_in:
-            # The message for which the poll waits was pulled before the failure, and gets the next number.
+            # The poll has pulled one more message before the failure, and waits to broadcast it. That message gets the
+            # next number, and is redelivered too.
             state.redelivered_before[lane.key] += 1
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
