@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from tests.services.process import Daemon, ServiceUnavailable, free_ports, running, temporary_home
 from triggerer.errors import SubmitFailed
 from triggerer.worker.spark.sessions.classic import Installation, find_installation
@@ -116,6 +118,16 @@ class SparkCluster:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=5) as answer:
             state: dict[str, Any] = json.load(answer)
         return state
+
+    def executors(self) -> list[psutil.Process]:
+        """Return the processes of Spark's executors, also those whose worker was killed."""
+        found = psutil.process_iter(["cwd", "cmdline"])
+        return [
+            process
+            for process in found
+            if (process.info["cwd"] or "").startswith(f"{self._home}/work-")
+            and "CoarseGrainedExecutorBackend" in " ".join(process.info["cmdline"] or ())
+        ]
 
     def _worker(self, number: int, cores: int, memory: str) -> Daemon:
         port, page = free_ports(2)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 from tests.services.process import Daemon, ServiceUnavailable, free_ports, running, temporary_home
 from triggerer.errors import SubmitFailed
@@ -16,9 +19,11 @@ _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @contextmanager
-def open_connect_server(*, cores: int = 2) -> Iterator[ConnectServer]:
+def open_connect_server(*, cores: int = 2, has_page: bool = False) -> Iterator[ConnectServer]:
     """Start a server whose tasks run in its own JVM, on this number of cores.
 
+    Args:
+        has_page: True to have Spark's page, which `running_jobs` asks.
     Raises:
         ServiceUnavailable: There is no PySpark, or no Java for it.
     """
@@ -27,7 +32,7 @@ def open_connect_server(*, cores: int = 2) -> Iterator[ConnectServer]:
             installation = find_installation(home)
         except SubmitFailed as absent:
             raise ServiceUnavailable(str(absent)) from absent
-        server = ConnectServer(installation, home, cores=cores)
+        server = ConnectServer(installation, home, cores=cores, has_page=has_page)
         with running(server):
             yield server
 
@@ -39,14 +44,17 @@ class ConnectServer:
         remote: What `[spark] remote` is set to.
     """
 
-    def __init__(self, installation: Installation, home: Path, *, cores: int) -> None:
-        (port,) = free_ports(1)
+    def __init__(
+        self, installation: Installation, home: Path, *, cores: int, has_page: bool
+    ) -> None:
+        port, self._page = free_ports(2)
         self.remote = f"sc://127.0.0.1:{port}"
         endpoint = Endpoint("127.0.0.1", port)
         conf = {
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": port,
-            "spark.ui.enabled": "false",
+            "spark.ui.enabled": str(has_page).lower(),
+            "spark.ui.port": self._page,
             "spark.sql.warehouse.dir": home / "warehouse",
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
@@ -67,6 +75,15 @@ class ConnectServer:
                 "PYSPARK_PYTHON": sys.executable,
             },
         )  # fmt: skip
+
+    def running_jobs(self) -> list[Any]:
+        """Return the jobs that run now, as Spark's page describes them."""
+        root = f"http://127.0.0.1:{self._page}/api/v1/applications"
+        with urlopen(root, timeout=30) as answer:
+            (application,) = json.load(answer)
+        with urlopen(f"{root}/{application['id']}/jobs?status=running", timeout=30) as answer:
+            found: list[Any] = json.load(answer)
+        return found
 
     def start(self) -> None:
         self.daemon.start()

@@ -219,7 +219,7 @@ def test_jdbc_refuses_in_a_sentence_what_does_not_fit_the_table(
 ) -> None:
     database = Connection(spark, jdbc, {"fetchsize": "100"})
     database.execute("CREATE TABLE fits (id BIGINT PRIMARY KEY, n INT)")
-    rows = spark.range(2).selectExpr("id", "1 AS n")
+    rows = spark.range(2).selectExpr("id", "int(id) AS n")
     for frame, key, said in (
         (rows.withColumnRenamed("n", "m"), "id", "fits has no column 'm'"),
         (rows, "m", "the rows for fits has no column 'm'"),
