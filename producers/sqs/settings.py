@@ -24,7 +24,8 @@ from triggerer.pluginkit.connections import (
 class SqsSettings(DeliverySettings):
     """`[connections.<id>]` of an account. Every field is an optional key of that section.
 
-    Without keys, a profile or a role, the SDK searches the usual places of AWS tools.
+    If the section has neither access keys nor a profile nor a role, Amazon's SDK finds credentials in the usual places:
+    environment variables, `~/.aws`, and the metadata of the machine.
     """
 
     optional: ClassVar[str | None] = "sqs"

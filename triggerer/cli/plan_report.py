@@ -191,7 +191,7 @@ def _print_runs(plan: FolderPlan, dag: str | None, limit: int) -> None:
 
 
 def _differs(one: DagPlan) -> bool:
-    """Return whether the DAG's past, due or next runs differ, or cannot be determined."""
+    """Return whether the new files change the DAG's past, due or next runs or its waiting events, or have an error."""
     return (
         one.error is not None
         or one.before != one.after

@@ -45,7 +45,10 @@ class Difference:
         return tuple(one for one in placed.row.watchers if one.watcher_id in self.alive)
 
     def on_streams_of(self, is_ready: Callable[[TriggerRow], bool]) -> Difference:
-        """Return the changes of the streams whose new triggers are all ready."""
+        """Return the changes of the streams whose new triggers are all ready.
+
+        A stream starts with all of its triggers, so that each of them receives the first message.
+        """
         waiting = {row.stream_digest for row in self.new if not is_ready(row)}
         if not waiting:
             return self

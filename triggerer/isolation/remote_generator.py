@@ -161,7 +161,8 @@ class RemoteGenerator:
                 try:
                     packed.append(self._remote.pack(event))
                 except PluginError:
-                    # The filter fails only when the pump pulls this event.
+                    # This event cannot be sent. Its error must come in its turn, so `_send_raw` raises it later, when
+                    # the filter has requested the event.
                     break
                 size_bytes = self._remote.size_of(packed[-1])
                 self._ahead.append(size_bytes)

@@ -1,4 +1,4 @@
-"""Timetables that cache their answers. A replay asks for each run several times, and evaluating cron is slow."""
+"""Timetables that cache their answers. `plan` computes each run of a DAG's history several times, and cron is slow."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def with_cached_answers(schedule: Schedule | None) -> Schedule | None:
 
 
 class CachedTimetable(Timetable):
-    """Asks another timetable once for each run, and repeats its answers.
+    """Computes each next run once by another timetable, and then returns the same answer again.
 
-    A replay asks with catch-up and a start. Then the answer depends on the last run alone, and not on the clock.
+    `plan` computes the runs of the past, with `catchup=True` and a start date. Then the next run depends on the last
+    run alone, and not on the clock.
     """
 
     def __init__(self, timetable: HasTicks) -> None:
