@@ -16,7 +16,7 @@ from triggerer.store.database.transactions import database_now
 from triggerer.store.events.listing import list_asset_events
 from triggerer.store.listing.paging import Count, count_rows
 from triggerer.store.listing.views import DagFileView, RunView, WatcherView
-from triggerer.store.runs.listing import list_runs
+from triggerer.store.runs.listing import list_chosen_runs
 from triggerer.store.runs.state_conditions import ACTIVE, UNSUCCESSFUL
 from triggerer.store.schema.models import (
     Asset,
@@ -102,9 +102,9 @@ async def read_overview(session: AsyncSession) -> Overview:
         watchers=ailing[:_SHOWN],
         watcher_states=states,
         parked=await _parked(session),
-        failed_runs=await _runs(session, failed_ids.limit(_SHOWN)),
+        failed_runs=await list_chosen_runs(session, failed_ids.limit(_SHOWN)),
         failed_run_count=await count_rows(session, failed_ids),
-        waiting_runs=await _runs(
+        waiting_runs=await list_chosen_runs(
             session,
             select(DagRun.id)
             .where(ACTIVE, DagRun.state == "queued", DagRun.queued_at < now - _LONG_WAIT)
@@ -173,17 +173,6 @@ async def _parked(session: AsyncSession) -> list[ParkedOf]:
         ParkedOf(asset, name, count, first, last, redact_text(errors.get(newest_id) or "") or None)
         for asset, name, count, first, last, newest_id in rows
     ]
-
-
-async def _runs(session: AsyncSession, ids: Select[Any]) -> list[RunView]:
-    """Return the runs with these primary keys, newest first."""
-    keys = select(DagRun.id, DagRun.dag_id, DagRun.run_id).where(
-        DagRun.id.in_(list(await session.scalars(ids)))
-    )
-    found: list[RunView] = []
-    for _, dag_id, run_id in await session.execute(keys.order_by(DagRun.id.desc())):
-        found += await list_runs(session, dag=dag_id, run_id=run_id, limit=1)
-    return found
 
 
 async def _grouped(session: AsyncSession, query: Select[*tuple[Any, ...]]) -> dict[Any, int]:

@@ -91,6 +91,15 @@ async def list_keyed_runs(
     return [(row.id, _run_view(row, events.get(row.id, []), waits.get(row.id))) for row in rows]
 
 
+async def list_chosen_runs(session: AsyncSession, run_pks: Select[int]) -> list[RunView]:
+    """Return the runs whose primary keys the query returns, in its order. The query should have a limit."""
+    chosen = list(await session.scalars(run_pks))
+    found = await session.scalars(select(DagRun).where(DagRun.id.in_(chosen)))
+    rows = {row.id: row for row in found}
+    waits = await waits_of(session, list(rows.values()))
+    return [_run_view(rows[pk], [], waits.get(pk)) for pk in chosen if pk in rows]
+
+
 async def count_runs(
     session: AsyncSession,
     *,
