@@ -278,18 +278,33 @@ def _replaced(scene: SqliteScene) -> Iterator[None]:
     aside.rename(scene.path)
 
 
-def _empty_the_log(scene: SqliteScene) -> None:
-    """Make the next write need room: SQLite writes over a log that was transferred into the database."""
+@contextmanager
+def _with_an_empty_log(scene: SqliteScene) -> Iterator[None]:
+    """Empty the write-ahead log, and let nobody write until the end of the block. The next write then needs room.
+
+    Otherwise SQLite may write over a part of the log that it has transferred into the database already.
+    """
+    log = scene.path.with_name(f"{scene.path.name}-wal")
     with closing(sqlite3.connect(scene.path, isolation_level=None, timeout=30)) as connection:
-        while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-            time.sleep(0.01)  # a reader is still in the log
+        while True:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            connection.execute("BEGIN IMMEDIATE")
+            if not log.stat().st_size:
+                break
+            connection.execute("ROLLBACK")
+            time.sleep(0.01)  # a reader is still in the log, or another write came first
+        yield
+        connection.execute("ROLLBACK")
 
 
 @contextmanager
 def _full(scene: SqliteScene) -> Iterator[None]:
-    _empty_the_log(scene)
     ballast = scene.disk / "ballast"
-    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+    with (
+        _with_an_empty_log(scene),
+        ballast.open("wb", buffering=0) as file,
+        suppress(OSError),
+    ):
         for size in (65536, 512, 1):
             with suppress(OSError):
                 while True:
