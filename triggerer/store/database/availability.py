@@ -72,6 +72,10 @@ class Availability:
             return f"the database refuses {use} since {readable(outage.since)}: {outage.reason}"
         return None
 
+    def is_refused(self, use: Use) -> bool:
+        """Return whether an outage of this use lasts."""
+        return use in self._lasting
+
     def record_failure(self, use: Use, error: TriggererError) -> None:
         """Record that the database failed a request."""
         now = self._clock()

@@ -75,6 +75,9 @@ PerformStep = Callable[[Step], Awaitable[list[Row]]]
 class ScriptRunner(ABC):
     """Performs scripts in transactions of their own, on connections that do not belong to SQLAlchemy's pools."""
 
+    has_written = True
+    """False if the last transaction was one of SQLite's that changed no row, and so needed no room on the disk."""
+
     @abstractmethod
     async def perform(self, script: Script[T], announced: Announced) -> T:
         """Begin a transaction, perform the script, and commit.

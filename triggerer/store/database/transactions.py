@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import anyio
 from sqlalchemy import URL, select, text
@@ -139,7 +139,7 @@ class Database:
                 await self.announce_here(announced)
             raise
         _SCRIPTS.observe(time.monotonic() - began)
-        self.availability.record_success(Use.WRITES)
+        self._record_success(self._runner.has_written)
         await self.announce_here(announced)
         return result
 
@@ -165,7 +165,7 @@ class Database:
             self.availability.record_failure(Use.WRITES, error)
             raise
         _STEPS.observe(time.monotonic() - began)
-        self.availability.record_success(Use.WRITES)
+        self._record_success(self._runner.has_written)
         return rows
 
     async def perform_steps(self, steps: Sequence[Step]) -> list[list[Row]]:
@@ -193,9 +193,11 @@ class Database:
             with translated(self.name):
                 # Connect and BEGIN now, so that a locked or absent database raises before the block does any work.
                 await session.connection()
+                before = await self._changes_in_doubt(session)
                 yield session
                 await session.flush()
                 await self._notify(session)
+                has_written = before is None or before != await self._changes_in_doubt(session)
             try:
                 with committing(self.name, commit_timeout):
                     await session.commit()
@@ -212,10 +214,22 @@ class Database:
         finally:
             await self._close(session)
         _TRANSACTIONS.observe(time.monotonic() - began)
-        self.availability.record_success(Use.WRITES)
+        self._record_success(has_written)
         for count in session.info.get(_COUNTED, ()):
             count()
         await self.announce_here(announced_in(session))
+
+    def _record_success(self, has_written: bool) -> None:
+        """Record a success. A transaction that wrote nothing does not show that a full disk has room again."""
+        if has_written:
+            self.availability.record_success(Use.WRITES)
+
+    async def _changes_in_doubt(self, session: AsyncSession) -> int | None:
+        """Return how many rows the connection has changed so far. None: the database takes writes, or is PostgreSQL."""
+        if self.path is None or not self.availability.is_refused(Use.WRITES):
+            return None
+        connection = await (await session.connection()).get_raw_connection()
+        return int(cast("Any", connection.driver_connection).total_changes)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:

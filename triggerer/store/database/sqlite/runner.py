@@ -98,6 +98,7 @@ class SqliteRunner(ScriptRunner):
         self, connection: sqlite3.Connection, script: Script[T], announced: Announced
     ) -> T:
         connection.execute("BEGIN IMMEDIATE")
+        before = connection.total_changes
         try:
             result = perform_on_sqlite(connection, script, self._now, announced)
         except BaseException as error:
@@ -110,6 +111,7 @@ class SqliteRunner(ScriptRunner):
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise _CommitFailed from error
+        self.has_written = connection.total_changes != before
         return result
 
     async def _open(self) -> aiosqlite.Connection:
