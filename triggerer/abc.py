@@ -307,7 +307,7 @@ class SharedStreamProducer(ABC):
         An async generator without an end. It begins with the message at `position`, or with the first message after
         `position`. If `position` belongs to a predecessor of the lane, the generator begins with the lane's first
         message, and logs this. If the log has deleted messages from `position` on, the generator logs their number.
-        Messages and keys must equal those of `open_stream`. The reading must not commit any position.
+        It yields the messages and keys that `open_stream` yields. The reading must not commit any position.
 
         Several readings may be open at once, even of one lane, and before `open_stream` is iterated. Raising ends only
         this reading. `lane` may come from the store, as JSON with tuples in place of lists.

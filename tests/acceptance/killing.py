@@ -64,6 +64,7 @@ def kill_at_random(
         following = following or chance.sample(list(victims), len(victims))
         _fill(service)
         is_warm = not done or done[-1][0] == "run's process"
+        # The moment of the kill is random: that is what is tried.
         time.sleep(chance.uniform(0, lasts["with a warm one" if is_warm else "with a new driver"]))
         at = time.monotonic()
         if _waiting(service) and victims[following[-1]](service):

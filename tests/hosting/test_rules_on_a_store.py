@@ -106,7 +106,7 @@ CLASSES |= {"Unruly": Unruly, "UnrulyOpener": UnrulyOpener}
 
 
 @pytest.mark.rule(
-    "9: a deleted watcher acks the message that it has open, and fails those that it has not pulled",
+    "9: a deleted watcher acks its open message, and fails every message that it has not pulled",
     "9: a change of a watcher's arguments resolves no message",
 )
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the page says and draws is what the API's answers mean."""
+"""The page's sentences and drawings agree with the API's answers."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _cast(column: Column[Any]) -> Callable[[Any], Any] | None:
 
 
 async def _continue_ids(target: asyncpg.Connection[asyncpg.Record], table: Table) -> None:
-    """Let the ids of new rows follow those of the copied rows."""
+    """Let new rows get ids above the ids of the copied rows."""
     sequence = await target.fetchval(
         "SELECT pg_get_serial_sequence($1, column_name) FROM information_schema.columns"
         " WHERE table_schema = current_schema() AND table_name = $1"

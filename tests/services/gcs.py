@@ -6,11 +6,7 @@ a machine.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +16,10 @@ from typing import Final
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+from tests.services.go_program import find_built, find_go, run_go
 from tests.services.java_program import find_jars
 from tests.services.process import (
     Daemon,
-    ServiceUnavailable,
     accepts_connections,
     free_ports,
     running,
@@ -63,7 +59,7 @@ class Gcs:
         }
 
     def list_keys(self) -> list[str]:
-        """Return the objects' names, without those that stand for folders."""
+        """Return the names of the objects. Objects that stand for folders are left out."""
         found: list[str] = []
         query = {"maxResults": "1000"}
         while query:
@@ -115,34 +111,15 @@ def open_gcs(bucket: str) -> Iterator[Gcs]:
 
 @cache
 def _find_server() -> Path:
-    go = shutil.which("go")
-    if go is None:
-        raise ServiceUnavailable("GCS: there is no go, with which its test server is built")
-    # A cache that outlives the checkout.
-    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root = cache_home / "triggerer-tests"
-    found = root / f"fake-gcs-server-{_VERSION}"
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / "gcs.lock").open("w") as lock:
-        # One of several workers of a session builds it.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.exists():
-            _build(go, found)
-    return found
+    go = find_go("GCS")
+    return find_built(f"fake-gcs-server-{_VERSION}", lambda target: _build(go, target))
 
 
 def _build(go: str, target: Path) -> None:
+    folder = target.with_suffix(".folder")
+    options = ["-buildvcs=false", "-gcflags=all=-N -l", "-ldflags=-s -w"]
     module = f"github.com/fsouza/fake-gcs-server@v{_VERSION}"
-    draft = target.with_suffix(".draft")
-    built = subprocess.run(
-        [go, "install", "-buildvcs=false", "-gcflags=all=-N -l", "-ldflags=-s -w", module],
-        env={"GOGC": "400", **os.environ, "CGO_ENABLED": "0", "GOBIN": str(draft)},
-        capture_output=True,
-        text=True,
-        timeout=_BUILD_TIMEOUT_S,
-        check=False,
-    )
-    if built.returncode:
-        raise ServiceUnavailable(f"GCS: go install failed:\n{built.stderr[-2000:]}")
-    (draft / "fake-gcs-server").rename(target)
-    draft.rmdir()
+    command = [go, "install", *options, module]
+    run_go("GCS", command, timeout_s=_BUILD_TIMEOUT_S, GOBIN=str(folder))
+    (folder / "fake-gcs-server").rename(target)
+    folder.rmdir()

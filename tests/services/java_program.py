@@ -40,7 +40,7 @@ class JavaProgram:
         machine."""
         version = subprocess.run([self.java, "-version"], capture_output=True, check=True).stderr
         archive = self.jars.with_suffix(f".{hashlib.sha256(version).hexdigest()[:12]}.jsa")
-        with _locked(self.jars.parent):
+        with locked("lock"):
             if not archive.exists():
                 draft = archive.with_suffix(".draft")
                 train(replace(self, options=(f"-XX:ArchiveClassesAtExit={draft}", "-Xlog:cds=off")))
@@ -82,19 +82,24 @@ def find_unpacked(name: str) -> Path:
 
 def _find(name: str, goal: str) -> Path:
     pom = Path(__file__).with_name(name) / "pom.xml"
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triggerer-tests"
-    found = root / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
-    root.mkdir(parents=True, exist_ok=True)
-    with _locked(root):
+    found = cache_folder() / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    with locked("lock"):
         if not found.is_dir():
             _take(name, pom, goal, found)
     return found
 
 
+def cache_folder() -> Path:
+    """A folder of this user that outlives the checkout."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triggerer-tests"
+    root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    # Other workers of the session want the same at the same time.
-    with (root / "lock").open("w") as lock:
+def locked(name: str) -> Iterator[None]:
+    """Keep others out who use the same file of the cache: workers of a session want the same at the same time."""
+    with (cache_folder() / name).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -7,13 +7,9 @@ for each version on a machine. On one core at the lowest priority, that takes 35
 from __future__ import annotations
 
 import csv
-import fcntl
 import hashlib
 import json
-import os
-import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -24,9 +20,9 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from tests.services.certificates import Authority
+from tests.services.go_program import find_built, find_go, run_go
 from tests.services.process import (
     Daemon,
-    ServiceUnavailable,
     accepts_connections,
     free_ports,
     running,
@@ -202,26 +198,14 @@ class Kubernetes:
 @cache
 def _find_binaries() -> Path:
     """Return the folder with etcd, kube-apiserver and kwok, which the first use on a machine builds."""
-    go = shutil.which("go")
-    if go is None:
-        raise ServiceUnavailable("Kubernetes: there is no go, with which it is built")
+    go = find_go("Kubernetes")
     content = b"".join(path.read_bytes() for path in sorted(_SOURCE.glob("*go*"))) + _KWOK.encode()
-    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root = cache_home / "triggerer-tests"
-    found = root / f"kubernetes-{hashlib.sha256(content).hexdigest()[:12]}"
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / "kubernetes.lock").open("w") as lock:
-        # One of several workers of a session builds them.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.exists():
-            draft = found.with_suffix(".draft")
-            draft.mkdir(exist_ok=True)
-            _build(go, draft)
-            draft.rename(found)
-    return found
+    digest = hashlib.sha256(content).hexdigest()[:12]
+    return find_built(f"kubernetes-{digest}", lambda folder: _build(go, folder))
 
 
 def _build(go: str, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
     version = f"-s -w -X k8s.io/component-base/version.gitVersion={_VERSION}"
     build = [go, "build", "-p=1", "-mod=readonly", "-buildvcs=false", f"-ldflags={version}", "-o"]
     for name, package in (
@@ -233,15 +217,7 @@ def _build(go: str, folder: Path) -> None:
 
 
 def _run(command: list[str], **variables: str) -> None:
-    environment = {"GOMAXPROCS": "1", **os.environ, "CGO_ENABLED": "0"}
-    done = subprocess.run(
-        ["nice", "-n", "19", *command],
-        cwd=_SOURCE,
-        env={**environment, **variables},
-        capture_output=True,
-        text=True,
-        timeout=_BUILD_TIMEOUT_S,
-        check=False,
+    niced = ["nice", "-n", "19", *command]
+    run_go(
+        "Kubernetes", niced, timeout_s=_BUILD_TIMEOUT_S, cwd=_SOURCE, GOMAXPROCS="1", **variables
     )
-    if done.returncode:
-        raise ServiceUnavailable(f"Kubernetes: {command[:2]} failed:\n{done.stderr[-2000:]}")

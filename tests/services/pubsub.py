@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from tests.services.go_program import find_built, find_go, run_go
 from tests.services.process import (
     Daemon,
-    ServiceUnavailable,
     accepts_connections,
     free_ports,
     running,
@@ -75,37 +72,18 @@ def open_pubsub_flood(size_bytes: int) -> Iterator[str]:
 
 @cache
 def _find_server(*, is_optimized: bool) -> Path:
-    go = shutil.which("go")
-    if go is None:
-        raise ServiceUnavailable("Pub/Sub: there is no go, with which its test server is built")
+    go = find_go("Pub/Sub")
     options = [] if is_optimized else ["-gcflags=all=-N -l", "-ldflags=-s -w"]
     content = " ".join(options).encode()
     content += b"".join(path.read_bytes() for path in sorted(_SOURCE.iterdir()))
     version = subprocess.run([go, "version"], capture_output=True, check=True).stdout
-    # A cache that outlives the checkout.
-    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root = cache_home / "triggerer-tests"
-    binary = root / f"pubsub-{hashlib.sha256(content + version).hexdigest()[:12]}"
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / "pubsub.lock").open("w") as lock:
-        # One of several workers of a session builds it.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not binary.exists():
-            draft = binary.with_suffix(".draft")
-            built = subprocess.run(
-                [go, "build", "-buildvcs=false", *options, "-o", draft, "."],
-                cwd=_SOURCE,
-                # The compiler has little to collect before it ends.
-                env={"GOGC": "400", **os.environ, "CGO_ENABLED": "0"},
-                capture_output=True,
-                text=True,
-                timeout=_BUILD_TIMEOUT_S,
-                check=False,
-            )
-            if built.returncode:
-                raise ServiceUnavailable(f"Pub/Sub: go build failed:\n{built.stderr[-2000:]}")
-            draft.rename(binary)
-    return binary
+    digest = hashlib.sha256(content + version).hexdigest()[:12]
+    command = [go, "build", "-buildvcs=false", *options, "-o"]
+
+    def build(target: Path) -> None:
+        run_go("Pub/Sub", [*command, str(target), "."], timeout_s=_BUILD_TIMEOUT_S, cwd=_SOURCE)
+
+    return find_built(f"pubsub-{digest}", build)
 
 
 class PubSubServer(PubSubAdmin):

@@ -120,7 +120,7 @@ class SparkCluster:
         return state
 
     def executors(self) -> list[psutil.Process]:
-        """Return the processes of Spark's executors, also those whose worker was killed."""
+        """Return the processes of Spark's executors, even if their worker was killed."""
         found = psutil.process_iter(["cwd", "cmdline"])
         return [
             process

@@ -1,4 +1,4 @@
-"""The neighbourhood of an asset: what leads to it, what it leads to, and no more than 100 of them."""
+"""The neighbourhood of an asset: the nodes before and after the asset, at most 100."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Api = NamedDependency[SkipValidation[ApiContext]]
 Caller = NamedDependency[SkipValidation[Access]]
 """The sender of the request."""
 InPath = FromPath[str]
-"""A part of the path, in which `SLASH` stands for a slash; see `triggerer.api.gate.part`."""
+"""A part of the path. `SLASH` stands for a slash in it; see `triggerer.api.gate.part`."""
 
 AssetFilter = Annotated[
     str | None, QueryParameter(name="asset", description="Only of the asset with this name or URI.")

@@ -129,7 +129,7 @@ def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = 
 
 
 def readable_state(state: dict[str, Any], *, nested: bool = False) -> str:
-    """Return the DAG's asset expression, in which each asset that has no event yet is in brackets."""
+    """Return the DAG's asset expression. Each asset without an event is in brackets."""
     for kind, sign in (("all", " & "), ("any", " | ")):
         if kind in state:
             joined = sign.join(readable_state(part, nested=True) for part in state[kind])

@@ -99,9 +99,9 @@ class TriggererSettings:
     behind alone and catches up. "redeliver": the broker delivers the message to all watchers again."""
     max_deliveries: Count = 10
     """How often one message may fail during catch-up before later messages are tried. If a later message passes, the
-    failing message is tried once more, and parked if it fails again."""
+    failing message is tried again, and parked if it fails."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """What happens to a message that cannot be parked, because one of the three limits `parked_...` below is reached.
+    """The treatment of a message that cannot be parked, because one of the three limits `parked_...` below is reached.
     "hold": the message's lane waits, for that watcher. "dead_letter": the producer dead-letters the message."""
     parked_max_messages: Count = 10_000
     """The limit of parked messages of one watcher."""
@@ -208,8 +208,8 @@ class OidcSettings:
     role_claim: str = "groups"
     """The claim of the ID token with the person's groups or roles: a text or a list."""
     roles: Pairs = field(default_factory=dict)
-    """The role (viewer, operator or admin) for each value of the claim. Of several roles, the highest counts. A person
-    without a role is refused."""
+    """The role (viewer, operator or admin) for each value of the claim. The highest of a person's roles counts. Without
+    a role, the person is refused."""
 
 
 @dataclass(frozen=True, slots=True)

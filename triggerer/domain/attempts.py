@@ -40,7 +40,7 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """What a repeat of an ended run takes over from the run's earlier attempts."""
+    """The results of a run's earlier attempts that a repeat of the run takes over."""
 
     kept: Mapping[str, TaskState] = field(default_factory=dict)
     """The final state by task id. A kept task runs again only if another task needs its return value."""

@@ -36,7 +36,7 @@ class Difference:
     replays_parked: list[tuple[Placed, TriggerRow]]
     """Hosted triggers with watchers whose parked messages are being replayed."""
     alive: Collection[int] = frozenset()
-    """Among the watchers of removed triggers, the ids of those that are still declared."""
+    """The ids of the watchers of removed triggers that are still declared."""
     rewound: Collection[TriggerRow] = ()
     """Triggers with watchers for which an operator asked to replay the log."""
 
@@ -96,7 +96,7 @@ class Roster:
         return list(self._by_stream.get(digest, {}).values())
 
     def ungrown_first(self, fences: Iterable[Fence], loads: Iterable[StreamLoad]) -> list[Fence]:
-        """Sort the leases: those of streams with triggers that are not hosted yet come last.
+        """Sort the leases: streams with triggers that are not hosted yet come last.
 
         If the streams no longer fit into this instance, the last ones are given up. So a stream that has grown leaves,
         and displaces no other stream.

@@ -39,7 +39,7 @@ _OUR_PACKAGES: Final = frozenset({"triggerer", "producers", "watchers"})
 _in_force: Final[list[tuple[logging.Handler, int, Mapping[str, Any]]]] = []
 """The root handler, level and structlog settings that `set_up_logging` made. Empty: it was not called."""
 
-# Fields in which `_redact` hides nothing, because they cannot contain a secret. The renderer redacts `exc_info`.
+# `_redact` hides nothing in these fields, because they cannot contain a secret. The renderer redacts `exc_info`.
 _WITHOUT_SECRETS: Final = frozenset({"level", "logger", "timestamp", "exc_info"})
 
 # The most names in one line. A folder may have a thousand DAGs, and a line with all their names would be unreadable.
@@ -77,7 +77,7 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
         cache_logger_on_first_use=True,
     )
     if as_json and isinstance(stream, TextIOWrapper):
-        # JSON must be UTF-8, whatever the encoding of the locale.
+        # JSON must be UTF-8, even if the locale has another encoding.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(

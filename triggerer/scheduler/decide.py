@@ -227,7 +227,7 @@ class _Queue:
         self.queued = {asset: asset.queued for asset in dag.waiting}
 
     def satisfies(self, condition: Condition | None) -> bool:
-        # No run is due without an event, whatever the expression says.
+        # No run is due without an event, even if the expression is true.
         if condition is None or not self.queued:
             return False
         return is_satisfied(condition, partial(_has, self.queued))

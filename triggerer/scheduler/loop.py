@@ -213,9 +213,9 @@ class Scheduler:
         return await self._plan_locked(chunk)
 
     async def _plan_locked(self, chunk: Sequence[str]) -> Plan:
-        # Usually a plan skips rows that other schedulers have locked, and their DAGs stay ready. But it waits for the
-        # lock of a single DAG, and after a chunk in which all DAGs were locked. Otherwise the loop would spin until the
-        # locks are free.
+        # Usually a plan skips rows that other schedulers have locked, and their DAGs stay ready. But a plan
+        # of a single DAG waits for the lock. So does the plan after a chunk whose DAGs were all locked. Otherwise the
+        # loop would spin until the locks are free.
         waits = len(chunk) == 1 or self._waits
         return await self._database.perform(plan_locked(chunk, limit=self._limit, waits=waits))
 

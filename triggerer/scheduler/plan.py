@@ -31,7 +31,7 @@ class Plan:
     """The looks at some DAGs, and the number of runs that were created."""
 
     looks: tuple[Look, ...] = ()
-    """In the order in which the DAGs were given."""
+    """One look for each DAG, in the order of the given DAGs."""
     locked: tuple[str, ...] = ()
     """DAGs left alone because another scheduler had locked them, or changed them after the look."""
     unserved: tuple[str, ...] = ()

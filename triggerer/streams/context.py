@@ -45,7 +45,7 @@ class RuntimeContext:
     bookmarks: BookmarkStore | None = None
     """Stores the bookmarks of triggers. None: a trigger that has a bookmark cannot be run."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """What happens to a message that cannot be parked at a bound: its lane waits, or the producer dead-letters it."""
+    """The treatment of a message that cannot be parked at a bound: its lane waits, or the producer dead-letters it."""
     falls_behind: bool = True
     """False: no watcher falls behind from now on. Existing backlogs are still read."""
     catch_up_pending: PendingLimit = field(

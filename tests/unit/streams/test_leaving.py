@@ -30,7 +30,7 @@ class YieldsThenWaits(Acking):
 
 
 @pytest.mark.rule(
-    "9: a deleted watcher acks the message that it has open, and fails those that it has not pulled"
+    "9: a deleted watcher acks its open message, and fails every message that it has not pulled"
 )
 @pytest.mark.parametrize(
     ("answer", "outcome"), [(None, (1, 0, 0)), (StoreUnavailable("gone"), (0, 1, 0))]

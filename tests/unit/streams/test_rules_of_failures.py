@@ -431,7 +431,7 @@ async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
 
 
 @pytest.mark.rule(
-    "7: a filter that raises fails the message that it has open, and those that it has not pulled"
+    "7: a filter that raises fails its open message, and every message that it has not pulled"
 )
 async def test_a_filter_that_raises_takes_nothing_back_that_it_had_moved_past(
     upstream: Upstream,

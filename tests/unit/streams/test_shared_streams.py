@@ -162,7 +162,7 @@ async def test_without_subscribers_an_event_is_not_clean(upstream: Upstream) -> 
 
 
 @pytest.mark.rule(
-    "7: a filter that raises fails the message that it has open, and those that it has not pulled"
+    "7: a filter that raises fails its open message, and every message that it has not pulled"
 )
 async def test_a_filter_that_raises_fails_what_it_has_not_resolved_and_no_sibling(
     upstream: Upstream,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,22 +16,23 @@ from tests.services.spark_jars import SparkJars
 from triggerer.worker.output import Output
 from triggerer.worker.spark import SparkSettings, close_session, open_session
 
+S = TypeVar("S")
 TryAgain = Callable[..., Output]
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3]:
-    try:
-        with open_s3("lake") as opened:
-            yield opened
-    except ServiceUnavailable as absent:
-        skip_or_fail(str(absent))
+    yield from _opened(open_s3)
 
 
 @pytest.fixture(scope="module")
 def gcs() -> Iterator[Gcs]:
+    yield from _opened(open_gcs)
+
+
+def _opened(open_store: Callable[[str], AbstractContextManager[S]]) -> Iterator[S]:
     try:
-        with open_gcs("lake") as opened:
+        with open_store("lake") as opened:
             yield opened
     except ServiceUnavailable as absent:
         skip_or_fail(str(absent))

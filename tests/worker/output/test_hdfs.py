@@ -3,53 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
 from tests.services.availability import skip_or_fail
 from tests.services.java_program import find_jars
 from tests.services.process import ServiceUnavailable
+from tests.worker.output.once import WRITE, WRITTEN
 from tests.worker.spark.processes import start_python
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.soak]
 
-CLIENT = """
-    from triggerer.worker.output import Output, hadoop_files, places
+OPEN = """
+from triggerer.worker.output import Output, hadoop_files, places
 
-    session = open_it(SparkSettings(master="local[2]", conf={"spark.driver.extraClassPath": JARS}))
-    hadoop = session._jvm.org.apache.hadoop
-    conf = hadoop.conf.Configuration()
-    conf.set("hdfs.minidfs.basedir", str(home / "dfs"))
-    cluster = getattr(hadoop.hdfs, "MiniDFSCluster$Builder")(conf).numDataNodes(1).build()
-    cluster.waitActive()
-    path = cluster.getFileSystem().getUri().toString() + "/lake/a table"
-    rows = session.range(10).selectExpr("id", "id % 2 AS day", "'a:/=' AS place")
-
-    def write(token):
-        return Output(token, lambda: True).parquet(rows, path, partition_by=["day", "place"])
-
-    print(write("f" * 32), write("f" * 32), write("0" * 32), session.read.parquet(path).count())
-
-    class Killed(BaseException):
-        pass
-
-    def die(self, source, target):
-        raise Killed
-
-    move, hadoop_files.HadoopFiles.move = hadoop_files.HadoopFiles.move, die
-    try:
-        write("a" * 32)
-    except Killed:
-        print("killed", session.read.parquet(path).count())
-    hadoop_files.HadoopFiles.move = move
-    print(write("b" * 32), write("a" * 32), session.read.parquet(path).count())
-    place, other = places.open_place(session, path), places.open_place(session, path)
-    for mark in ("m1", "m2"):
-        rows.write.partitionBy("day", "place").parquet(place.draft("c", mark))
-    print(place.commit("c", "m1"), other.commit("c", "m2"), session.read.parquet(path).count())
-    # The servers' threads would keep the JVM alive for a while.
-    os._exit(0)
+session = open_it(SparkSettings(master="local[2]", conf={"spark.driver.extraClassPath": JARS}))
+hadoop = session._jvm.org.apache.hadoop
+conf = hadoop.conf.Configuration()
+conf.set("hdfs.minidfs.basedir", str(home / "dfs"))
+cluster = getattr(hadoop.hdfs, "MiniDFSCluster$Builder")(conf).numDataNodes(1).build()
+cluster.waitActive()
+path = cluster.getFileSystem().getUri().toString() + "/lake/a table"
+"""
+COMMIT_TWICE = """
+place, other = places.open_place(session, path), places.open_place(session, path)
+for mark in ("m1", "m2"):
+    rows.write.partitionBy("day", "place").parquet(place.draft("c", mark))
+print(place.commit("c", "m1"), other.commit("c", "m2"), session.read.parquet(path).count())
+# The servers' threads would keep the JVM alive for a while.
+os._exit(0)
 """
 
 
@@ -58,12 +40,10 @@ def test_an_output_is_written_once_to_hdfs(tmp_path: Path) -> None:
         jars = find_jars("hdfs")
     except ServiceUnavailable as absent:
         skip_or_fail(str(absent))
-    code = f"JARS = {str(jars / '*')!r}\n{dedent(CLIENT)}"
+    code = f"JARS = {str(jars / '*')!r}\n{OPEN}{WRITE}{COMMIT_TWICE}"
     with start_python(code, tmp_path) as process:
         shown, errors = process.communicate(timeout=300)
     assert shown.splitlines() == [
-        "written was_there written 20",
-        "killed 20",
-        "written was_there 40",
+        *WRITTEN,
         "m1 m1 50",
     ], errors[-4000:]

@@ -20,7 +20,7 @@ class RunIdentity:
     dag_id: str
     run_id: str
     token: str = field(repr=False)
-    """The run token. The transaction of a change checks once more that the token's attempt still runs."""
+    """The run token. The transaction of a change checks again that the token's attempt still runs."""
 
 
 @dataclass(frozen=True, slots=True)

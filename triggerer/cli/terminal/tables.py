@@ -164,7 +164,7 @@ def fit(
         if least[at] + _GAP <= left:
             widths[at] = least[at]
             left -= least[at] + _GAP
-    # Use the remaining room to widen columns, first those that lack the fewest characters.
+    # Use the remaining room to widen columns. Begin with the column that lacks the fewest characters.
     for at in sorted(widths, key=lambda at: natural[at] - widths[at]):
         more = min(natural[at] - widths[at], max(left, 0))
         widths[at] += more

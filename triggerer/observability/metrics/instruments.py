@@ -121,7 +121,7 @@ class Histogram:
         self._series: dict[tuple[str, ...], Distribution] = {}
 
     def of(self, *labels: str) -> Distribution:
-        """Return the series with these labels. Code that often adds values may store the returned series."""
+        """Return the series with these labels. The series may be stored, to add values often."""
         found = self._series.get(labels)
         if found is None:
             if labels and len(self._series) >= self._most:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from triggerer.store.listing.filters import limited
 from triggerer.store.schema.models import (
@@ -29,16 +30,11 @@ async def waits(session: AsyncSession, wanted: ColumnElement[bool], limit: int =
     Args:
         limit: Only the edges of the first DAGs by id; 0: all edges.
     """
-    query = (
-        select(Asset.name, Dag.dag_id)
-        .select_from(DagScheduleAsset)
-        .join(Asset, Asset.id == DagScheduleAsset.asset_id)
-        .join(Dag, Dag.dag_id == DagScheduleAsset.dag_id)
-        .where(wanted, Dag.is_stale.is_(False))
-        .order_by(Dag.dag_id, Asset.name)
+    links = select(Asset.name, Dag.dag_id).join_from(
+        DagScheduleAsset, Asset, Asset.id == DagScheduleAsset.asset_id
     )
-    rows = await session.execute(limited(query, limit))
-    return {(("asset", asset), ("dag", dag)) for asset, dag in rows}
+    query = links.join(Dag, Dag.dag_id == DagScheduleAsset.dag_id).where(wanted)
+    return await _edges_to_dags(session, "asset", query, Asset.name, limit)
 
 
 async def waits_for_aliases(
@@ -49,16 +45,25 @@ async def waits_for_aliases(
     Args:
         limit: Only the edges of the first DAGs by id; 0: all edges.
     """
-    query = (
-        select(AssetAlias.name, Dag.dag_id)
-        .select_from(DagScheduleAlias)
-        .join(AssetAlias, AssetAlias.id == DagScheduleAlias.alias_id)
-        .join(Dag, Dag.dag_id == DagScheduleAlias.dag_id)
-        .where(wanted, Dag.is_stale.is_(False))
-        .order_by(Dag.dag_id, AssetAlias.name)
+    links = select(AssetAlias.name, Dag.dag_id).join_from(
+        DagScheduleAlias, AssetAlias, AssetAlias.id == DagScheduleAlias.alias_id
     )
-    rows = await session.execute(limited(query, limit))
-    return {(("alias", alias), ("dag", dag)) for alias, dag in rows}
+    query = links.join(Dag, Dag.dag_id == DagScheduleAlias.dag_id).where(wanted)
+    return await _edges_to_dags(session, "alias", query, AssetAlias.name, limit)
+
+
+async def _edges_to_dags(
+    session: AsyncSession,
+    kind: str,
+    query: Select[str, str],
+    name: InstrumentedAttribute[str],
+    limit: int,
+) -> set[Edge]:
+    """Return the edges for the rows (name, DAG id) of the query. DAGs that are gone from their files are left out."""
+    query = query.where(Dag.is_stale.is_(False)).order_by(Dag.dag_id, name)
+    return {
+        ((kind, one), ("dag", dag)) for one, dag in await session.execute(limited(query, limit))
+    }
 
 
 async def watches(session: AsyncSession, wanted: ColumnElement[bool], limit: int) -> set[Edge]:

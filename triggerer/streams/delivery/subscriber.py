@@ -144,7 +144,7 @@ class Subscriber(Deriver):
         return True
 
     def cancel(self) -> None:
-        """Cancel the filter, whatever the filter awaits."""
+        """Cancel the filter at its present await."""
         self._scope.cancel()
 
     def waits_for(self, key: Hashable) -> bool:

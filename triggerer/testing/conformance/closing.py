@@ -92,7 +92,7 @@ class ClosingCases(ProducerSuite):
             async with await self._driving(nothing) as driver:
                 await self._await_all(more, driver)
                 came = driver.values
-                # What is committed is a prefix of the published messages. So the rest must come, in order.
+                # The committed messages are a prefix of the published messages. So the rest must come, in order.
                 if self._has(Feature.ORDERING):
                     assert came == published[len(published) - len(came) :]
                 again = committed.intersection(came)

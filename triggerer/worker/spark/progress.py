@@ -63,7 +63,7 @@ class ProgressWatch:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the watch. Afterwards `tell` is called once more at most, with a report that is being made now."""
+        """End the watch. A report that is being made now may still reach `tell` afterwards."""
         self._ended.set()
 
     def begin_task(self, task_id: str) -> None:

@@ -258,7 +258,7 @@ class Backlogs:
         """Let a watcher read again from `position`. The outcomes of messages that it read before are ignored.
 
         Args:
-            reemit: The range in which events are made again. None: no range.
+            reemit: The watcher makes events again in this range. None: no range.
             on_stored: Called once, when the position is durable or was refused. Until then the earlier row is valid.
         """
         if backlog.rewound_to is not None and is_before(position, backlog.position):

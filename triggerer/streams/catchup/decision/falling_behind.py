@@ -54,7 +54,7 @@ class FallingBehind:
         return self._state.is_redelivered_in_log(lane.key, entry.seq, position)
 
     def _forget_empty_lanes(self) -> None:
-        """Forget the failures of lanes in which every message from before the redelivery is gone.
+        """Forget the failures of lanes without any message from before the redelivery.
 
         There may be many such lanes, because each message may be its own lane.
         """

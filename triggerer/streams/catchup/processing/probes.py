@@ -117,7 +117,7 @@ class Probes:
             probe.without_evidence += not is_evidence
 
     def look_again(self, backlog: Backlog) -> None:
-        """Allow further probes: the message failed once more, and later messages may have arrived since."""
+        """Allow further probes: the message failed again, and later messages may have arrived since."""
         probe = self._probes.get(backlog)
         if probe is not None:
             probe.is_exhausted = False
