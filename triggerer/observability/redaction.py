@@ -54,7 +54,7 @@ _SHAPES: Final = (_USER_INFO, _KEY_ALONE, _PARAMETER, _ASSIGNED, _BEARER)
 # The fewest characters of a known secret. Shorter values occur by chance in ordinary text, so half of every line would
 # be hidden.
 _SHORTEST: Final = 6
-# A shorter line of a secret that has several lines, such as a private key, is not hidden by itself.
+# A secret of several lines, such as a private key: each line with this many characters or more is hidden.
 _SHORTEST_LINE: Final = 16
 # The most spellings of secrets to remember. The oldest are forgotten first.
 _MOST_KNOWN: Final = 1000
