@@ -157,11 +157,9 @@ def start_training(home: Path) -> subprocess.Popen[bytes]:
 
 
 def _give_up(*_: object) -> None:
-    jvm = classic.jvm_process()
-    if jvm is not None:
-        # Kill the JVM, because at a regular end it would first write the archive.
-        jvm.kill()
-    os._exit(1)
+    # Kill the process group, so that a JVM that is still starting ends too. A JVM that ends by itself because its
+    # standard input is closed would first write the archive.
+    os.killpg(0, signal.SIGKILL)
 
 
 def _end_with_parent() -> None:
@@ -174,8 +172,9 @@ def _end_with_parent() -> None:
 def main() -> None:
     """Run `python -m triggerer.worker.spark.jvm.training HOME`, until the archive exists or standard input ends."""
     os.nice(_LOWEST_PRIORITY)
-    # Ignore Ctrl-C. When the parent ends because of it, this process and its JVM end too.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # With a process group of its own, `_give_up` kills nothing else, and Ctrl-C does not reach this process. If the
+    # parent ends because of Ctrl-C, standard input ends too.
+    os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, _give_up)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
     try:
