@@ -22,7 +22,8 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: The seconds that the failed attempt lasted. 0: the attempt had counted as a success before it failed.
+        lasted: The seconds that the trigger ran in the failed attempt. 0: that was long enough to count as working, or
+            the trigger could not be made.
         works_at: The instant from which the present attempt counts as a success. None: the trigger does not run now.
     """
 
@@ -59,7 +60,7 @@ class Attempts:
                 lasted = now - began_at
                 lasted = 0.0 if lasted >= self._healthy_after_s else lasted
             else:
-                # The trigger failed before it ran: it could not be made.
+                # The trigger could not be made, so this attempt has no duration. Use that of the attempt before.
                 lasted = 0.0 if failed is None else failed.lasted
             self._failed[member] = _Failed(member.error, lasted)
         else:

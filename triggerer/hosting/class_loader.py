@@ -20,7 +20,7 @@ from triggerer.synchronization import Notifier
 _log = structlog.get_logger(__name__)
 
 _TURN_S: Final = 1.0
-"""After this time, the next load begins although this one has not ended."""
+"""After this time, the next load begins even if the present load has not ended."""
 
 TriggerLoader = Callable[[str], type[BaseEventTrigger]]
 """Turns a class path into the class; may raise any error of the plugin's module."""
@@ -97,7 +97,7 @@ class ClassLoader:
         return load
 
     def _start_next(self) -> None:
-        """Start the next load of the queue, and further loads while each ends at once."""
+        """Start the next load of the queue. If that load ends at once, start the load after it, and so on."""
         if self._is_starting:
             return
         self._is_starting = True
@@ -118,7 +118,7 @@ class ClassLoader:
         try:
             self._start(perform, lambda loaded: self._end(load, loaded))
         except RuntimeError as error:
-            # The system has no thread for the load. The trigger's restart begins another load later.
+            # The system could not start a thread. The next restart of the trigger begins another load.
             self._end(load, PluginError(f"{load.classpath} cannot be loaded now: {error}"))
         if not load.is_settled:
             loop = asyncio.get_running_loop()
@@ -156,7 +156,7 @@ def _start_in_thread(perform: Callable[[], Loaded], end: Callable[[Loaded], None
 
     def run() -> None:
         loaded = perform()
-        # The loop is closed if the service has ended without this thread.
+        # The loop is closed if the service ended before this thread.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(end, loaded)
 

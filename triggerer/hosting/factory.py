@@ -23,11 +23,11 @@ LOAD_TIMEOUT: Final = timedelta(seconds=30)
 class TriggerFactory:
     """Loads the classes of triggers and makes triggers, on the event loop or isolated, as the settings say.
 
-    The threads and processes of isolated triggers end with the `async with` block. The triggers must end earlier.
+    Leaving the `async with` block ends the threads and processes of isolated triggers. The triggers must end before.
 
     Args:
         load_class: Turns a class path into the class. Called in a thread.
-        load_timeout: If a class takes longer than this to load, its stream opens without the trigger.
+        load_timeout: If a trigger's class takes longer than this to load, the stream opens without the trigger.
         ack_timeout: How long a watcher may need for a message. The guarantee that a trigger can promise depends on it.
         start_load: Starts a load. None: start it in a thread.
     """
@@ -75,9 +75,9 @@ class TriggerFactory:
 
 
 class PreparedTrigger:
-    """Makes the trigger of one row, a new object at each call.
+    """A callable that makes the trigger of one row. Each call returns a new trigger.
 
-    Before a call after the first, call `load` and wait for its end, because the file of the class may have changed.
+    Before every call except the first, call `load` and wait for its end: the file of the class may have changed.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from triggerer.streams.supervision.promised_guarantee import promise_of, too_wea
 
 
 class PromiseCheck:
-    """Loads classes as a `ClassLoader` does, and makes the load fail if the row's trigger promises too little.
+    """Loads classes like a `ClassLoader`. A load fails if the trigger's guarantee is weaker than its watchers demand.
 
     Args:
         tasks: Runs the checks. They end with this task group.

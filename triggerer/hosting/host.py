@@ -50,8 +50,8 @@ class HostSettings:
     stall_threshold: timedelta = timedelta()
     """A call that blocks the event loop for longer than this is logged. Zero: none is logged (for simulated loops)."""
     healthy_after: timedelta = timedelta(seconds=60)
-    """A trigger that failed counts as working once it has run for this time, or earlier, see `Attempts`. Zero: as soon
-    as it runs."""
+    """A restarted trigger counts as working once it has run for this time. `Attempts` may set an earlier time. Zero:
+    the trigger counts as working as soon as it runs."""
     capacity: int = 1000
     """The most triggers that this instance hosts. All instances of a database must have the same capacity."""
 
@@ -218,7 +218,7 @@ class TriggerHost:
             self._failed_heartbeats += 1
             warn_seldom(_log, self._failed_heartbeats, "heartbeat failed", error=str(error))
             if isinstance(error, OutcomeUnknown):
-                # A claim may have succeeded. The next tick reads at once which streams are ours.
+                # The commit may have claimed streams. So the next tick begins at once, and reads the streams we own.
                 self._wake.set()
         else:
             self._failed_heartbeats = 0
@@ -284,7 +284,7 @@ class TriggerHost:
     async def _give_back(self, digests: Sequence[str]) -> None:
         """Give these streams to other instances: drain, stop, release."""
         _log.info("giving streams to other instances", count=len(digests))
-        # While this waits, no heartbeat extends the leases of the other streams. Half a lease is short enough for them.
+        # Meanwhile no heartbeat extends the leases of the other streams, so wait for half of a lease at most.
         patience = min(self._settings.drain, self._settings.lease / 2)
         members = [p.member for d in digests for p in self._roster.on_stream(d)]
         until = anyio.current_time() + patience.total_seconds()
@@ -294,7 +294,7 @@ class TriggerHost:
         await self._ownership.release(fences, digests)
 
     async def _forget_and_write(self, digests: Collection[str], deadline: float) -> None:
-        """Stop these streams. Then wait, at most until the deadline, until the store has answered their changes."""
+        """Stop these streams. Then wait, at most until the deadline, until their changes are durable or refused."""
         for digest in digests:
             self._forget(digest)
         if self._unwritten.has(digests):
@@ -336,8 +336,8 @@ class TriggerHost:
         owned_rows = [row for row in difference.new if row.stream_digest in self._owned]
         specs = [self._spec(row, self._owned[row.stream_digest]) for row in owned_rows]
         for placed in difference.gone:
-            # A watcher that is still declared has other arguments now, so its unresolved events must be redelivered.
-            # Any other watcher was deleted on purpose, and misses nothing.
+            # A watcher that is still declared gets a new trigger, so its unresolved events must be redelivered. Any
+            # other watcher was deleted on purpose, and misses nothing.
             self._roster.drop(placed)
             outliving = difference.outliving(placed)
             if 0 < len(outliving) < len(placed.row.watchers):

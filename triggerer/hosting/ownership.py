@@ -35,7 +35,7 @@ RETRY_INTERVAL: Final = 1 / 12
 _TIMEOUT: Final = 1 / 3
 """The deadline of a heartbeat. If the heartbeat hangs on a dead connection, the lease lasts long enough for another."""
 
-# Sorts an instance's leases, given the sizes of all streams. The leases that it prefers to keep come first.
+# Sorts an instance's leases, given how many triggers each stream has. The leases that it gives up last come first.
 KeepingOrder = Callable[[Iterable[Fence], Iterable[StreamLoad]], list[Fence]]
 
 

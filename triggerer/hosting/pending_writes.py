@@ -1,4 +1,4 @@
-"""Delays a stream until the changes that it submitted under the same lease are durable, or refused."""
+"""Delays the restart of a stream until all changes that the stream submitted earlier are durable or refused."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ class Writer(Protocol):
 
 
 class Unwritten:
-    """The streams that wait for the store's answers before they start again under the same lease.
+    """The stopped streams that must not start again yet, because the store has not answered all of their changes.
 
-    An instance whose lease is over by its own clock stops its streams, and may extend the lease afterwards. A change
-    that the streams submitted before may be written late. Streams that started again earlier would read rows without
-    this change. An instance that releases a lease waits for the answers too. Otherwise the store would refuse the late
-    write, and the next owner would repeat the work.
+    An instance stops its streams when its lease ends by its own clock. If it then extends the lease, the streams start
+    again under the same lease, but a change from before may still be on its way to the store. A stream that did not
+    wait would read its rows without this change.
+
+    Before an instance releases a lease, it waits for the answers too. Otherwise the store would refuse a late change,
+    and the next owner would repeat the work.
     """
 
     def __init__(self, writers: Sequence[Writer]) -> None:
@@ -30,7 +32,7 @@ class Unwritten:
         self._streams: set[str] = set()
 
     def look(self, idle: Iterable[str]) -> None:
-        """Find out which of these idle streams must wait. Call it before their rows are read."""
+        """Find out which of these stopped streams must wait. Call this before their rows are read."""
         self._streams = {digest for digest in idle if self.has([digest])}
 
     def has(self, stream_digests: Collection[str]) -> bool:
@@ -50,7 +52,7 @@ class Unwritten:
     async def wait_for(self, stream_digests: Collection[str]) -> None:
         """Wait until the store has answered all changes of these streams.
 
-        The answer of one writer may submit a change to another writer, so all writers are asked again.
+        An answer from one writer may cause a change for another writer, so all writers are checked again.
         """
         while self.has(stream_digests):
             for writer in self._writers:

@@ -25,7 +25,7 @@ class Preparation:
     async def prepare(self, rows: Iterable[TriggerRow]) -> bool:
         """Prepare these rows' triggers, and forget all other prepared triggers.
 
-        A class that takes longer than `_SOON_S` is loaded further in the background: see `wait_until_loaded`.
+        A class that takes longer than `_SOON_S` continues to load in the background: see `wait_until_loaded`.
 
         Returns:
             True if this method waited for classes. The rows may have changed in the store meanwhile.

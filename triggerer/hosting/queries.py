@@ -12,7 +12,7 @@ from triggerer.store.watchers.hosting import StreamLoad, TriggerRow, WatcherStat
 
 
 class LeaseQueries(Protocol):
-    """Which instances live, and which of them owns which stream: `triggerer.store.streams.leases`."""
+    """Queries for live instances and for the leases of streams, as in `triggerer.store.streams.leases`."""
 
     async def register_instance(
         self, session: Any, instance_id: str, *, kind: str, expiry: timedelta
@@ -45,7 +45,7 @@ class LeaseQueries(Protocol):
 
 
 class HostingQueries(Protocol):
-    """The triggers of streams, and the states of their watchers: `triggerer.store.watchers.hosting`."""
+    """Queries for the triggers of streams and the states of watchers, as in `triggerer.store.watchers.hosting`."""
 
     async def load_triggers(
         self, session: Any, stream_digests: Collection[str]

@@ -1,7 +1,7 @@
 """Writes the live state of this instance's streams to the store, from where the API shows it.
 
-An instance reports every 5 s while somebody asks the API for streams, else every 30 s. Each report has a transaction of
-its own. A report that the store does not take in time is left out, because the next report has newer numbers.
+An instance reports every 5 s while somebody reads the streams by the API, otherwise every 30 s. Each report has a
+transaction of its own. A report that is not stored in time is dropped, because the next report has newer numbers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Reporter:
                 await wanted.wait(OFTEN if self._is_looked_at else SELDOM)
 
     async def report(self) -> None:
-        """Write one report, or none if the store does not take it in time."""
+        """Write one report, or drop it if it is not stored in time."""
         streams = self._histories.add(await to_thread.run_sync(self._read))
         try:
             with anyio.move_on_after(_PATIENCE.total_seconds()) as scope:

@@ -36,7 +36,7 @@ class Difference:
     replays_parked: list[tuple[Placed, TriggerRow]]
     """Hosted triggers with watchers whose parked messages are being replayed."""
     alive: Collection[int] = frozenset()
-    """The ids of the watchers of removed triggers that are still declared."""
+    """The ids of watchers whose trigger is removed, but which are still declared."""
     rewound: Collection[TriggerRow] = ()
     """Triggers with watchers for which an operator asked to replay the log."""
 
@@ -98,8 +98,8 @@ class Roster:
     def ungrown_first(self, fences: Iterable[Fence], loads: Iterable[StreamLoad]) -> list[Fence]:
         """Sort the leases: streams with triggers that are not hosted yet come last.
 
-        If the streams no longer fit into this instance, the last ones are given up. So a stream that has grown leaves,
-        and displaces no other stream.
+        If the streams no longer fit into this instance, the last ones are given up. So the instance gives up a stream
+        that has grown, and keeps the others.
         """
         sizes = {load.digest: load.triggers for load in loads}
 
@@ -112,10 +112,12 @@ class Roster:
     def difference(self, rows: Collection[TriggerRow]) -> Difference:
         """Compare the hosted triggers with the rows of the streams that this instance owns.
 
-        Two kinds of triggers are removed and added again. The class of the first kind derives another stream key now,
-        so the trigger has moved to another stream with another lease. The second kind loses a watcher to another
-        trigger of the stream, or gains one from it. The removal fails the messages that the earlier trigger has
-        not resolved, so the watcher receives them again from its new trigger.
+        A trigger is removed and added again in two cases:
+
+        - Its class derives another stream key now, so the trigger belongs to another stream with another lease.
+        - A watcher has moved from this trigger to another one of the stream, or from another one to this trigger.
+
+        The removal fails the messages that the trigger has not resolved, so its watchers receive them again.
         """
         wanted = {(row.trigger_id, row.stream_digest): row for row in rows}
         placed = {(p.row.trigger_id, p.fence.stream_digest): p for p in self._placed.values()}

@@ -59,9 +59,9 @@ def divide(
     """Divide the streams among the instances, evenly by number as far as their triggers fit.
 
     The share of an instance is the number of streams divided by the number of instances, rounded up. An instance may
-    own streams beyond its share if no instance below its own share has room for them. It gives such a stream up once
-    another instance has room; earlier, it would only claim the stream back. It always gives up streams whose triggers
-    exceed its capacity.
+    own streams beyond its share if no instance below its own share has room for them. It gives up such a stream once
+    another instance has room: if it did so earlier, it would only claim the stream back. It always gives up streams
+    whose triggers exceed its capacity.
 
     Args:
         streams: All streams.
