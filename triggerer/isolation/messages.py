@@ -47,7 +47,7 @@ class RawEvents(NamedTuple):
 
 
 class EndStream(NamedTuple):
-    """The end of the stream. The filter's next request raises this error. None: the filter's `async for` ends."""
+    """The stream has ended. The filter's next request raises `error`. None: the filter's `async for` ends."""
 
     error: BaseException | None
 
@@ -104,13 +104,13 @@ class Rejected(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The filter, or `run()`, returned or was cancelled (None), or raised this error."""
+    """The filter, or `run()`, has ended: it raised `error`. None: it returned or was cancelled."""
 
     error: BaseException | None
 
 
 class CleanedUp(NamedTuple):
-    """`cleanup()` returned (None), or raised this error."""
+    """`cleanup()` has ended: it raised `error`. None: it returned."""
 
     error: BaseException | None
 

@@ -53,7 +53,7 @@ class TriggerProcess(RemoteTrigger):
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
         if starting.cancelled_caught:
-            # Only a part of the arguments was sent. The process would read commands as the rest of the arguments.
+            # Perhaps only a part of the arguments was sent. Then the process would mistake a command for the rest.
             raise PluginError(
                 f"The process of {self.name} did not take its arguments within {_START_S:g} s"
             )

@@ -53,7 +53,7 @@ class IsolationSettings:
 class Isolation:
     """Makes the proxies of isolated triggers, and owns their threads and processes.
 
-    The triggers have to end inside its `async with` block.
+    All triggers must end before the `async with` block is left.
     """
 
     def __init__(self, settings: IsolationSettings) -> None:
@@ -95,13 +95,13 @@ class Isolation:
     def proxy_class(
         self, cls: type[BaseEventTrigger], placement: Placement, *, classpath: str, name: str
     ) -> type[BaseEventTrigger]:
-        """Return a class that takes the arguments of `cls`, and runs the code of `cls` in `placement`.
+        """Return a class that takes the arguments of `cls`, and runs its code in a thread or process (`placement`).
 
         Args:
             classpath: The path by which a process loads the class.
             name: The trigger's name, for logs and errors; unique among the running triggers.
         Raises:
-            PluginError: The class has a bookmark.
+            PluginError: The class has a bookmark, so its triggers cannot be isolated.
         """
         if has_bookmark(cls):
             raise PluginError(
@@ -158,7 +158,7 @@ class Isolation:
 
 
 class _Proxy(BaseEventTrigger):
-    """Stands in for a trigger whose filter, `run()` and `cleanup()` run elsewhere.
+    """Stands in for a trigger whose filter, `run()` and `cleanup()` run in another thread or process.
 
     The proxy makes the plugin's trigger on the service's event loop, because the runtime needs the trigger's key. A
     thread runs this trigger. A process makes a second trigger from equal arguments.

@@ -28,8 +28,8 @@ from triggerer.synchronization import AutoResetEvent
 PREFETCH_LIMIT: Final = 64
 """How many raw events the service sends before the filter requests them.
 
-If the service sent none ahead, the filter would wait for an answer at each request. Events that the filter does not
-reach were sent in vain: the broker redelivers them, and they are sent again.
+If the service sent none ahead, the filter would wait for the service at each request. An event that is sent ahead and
+never requested is redelivered by the broker, and then sent again.
 """
 
 PREFETCH_BYTES: Final = 4 * 1024 * 1024
@@ -68,7 +68,7 @@ class RemoteGenerator:
         self._pump_ended = anyio.Event()
 
     async def events(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Yield the filter's trigger events. The raw event from which an event derives is not resolved until later.
+        """Yield the filter's trigger events. The raw event is not resolved until its trigger events were yielded.
 
         Raises:
             Exception: The filter's error, or the error that ended its thread or process.
@@ -101,13 +101,13 @@ class RemoteGenerator:
                     return
 
     async def _until_pulled(self) -> None:
-        # The filter may receive an event that was sent ahead before the pump has pulled the event. Wait for the pump.
-        # If the stream ends first, the pump pulls no further event, and the runtime ignores the filter.
+        # If the event was sent ahead, the filter may have received it before the pump has pulled it. Wait for the pump.
+        # If the stream ends first, the pump pulls no further event, and the runtime ignores what the filter yields.
         while self._pulled < self._opened and not self._pump_is_over:
             await self._has_pulled.wait()
 
     async def pump(self) -> None:
-        """Pull a raw event at each request and send it to the filter, until the stream ends or `stop` is called."""
+        """At each request, pull a raw event, and send it unless it was sent ahead. Ends with the stream or by `stop`."""
         assert self._stream is not None
         end: EndStream | None = None
         try:

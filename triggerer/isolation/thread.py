@@ -124,7 +124,7 @@ def _same(value: Any) -> Any:
 
 
 def _size_of_payload(payload: Any) -> int:
-    """Return the size of the payload as JSON; 0 if the payload has no JSON form, which the store reports."""
+    """Return the size of the payload as JSON; 0 if it cannot be written as JSON: then the store refuses the event."""
     try:
         return len(orjson.dumps(payload, default=str))
     except TypeError:

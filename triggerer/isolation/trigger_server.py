@@ -36,7 +36,7 @@ from triggerer.streams.cancellation import plugin_code
 from triggerer.synchronization import AutoResetEvent
 
 MOST_IN_TRANSIT: Final = 1024
-"""How many derived events may be sent that the service has not confirmed with `Credit`. Then the filter has to wait."""
+"""The filter waits while this number of derived events was sent, but not yet confirmed by the service with `Credit`."""
 MOST_BYTES_IN_TRANSIT: Final = 8 * 1024 * 1024
 """The limit of the unconfirmed events in bytes. The last event may exceed the limit."""
 
@@ -205,7 +205,7 @@ class TriggerServer:
     def reject_open_event(self, reason: str | None = None) -> bool:
         """Do the work of `triggerer.abc.reject_shared_stream_event`. Any thread may call this."""
         if self._is_open:
-            # Another object than a string could perhaps not be sent to the service.
+            # Send a string: another object can perhaps not be pickled.
             self._report(Rejected(None if reason is None else str(reason)))
         return self._is_open
 
