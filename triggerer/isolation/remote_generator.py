@@ -107,7 +107,7 @@ class RemoteGenerator:
             await self._has_pulled.wait()
 
     async def pump(self) -> None:
-        """At each request, pull a raw event, and send it unless it was sent ahead. Ends with the stream or by `stop`."""
+        """At each request, pull a raw event and send it, unless it was sent ahead. End with the stream or by `stop`."""
         assert self._stream is not None
         end: EndStream | None = None
         try:

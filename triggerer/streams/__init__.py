@@ -1,4 +1,4 @@
-"""The event loop's side: shared streams, their subscribers and their advance. See DESIGN.md beside this file."""
+"""Shared streams: reads each upstream once for all of its watchers, and advances the broker. See DESIGN.md."""
 
 from triggerer.streams.clock import Clock, SystemClock
 from triggerer.streams.context import RuntimeContext

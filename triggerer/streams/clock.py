@@ -12,12 +12,12 @@ _MOST_AHEAD: Final = timedelta(days=1)
 
 
 class Clock(Protocol):
-    """A monotonic clock in seconds, and the waiting for a time of it."""
+    """A monotonic clock in seconds. Code can also wait until the clock shows a time."""
 
     def monotonic(self) -> float: ...
 
     async def sleep_until(self, deadline: float) -> None:
-        """Wait until `monotonic()` has reached `deadline`. If that is so already, only run a checkpoint."""
+        """Wait until `monotonic()` has reached `deadline`. If the deadline is over already, only run a checkpoint."""
 
 
 class SystemClock:

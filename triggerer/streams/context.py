@@ -45,16 +45,16 @@ class RuntimeContext:
     bookmarks: BookmarkStore | None = None
     """Stores the bookmarks of triggers. None: a trigger that has a bookmark cannot be run."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """The treatment of a message that cannot be parked at a bound: its lane waits, or the producer dead-letters it."""
+    """If a limit of the store keeps a message from being parked, the lane waits, or the producer dead-letters it."""
     falls_behind: bool = True
     """False: no watcher falls behind from now on. Existing backlogs are still read."""
     catch_up_pending: PendingLimit = field(
         default_factory=lambda: PendingLimit(_MOST_PENDING_BEHIND)
     )
-    """The limit of unanswered events of all watchers that catch up.
+    """The limit of unanswered events that all watchers that catch up share.
 
-    Live delivery does not share this limit. So a live event waits for at most this many rows of catching-up watchers,
-    in the group commit before its own.
+    Live events have another limit. So a live event waits for at most this number of rows of catching-up watchers, in
+    the group commit before its own.
     """
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now

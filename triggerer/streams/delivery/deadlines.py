@@ -66,8 +66,8 @@ class Deadlines:
     def _fail_overdue(self, at: float) -> None:
         """Fail every subscriber with an unresolved event whose timeout was over at `at`.
 
-        The timeout is added to the broadcast's time, as it is for `due`. The difference `at - timeout` could be rounded
-        to less than the broadcast's time.
+        The timeout is added to the time of the broadcast, as in `run`. It is not subtracted from `at`, because rounding
+        could then make an overdue event seem not due.
         """
         ledger, subscribers = self._state.ledger, self._subscribers
         for subscriber in list(subscribers):

@@ -409,8 +409,8 @@ class Group:
         state = self.state
         state.selection.offer(event, state.ledger.head - 1)
         if not state.progress.is_signalled:
-            # If no selector names the event, no subscriber moves and signals. Signal here, so that the pump advances
-            # the event.
+            # If no selector names the event, no subscriber moves and wakes the pump. Wake the pump here, so that it
+            # advances the event.
             state.progress.signal()
 
     # Stopping

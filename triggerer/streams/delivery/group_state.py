@@ -106,9 +106,9 @@ class GroupState:
     """By watcher id, the selector of the watcher's newest trigger."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """By lane with backlogs: the lane's dictionary of backlogs, and the lane tail that began with it.
+    """By lane with backlogs: the dictionary of its backlogs when the tail began, and the tail.
 
-    If the lane has another dictionary now, the earlier backlogs have ended, and so has their tail.
+    If `Backlogs` has another dictionary for the lane now, those backlogs have ended, and the tail is outdated.
     """
     newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
     """The last broadcasts of a queue that has backlogs, for use as probes (`probes.py`)."""
@@ -301,15 +301,15 @@ class GroupState:
             return LaneTail(most=0)
         kept_for, lane_tail = self.lane_tail.get(lane, (None, None))
         if lane_tail is None or kept_for is not backlogs:
-            # Begin a new tail: between the tail of earlier backlogs and the next broadcast, messages are missing in
-            # memory.
+            # Begin a new tail: a tail of earlier backlogs lacks the messages that were broadcast while the lane had no
+            # backlog.
             broadcast_to = next(iter(backlogs.values())).broadcast_to
             lane_tail = LaneTail(broadcast_to, most=self.settings.most_recent)
             self.lane_tail[lane] = backlogs, lane_tail
         return lane_tail
 
     def position_since_cut(self, lane: Hashable, position: Position) -> Position:
-        """Return the position at which a watcher continues that missed the message at `position`.
+        """Return the position at which a watcher that missed the message at `position` continues.
 
         If the log was cut before the message, this position is the cut. Otherwise it is `position`.
         """

@@ -60,7 +60,7 @@ class Ledger:
         self.passed = 0
         """Every member has passed the events before this number, and they were released to the lanes."""
         self._passed_bytes = 0
-        """The sizes of the events before `passed` that are still in the lists."""
+        """The total size of the events before `passed` that are still in the lists."""
         self._heap: list[tuple[int, int, LedgerMember]] = []
         self._joined = 0
         self._present = 0
@@ -166,7 +166,7 @@ class Ledger:
         self._compact()
 
     def _push(self, member: LedgerMember) -> None:
-        # A new order number tells this item from an outdated one of the same member in the heap.
+        # The order number tells this item of the heap from outdated items of the same member.
         self._joined += 1
         member.order = self._joined
         heapq.heappush(self._heap, (member.done, member.order, member))
@@ -240,7 +240,7 @@ class Ledger:
         return member.is_present and order == member.order
 
     def release_passed(self, limit: int = sys.maxsize) -> bool:
-        """Release up to `limit` events that all members have passed to the lanes. Return whether more could follow.
+        """Release to the lanes up to `limit` events that all members have passed. Return whether more could follow.
 
         The amortised cost is O(number of released events).
         """

@@ -24,7 +24,7 @@ _REQUEST: Final = 2_048
 
 
 class Pump:
-    """Releases the events that all subscribers have passed to the lanes, and advances each lane whose head is ready.
+    """Releases an event to its lane once all subscribers have passed it, and advances each lane whose head is ready.
 
     Within a lane an advance starts only after the last one returned. If the producer declares that its lanes advance
     side by side, several lanes are advanced at a time, otherwise one. An advance that raises ends the group.
@@ -292,5 +292,5 @@ class Pump:
 
 
 def _unreported(together: Sequence[Lane], reported: set[int]) -> Sequence[Lane]:
-    """Return the lanes of a call that were not reported early."""
+    """Return the lanes that `advance_lanes` has not reported before it returned."""
     return [lane for place, lane in enumerate(together) if place not in reported]

@@ -40,16 +40,16 @@ class _Filled(NamedTuple):
 class SlowSubscribers:
     """Fails subscribers that hold up the poll or a paused lane while a sibling waits for more: they fall behind alone.
 
-    A paused lane, or a poll at a bound of the stream, continues at half of the bound. So if a subscriber has not
-    resolved more than half of the bound, the cause is this subscriber, not the store or the broker. A sibling waits for
-    more of a lane once it has resolved all messages of the lane, or has read them while it catches up. A sibling waits
-    for more of the stream once it has resolved all messages.
+    A paused lane, or a poll at a bound of the stream, continues at half of the bound. So if the unresolved events of
+    one subscriber fill more than half of the bound, this subscriber causes the pause, not the store or the broker. A
+    sibling waits for more of a lane once it has resolved all messages of the lane, or has read them while it catches
+    up. A sibling waits for more of the stream once it has resolved all messages.
 
     While the store is slow, no subscriber counts as slow, because all wait for the store. If a single message fills
     half of a bound in bytes, a subscriber has the overflow grace to resolve it, counted from its broadcast.
 
-    `run` is a task of the group. It looks when a lane has become full or the poll pauses (`look`), and then at each
-    movement while that lasts. Otherwise it costs nothing.
+    `run` is a task of the group. It searches when a lane has become full or the poll pauses (`look`), and again at each
+    progress of the group, until the pause is over. Otherwise it costs nothing.
     """
 
     def __init__(

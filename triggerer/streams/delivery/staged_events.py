@@ -1,4 +1,4 @@
-"""Stores events and the producer's state after these events in one transaction, once the pump has its next turn."""
+"""Collects events until the pump's next turn, and stores them with the producer's new state in one transaction."""
 
 from __future__ import annotations
 

@@ -433,7 +433,7 @@ class Subscriber(Deriver):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             ordinal += 1
-            # Wait for the sink before `pending`, which makes no room while the service stops.
+            # Wait for the sink first: while the service stops, `pending` never has room again.
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:

@@ -95,7 +95,7 @@ def _lanes(group: Group) -> list[Lane]:
         try:
             return list(group.state.lanes)
         except RuntimeError:
-            # Another thread added a lane, because the garbage collector ran during the copy.
+            # The garbage collector interrupted the copy, and the event loop's thread has added a lane. Copy again.
             continue
 
 

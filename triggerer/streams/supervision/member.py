@@ -136,7 +136,7 @@ class Member:
         """Send its events to other watchers from now on.
 
         Args:
-            name: As `TriggerSpec.name`.
+            name: The names of these watchers, for logs and errors.
             group: The member's group, if any.
         """
         if group is not None and (self.is_absent or self._has_failed):
@@ -154,7 +154,7 @@ class Member:
     # Making
 
     def make(self) -> bool:
-        """Make the trigger and read its key; False, with `error` set, if the plugin's code raises."""
+        """Make the trigger and read its key. Return False, and set `error`, if the plugin raises or the key changed."""
         if self.trigger is not None:
             return True
         try:

@@ -1,4 +1,4 @@
-"""Computes the guarantee that a trigger promises to its watchers, from the facts that the trigger tells."""
+"""Computes the delivery guarantee that a trigger promises to its watchers, from what `describe_delivery` returns."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from triggerer.streams.clock import Clock
 
 _log = structlog.get_logger(__name__)
 
-# Report at most one refusal in this time. The store may refuse every row of a group commit, after each redelivery.
+# Report at most one refusal in this time. The store may refuse all rows of a commit, and again after each redelivery.
 _QUIET_S: Final = 1.0
 
 

@@ -100,7 +100,7 @@ class SharedStream:
             member.withdraw(self.group, on_purpose=on_purpose)
             self.behind.withdraw(member)
             if self.group is not None:
-                # The member that replaces this one brings its own selectors, as soon as its trigger is made.
+                # A watcher without a selector wants every message. A member that replaces this one sets new selectors.
                 for watcher in member.source.watchers:
                     self.group.state.selectors.pop(watcher.watcher_id, None)
             if on_purpose:

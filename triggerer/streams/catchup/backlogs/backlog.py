@@ -51,7 +51,7 @@ class Backlog:
     head: int | None = None
     """The number that the log's next message will probably have. It is only shown to users."""
     end: Position | None = None
-    """The lane's end at some time after the watcher fell behind. None: no end is known in this group."""
+    """The end of the lane, looked up after the watcher fell behind. None: this group has not looked it up yet."""
     broadcast_to: Position | None = None
     """The last message of the lane that was broadcast before the watcher fell behind. None: not known."""
     is_stored: bool = False
@@ -103,9 +103,9 @@ class Backlog:
     def stored_position(self) -> Position:
         """The position that is stored.
 
-        Usually `position`. If a stretch without messages ends at `position`, the begin of the stretch is stored, so
-        that a later owner also finds the stretch. But if the filter has failed with the message after the stretch,
-        `position` is stored, because the failures belong to it.
+        Usually `position`. If a stretch without messages ends at `position`, the begin of the stretch is stored: the
+        broker does not advance past the stretch, so a later owner must not wait until it does. But if the filter has
+        failed with the message after the stretch, `position` is stored, because the failures belong to it.
         """
         has_failed = self.failures and self.position == self.cursor
         return self.position if has_failed else self.last_end

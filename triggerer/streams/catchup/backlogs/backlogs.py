@@ -56,7 +56,7 @@ class Backlogs:
         self.by_lane: dict[Hashable, dict[int, Backlog]] = {}
         """The backlogs by lane and watcher id."""
         self.advanced_to: dict[Hashable, Position] = {}
-        """By lane with backlogs, the position to which the broker was advanced last, if it was since."""
+        """By lane, the last position to which the broker has advanced while the lane had backlogs."""
         self.live: dict[Hashable, dict[Backlog, None]] = {}
         """By lane, the backlogs that have caught up, but whose rows are not deleted yet."""
         self.rewound: dict[Hashable, dict[Backlog, None]] = {}
@@ -287,7 +287,7 @@ class Backlogs:
                 self._unwatch(backlog)
 
     def submit_end(self, end: ReplayEnd) -> None:
-        """Delete the row of a replay."""
+        """Delete the row that requests a replay, because the replay is done or impossible."""
         assert self._sink is not None
         if self._is_closed:
             end.on_done(LeaseLost("the stream was closed"))

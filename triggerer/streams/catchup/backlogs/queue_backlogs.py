@@ -39,7 +39,7 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
         elif state.stores_messages or backlog.stored_lane is not None:
             backlogs.forget(backlog)
         else:
-            # The earlier group may have broadcast more messages after this end was looked up.
+            # Look up the end again: the earlier group may have broadcast messages beyond it.
             backlog.end = None
     if state.stores_messages:
         for member in members:
@@ -89,8 +89,7 @@ def _enter(
         backlogs.leave_live(backlog)
     backlog.stored_lane.look_from_first()
     # Let the reader begin at once, even while a message is being stored. If a limit of the store is reached, that
-    # message is stored only once the watcher has processed messages that are stored now. Waiting for it would never
-    # end.
+    # message is stored only once the watcher has processed earlier ones, so waiting for it would never end.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

@@ -70,7 +70,7 @@ class Replays:
         return bool(self._open)
 
     def ask(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Add open requests for replays of a member's watchers, in order. A known request is ignored."""
+        """Add requests for replays of a member's watchers, in order. A request that was added before is ignored."""
         for request in requests:
             if request.id not in self._seen:
                 self._seen.add(request.id)
@@ -174,7 +174,7 @@ class Replays:
         on_answer(None)
 
     def _end(self, request: ReplayRequest, failure: Exception | None, fence: Fence) -> None:
-        """Delete the request's row if all positions are durable. Otherwise the next group or owner repeats it."""
+        """Delete the request's row if all positions are durable. Otherwise the next group or owner tries again."""
         if isinstance(failure, GroupEnded):
             # The request stays open for the next group.
             self._stored.set()

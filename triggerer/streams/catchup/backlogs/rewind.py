@@ -27,7 +27,7 @@ class Rewind:
     still live have their ordinary keys. The replay repeats or re-emits these events like all others before `end`.
 
     Args:
-        start: The begin of the replay. If the group's position is before `start`, the replay begins at that position.
+        start: The begin of the replay. If an earlier message is outstanding or not durable, the replay begins there.
         end: The lane's end at a moment after the request.
         on_stored: Called once. None: the position is durable. `GroupEnded`: the next group must begin the replay again,
             because it may have broadcast messages before the position.

@@ -81,7 +81,7 @@ class StoredLane:
         return self.unread > 0
 
     def mark_given(self, id_: int) -> None:
-        """Record that the filter received every row up to this id, or need not receive it."""
+        """Record that each row up to this id was received by the filter, or need not be received."""
         self.after = id_
         while self.page and self.page[0].id <= id_:
             self._count_down(self.page.popleft())
@@ -96,8 +96,8 @@ class StoredLane:
         """Record that a message is being stored.
 
         Returns:
-            The argument `given_in` for `end_storing`. None: the filter has not received the message. Otherwise the
-            present `rereads`: if `rereads` grows before the store answers, the filter must receive the message again.
+            A value to pass to `end_storing`. None: the filter has not received the message. Otherwise the present
+            `rereads`: if `rereads` grows before the store answers, the filter must receive the message again.
         """
         self.decided_to = seq + 1
         self.pending_writes += 1

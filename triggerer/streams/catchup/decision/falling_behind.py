@@ -169,16 +169,16 @@ class FallingBehind:
 
         def on_answer(error: Exception | None) -> None:
             if error is not None:
-                # No watcher falls behind in this lane from now on. So the next decision lets the broker redeliver the
-                # message. After a lost lease nothing is advanced.
+                # The position was refused, so no watcher falls behind in this lane from now on, and the next decision
+                # lets the broker redeliver the message. If the lease was lost, nothing is advanced anyway.
                 self._unsuitable.add(lane.key)
             entry.unresolved -= 1
             if not entry.unresolved and lane.head is entry:
                 state.lanes.queue(lane)
                 state.progress.signal()
 
-        # Redelivered messages with lower positions may follow. A watcher that falls behind now misses them too, so its
-        # backlog begins at the lowest position.
+        # Later in the lane there may be redelivered messages with lower positions. A watcher that falls behind now
+        # misses them too, so its backlog begins at the lowest position.
         lowest, broadcast_to = state.span_from(entry)
         # Keep the message unresolved until the loop ends, because the store may answer inside the loop.
         entry.unresolved += 1

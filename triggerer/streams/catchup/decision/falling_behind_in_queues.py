@@ -138,7 +138,7 @@ class FallingBehindInQueues(FallingBehind):
     def _redelivered(
         self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Backlog]
     ) -> AdvanceOutcome:
-        """Return the outcome with which the broker redelivers the message: a watcher that misses it has failed it."""
+        """Return an outcome that makes the broker redeliver. Each watcher that misses the message counts as failed."""
         selectors = self._state.selectors
         missed_by = {
             backlog.watcher
@@ -263,8 +263,8 @@ class FallingBehindInQueues(FallingBehind):
             self._release(decision)
             is_needless = stored.end_storing(what.key, given_in, is_stored=error is None)
             if error is not None:
-                # At its next decision the message fails, and the broker redelivers it. After a lost lease nothing is
-                # advanced.
+                # When it is decided next, the message fails, and the broker redelivers it. If the lease was lost,
+                # nothing is advanced anyway.
                 self._unsuitable.add(backlog.lane)
                 self._refused.add(entry.seq)
             elif backlog.is_gone or backlog.stored_lane is not stored:

@@ -185,7 +185,7 @@ class CatchUp:
                 # In a log, these failures belong to a message after the position, where the reading begins again. In a
                 # queue, each row has its own count.
                 backlog.failures = 0
-            # The lane may have grown since this end was looked up.
+            # Look up the end again, because the lane may have grown.
             backlog.cursor, backlog.end = backlog.position, None
             if backlog.stored_lane is not None:
                 backlog.stored_lane.in_flight_keys.clear()
@@ -386,11 +386,11 @@ class CatchUp:
     def _may_give(self, backlog: Backlog, message: QueueMessage) -> bool:
         """Return whether the filter receives this message now.
 
-        False if probes come first, or if the message, read from memory, was stored meanwhile and is read from the store
-        later.
+        False: probes come first. Or the message was read from memory and has been stored since, so the filter receives
+        it from the store later.
         """
         if message.failures and not backlog.failures:
-            # These failures were counted before this group began.
+            # An earlier group counted these failures, and stored their number with the message.
             backlog.failures = message.failures
             if self._outcomes.is_probe_due(backlog):
                 return False
@@ -399,7 +399,7 @@ class CatchUp:
     async def _next_lane(self) -> Backlog | None:
         """Return the lane whose turn it is.
 
-        None: all lanes waited, and so did this function; or a replayed message comes first.
+        None: a replayed message comes first, or no lane had a turn, and this call has waited for the next turn.
         """
         self._handover.begin_recreated()
         backlog = self._reader.next_lane()

@@ -152,7 +152,7 @@ class CatchUpDerivedEvent:
 class MessagesInFlight:
     """The messages that one filter received: the open message, and messages whose events are not durable.
 
-    A log's message from which no event derives, as from most messages, is in no list once the filter has passed it.
+    Most messages of a log derive no event. Such a message is in no list once the filter has passed it.
     """
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ def _drop(in_flight: LaneMessageInFlight) -> None:
 
 
 def _mark_passed(stored: StoredLane, in_flight: LaneMessageInFlight) -> None:
-    """Let the row of a message be deleted whose events are all durable. A parked message keeps its row."""
+    """Let a message's row be deleted, because all events of the message are durable. A parked message keeps its row."""
     message = in_flight.message
     assert isinstance(message, QueueMessage)
     key = in_flight.key

@@ -26,7 +26,7 @@ _BATCH: Final = 20
 _MOST: Final = 100
 """The probes of a queue are chosen among this number of messages after the lane's failed message."""
 _WAIT_S: Final = 2.0
-"""The longest reading of the log for probes, which ends even if no message is left before the lane's end."""
+"""How long one reading of the log for probes may last. Without a limit it would wait for ever at the lane's end."""
 
 
 class _ProbeState:

@@ -98,8 +98,8 @@ class BacklogReader:
         Such a lane leaves its reader slot to other lanes.
         """
         self._unanswered: dict[Backlog, int] = {}
-        """By lane, how often the lane was read in succession without a message while other lanes waited. Either the
-        broker is slow, or the lane has ended.
+        """By lane, how many readings in succession brought no message while other lanes waited. Either the broker is
+        slow, or the lane has ended.
         """
         parked = context.parked
         self.queue = (
@@ -139,8 +139,7 @@ class BacklogReader:
     def _gives_way(self, backlog: Backlog) -> bool:
         """Return whether a lane at its end must wait, because every slot serves a lane that has messages.
 
-        The waiting is harmless. A broadcast wakes the lane, and before the broadcast no other watcher has the message
-        either.
+        Waiting loses no time: a broadcast wakes the lane, and before the broadcast no other watcher has the message.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
@@ -192,7 +191,7 @@ class BacklogReader:
             tasks.cancel_scope.cancel()
 
     def postpone(self, backlog: Backlog, *, is_patient: bool = True) -> None:
-        """Let a lane with a failure wait for a growing delay, or for `restart` if failures are never retried.
+        """Let a lane with a failure wait for a growing delay, or until `restart` if the context forbids retries.
 
         Args:
             is_patient: True: use the delays of `RuntimeContext.restart_backoff`. False: the shorter ones of

@@ -108,8 +108,8 @@ class Handover:
         """Look up the ends once. A watcher that has read up to an end, and every broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
-        # Record ends only for the backlogs that exist now. Their lane tails have every broadcast since before the
-        # look-up.
+        # Record ends only for the backlogs that exist now: their lane tails began before the look-up, so the tails have
+        # every broadcast after it.
         behind = self._in_log()
         now = state.clock.monotonic()
         after = now if self._is_unknown_of(behind) else now - _LOOK_AT_ENDS_EVERY_S
@@ -172,8 +172,8 @@ class Handover:
         if not self._is_at_head(backlog):
             return False
         state = self._state
-        # A watcher that has read every message waits for more. If a slow subscriber holds up the lane, it can be found
-        # now.
+        # The watcher waits for more messages now. Wake `SlowSubscribers`, because a slow subscriber may hold up the
+        # lane.
         state.progress.signal_room()
         if not (self._is_live_there(backlog) or self._is_over(backlog)):
             return False
@@ -216,7 +216,7 @@ class Handover:
             return is_before(lane_tail.newest, backlog.cursor)
         before = lane_tail.before
         if before is not None and is_same_log(before, backlog.cursor):
-            # The message at `before` exists, even if the producer told a lower end.
+            # The message at `before` exists, even if the producer reported a lower end.
             if not is_before(before, backlog.cursor):
                 return False
             if not self._tells_positions:

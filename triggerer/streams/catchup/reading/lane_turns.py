@@ -50,7 +50,7 @@ class LaneTurns:
         return bool(self._ready or self._due)
 
     def offer(self, backlog: Backlog) -> None:
-        """Queue a lane after the others, or for the time of the next attempt if it waits at a blocked message."""
+        """Put a lane at the end of the queue, or wait for the next attempt if the lane stops at a blocked message."""
         if backlog in self._resting:
             self._end_wait(backlog)
         if backlog in self._due or backlog is self._current:
@@ -61,7 +61,7 @@ class LaneTurns:
         self._ready[backlog] = None
 
     def next(self) -> Backlog | None:
-        """Return the next lane; None if all wait. The lane returned before is queued again if it has a backlog."""
+        """Return the next lane; None if all wait. The lane of the last call is queued again if it has a backlog."""
         before, self._current = self._current, None
         if before is not None and not (before.is_gone or before.is_caught_up):
             self.offer(before)
@@ -91,7 +91,7 @@ class LaneTurns:
         return max(self._heap[0][0], self._not_before)
 
     def postpone(self, backlog: Backlog, *, is_patient: bool) -> None:
-        """Let a lane with a failure wait for a growing delay, or for `restart` if failures are never retried."""
+        """Let a lane with a failure wait for a growing delay, or until `restart` if the context forbids retries."""
         if not self._context.restarts:
             self._wait_until(backlog, math.inf)
             return

@@ -35,7 +35,7 @@ class LogReader:
     ) -> None:
         self.error: Exception | None = None
         self.nothing_before: Position | None = None
-        """The position before which all messages were read, if no later message is known. None: not known."""
+        """The producer has read the lane up to this position, and no message since. None: it reported no position."""
         self._producer = producer
         self._lane = lane
         self._position = position

@@ -175,7 +175,7 @@ class QueueReader:
         return [found for one in entries if (found := self._message(one)) is not None]
 
     def _message(self, entry: Entry | Newest) -> QueueMessage | None:
-        """Return the message with its key, which a stored copy shares. None: the producer cannot compute the key."""
+        """Return the message with its idempotency key. None: the producer cannot compute the key."""
         producer = self._state.producer
         assert producer is not None
         try:
