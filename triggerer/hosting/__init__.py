@@ -1,4 +1,4 @@
-"""Runs the triggers that the store declares, on the streams whose leases this instance owns."""
+"""Runs the triggers of the DAG files in this instance, on the streams whose leases the instance owns."""
 
 from triggerer.hosting.host import TriggerHost
 

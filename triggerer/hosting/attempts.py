@@ -73,7 +73,7 @@ class Attempts:
         return None if failed is None else failed.error
 
     def next_at(self) -> float | None:
-        """Return the next instant at which an attempt counts as a success. None: no attempt waits for that."""
+        """Return the next instant at which a restarted trigger counts as working. None: no trigger waits for that."""
         return min(
             (one.works_at for one in self._failed.values() if one.works_at is not None),
             default=None,

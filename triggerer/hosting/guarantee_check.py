@@ -27,7 +27,7 @@ class PromiseCheck:
         self._ack_timeout = ack_timeout
 
     def begin(self, row: TriggerRow, wanted: Guarantee) -> ClassLoad:
-        """Begin to load a class again, and to check what the row's trigger promises now.
+        """Begin to load a class again, and then to check the delivery guarantee of the row's trigger.
 
         The load settles once the class is loaded and checked, or one of these steps has failed.
         """

@@ -56,7 +56,7 @@ class Ownership:
 
     Args:
         lease: How long an extension holds, by the database's clock.
-        own_lease: Its clock gives the time at which a heartbeat begins.
+        own_lease: The instance's own lease, by whose clock a heartbeat notes when it began.
         capacity: The most triggers that the instance hosts.
     """
 

@@ -16,7 +16,7 @@ _SOON_S: Final = 1.0
 
 
 class Preparation:
-    """Prepares triggers, and knows which classes are still being loaded."""
+    """Loads the classes of new triggers, so that the triggers can be made, and knows which loads have not ended."""
 
     def __init__(self, factory: TriggerFactory) -> None:
         self._factory = factory

@@ -25,7 +25,7 @@ class Setup(NamedTuple):
 
 
 class GeneratorMethod(Enum):
-    """The method of a trigger that returns the generator to run."""
+    """Which generator of a trigger to run: the filter or `run()`."""
 
     FILTER = "filter_shared_stream()"
     RUN = "run()"

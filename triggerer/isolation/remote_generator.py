@@ -161,7 +161,7 @@ class RemoteGenerator:
                 try:
                     packed.append(self._remote.pack(event))
                 except PluginError:
-                    # This event cannot be sent. Its error must come in its turn, so `_send_raw` raises it later, when
+                    # This event cannot be sent. The filter must not get the error early, so `_send_raw` raises it once
                     # the filter has requested the event.
                     break
                 size_bytes = self._remote.size_of(packed[-1])

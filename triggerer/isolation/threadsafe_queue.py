@@ -1,4 +1,4 @@
-"""A queue from any thread to a task of one event loop."""
+"""A queue that any thread may fill, and that one task of an event loop reads."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 class ThreadsafeQueue(Generic[T]):
     """A queue for items from any thread. One task of the event loop that made the queue gets the items in order.
 
-    If several items arrive before the task reads, they wake the loop only once. The queue has no bound, because the
-    callers of `put` limit their items.
+    If several items arrive before the task reads, they wake the loop only once. The queue has no bound: the callers of
+    `put` limit how many items they add.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ class StreamCounts:
 
 
 def counting(state: GroupState, decide: Decide) -> Decide:
-    """Wrap `decide`, so that the group's counts include each message that is finally failed or rejected."""
+    """Return a function that decides like `decide`, and counts the messages that it lets fail or be rejected."""
 
     def decide_and_count(entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         decided = decide(entry, outcome)

@@ -1,4 +1,4 @@
-"""Tells code that runs for each message whether the event loop has turned."""
+"""Tells whether the event loop has turned, at a cost that suits code which runs for each message."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def dump_event(producer: SharedStreamProducer, event: Any) -> bytes | None:
 
     Raises:
         Exception: The producer's error.
-        PluginError: The producer returned another type.
+        PluginError: The producer returned neither bytes nor None.
     """
     what = f"dump_event() of {type(producer).__qualname__}"
     with plugin_code(what):
@@ -34,7 +34,7 @@ def idempotency_key(producer: SharedStreamProducer, payload: Any) -> str | None:
 
     Raises:
         Exception: The producer's error.
-        PluginError: The producer returned another type.
+        PluginError: The producer returned neither text nor None.
     """
     what = f"get_idempotency_key() of {type(producer).__qualname__}"
     with plugin_code(what):

@@ -34,11 +34,11 @@ _NO_REASON: Final = "the watcher's filter rejected it"
 
 
 class Rejected:
-    """Decides like `decide`, and then parks rejected messages before the broker advances past them.
+    """Adds a step to the decision of `decide`: parks rejected messages before the broker advances past them.
 
     A rejected message that the producer does not dead-letter would be lost. So it is stored for each watcher that
-    rejected it, by its idempotency key: a redelivery stores nothing new. The lane waits until the message is stored. If
-    it cannot be stored, it counts as failed for the watcher.
+    rejected it, under its idempotency key: a redelivery stores nothing new. The lane waits until the message is stored.
+    If it cannot be stored, it counts as failed for the watcher.
     """
 
     def __init__(self, state: GroupState, decide: Decide) -> None:
@@ -98,8 +98,7 @@ class Rejected:
         if not rejections:
             return False
         nacks.is_set_aside = True
-        # The store may answer within the loop. The entry must not count as resolved until all rejections are
-        # submitted.
+        # The store may answer at once. The entry must not count as resolved until all rejections are submitted.
         entry.unresolved += 1
         for member, rejection in rejections:
             assert isinstance(member, Subscriber)

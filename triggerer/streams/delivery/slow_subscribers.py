@@ -218,7 +218,7 @@ class SlowSubscribers:
         return state.backlogs.live_source(subscriber.source, lane.key, coming) is not None
 
     def _has_sibling_past(self, slow: Subscriber) -> bool:
-        """Return whether a sibling has resolved the first message that the slow subscriber has not.
+        """Return whether a sibling has resolved the first unresolved message of the slow subscriber.
 
         If there is no such sibling, nobody can fall behind alone: the message would fail for all, and use up a
         delivery.

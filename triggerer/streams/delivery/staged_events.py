@@ -89,7 +89,7 @@ class Staging:
             self._state.progress.signal()
 
     def flush(self) -> None:
-        """Submit the staged events. Called by the pump after it has released the passed events."""
+        """Submit the staged events. The pump calls this after it has released the events that are passed."""
         if not self._staged or self.is_ahead or self._is_advance_due or self._stored.is_saving:
             # When such a condition ends, progress is signalled, and the pump calls `flush` again.
             return

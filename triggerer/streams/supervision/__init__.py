@@ -1,1 +1,1 @@
-"""Which streams exist, which triggers belong to them, and how both are restarted."""
+"""Opens the streams of the hosted triggers, and restarts streams and triggers that have failed."""

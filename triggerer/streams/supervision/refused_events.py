@@ -48,7 +48,7 @@ class RefusedEvents:
 
     @property
     def latest(self) -> str | None:
-        """A text: how many events were refused, when one was last reported, and why. None: no event was refused."""
+        """Text for users: how many events were refused, when one was last reported, and why. None: none was refused."""
         if self._latest is None:
             return None
         if isinstance(self._latest, NotSetAside):

@@ -1,1 +1,1 @@
-"""Backlogs: the watchers that are behind, the lanes, and the positions."""
+"""Records which watchers are behind, in which lanes, and from which positions they must read."""

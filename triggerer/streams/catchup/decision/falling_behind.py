@@ -180,7 +180,7 @@ class FallingBehind:
         # Later in the lane there may be redelivered messages with lower positions. A watcher that falls behind now
         # misses them too, so its backlog begins at the lowest position.
         lowest, broadcast_to = state.span_from(entry)
-        # Keep the message unresolved until the loop ends, because the store may answer inside the loop.
+        # Keep the message unresolved until all positions are submitted, because the store may answer each one at once.
         entry.unresolved += 1
         for watcher in sorted(failed, key=_by_id):
             fence = failed[watcher]

@@ -191,7 +191,7 @@ class FallingBehindInQueues(FallingBehind):
         ]
         now = state.now()
         stored = Stored(stored_as, self._key_of(entry, stored_as, now), data, now)
-        # Keep the message unresolved until the loop ends, because the store may answer inside the loop.
+        # Keep the message unresolved until it is submitted for each watcher, because the store may answer at once.
         entry.unresolved += 1
         for backlog in sorted(wanting, key=_by_watcher):
             self._submit(_QueueDecision(entry, backlog), stored)

@@ -77,7 +77,7 @@ class CatchUpDeriver:
                 continue
             if in_flight.is_stale:
                 continue
-            # The producer may raise here, so compute both before `unresolved` and `count` are changed.
+            # The producer may raise here, so compute key and fence before `unresolved` and `count` are changed.
             key, fence = in_flight.key, in_flight.fence
             if source.fence is not fence:
                 source = EventSource((self._watcher,), fence)

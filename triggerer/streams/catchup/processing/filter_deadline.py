@@ -18,7 +18,7 @@ class FilterDeadline:
 
     Args:
         in_flight: The messages that the filter received, among them the open one.
-        timeout: The ack timeout in seconds, counted from `opened_at`, which the code that opens a message sets.
+        timeout: The ack timeout in seconds. It begins at `opened_at`, which the caller sets for each new message.
     """
 
     def __init__(

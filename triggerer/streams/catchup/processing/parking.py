@@ -137,7 +137,7 @@ class Parking:
         backlog, position = in_flight.backlog, in_flight.message.position
         if backlog.stored_lane is None:
             return f"{backlog.stored_as}@{position}"
-        # The next group gives this number to another message, so the time makes the key unique.
+        # The number of a queue's message is unique only in its group, so the time makes the key unique.
         return f"{backlog.stored_as}@{self._context.now().isoformat()}/{position[1]}"
 
     def _may_dead_letter(self, producer: SharedStreamProducer) -> bool:

@@ -200,8 +200,8 @@ class Handover:
     def _is_over(self, backlog: Backlog) -> bool:
         """Return whether a queue's lane is empty.
 
-        An empty lane ends the backlog even while the live filter is absent: the next message then lets the watcher fall
-        behind again.
+        An empty lane ends the backlog even while the live filter is absent: the watcher then falls behind again at the
+        next message.
         """
         return backlog.stored_lane is not None and self._state.head_of(backlog.lane) is None
 

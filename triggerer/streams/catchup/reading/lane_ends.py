@@ -29,7 +29,7 @@ class LaneEnds:
     async def find(
         self, producer: SharedStreamProducer, clock: Clock, *, after: float
     ) -> Mapping[Hashable, Position]:
-        """Return the end of each lane at a moment later than `after`, a time of the monotonic clock.
+        """Return the end of each lane, looked up later than `after`, a time of the monotonic clock.
 
         Raises:
             Exception: The producer's error. The next caller calls the producer again.
