@@ -290,10 +290,10 @@ class TriggerHost:
         until = anyio.current_time() + patience.total_seconds()
         await self._manager.drain(patience.total_seconds(), members)
         fences = [self._owned[digest] for digest in digests if digest in self._owned]
-        await self._forget_and_write(digests, until)
+        await self._forget_and_await_writes(digests, until)
         await self._ownership.release(fences, digests)
 
-    async def _forget_and_write(self, digests: Collection[str], deadline: float) -> None:
+    async def _forget_and_await_writes(self, digests: Collection[str], deadline: float) -> None:
         """Stop these streams. Then wait, at most until the deadline, until their changes are durable or refused."""
         for digest in digests:
             self._forget(digest)
@@ -319,7 +319,7 @@ class TriggerHost:
         advance, and the trigger would miss the message. So a stream does not change until the class of each new trigger
         has been loaded, or its load has failed.
         """
-        self._unwritten.look(one for one in self._owned if not self._roster.on_stream(one))
+        self._unwritten.refresh(one for one in self._owned if not self._roster.on_stream(one))
         difference = await self._read_difference()
         if difference is not None and await self._preparation.prepare(difference.new):
             # The rows may have changed while classes were loaded.
@@ -402,7 +402,7 @@ class TriggerHost:
             tasks.cancel_scope.cancel()
         owned = dict(self._owned)
         patience = self._settings.drain.total_seconds()
-        await self._forget_and_write(owned, anyio.current_time() + patience / 2)
+        await self._forget_and_await_writes(owned, anyio.current_time() + patience / 2)
         try:
             with anyio.fail_after(patience):
                 await self._ownership.leave(owned)

@@ -31,7 +31,7 @@ class Unwritten:
         self._writers = writers
         self._streams: set[str] = set()
 
-    def look(self, idle: Iterable[str]) -> None:
+    def refresh(self, idle: Iterable[str]) -> None:
         """Find out which of these stopped streams must wait. Call this before their rows are read."""
         self._streams = {digest for digest in idle if self.has([digest])}
 

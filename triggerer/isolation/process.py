@@ -32,7 +32,7 @@ class TriggerProcess(RemoteTrigger):
         """Make the object; `open` starts the process.
 
         Args:
-            tasks: Runs the communication with the process, and outlives the process.
+            tasks: The task group that runs the communication with the process. It must outlive the process.
         """
         super().__init__(setup.name)
         self._setup = setup

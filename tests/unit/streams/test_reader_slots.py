@@ -161,7 +161,7 @@ async def test_a_lane_that_gave_its_slot_up_asks_for_one_after_a_while(
 ) -> None:
     """A message that the poll has not reached wakes nobody, and the others may read for hours."""
     monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
-    monkeypatch.setattr(backlog_reader, "_LONGEST_WITHOUT_PLACE_S", 0.1)
+    monkeypatch.setattr(backlog_reader, "_LONGEST_WITHOUT_SLOT_S", 0.1)
     monkeypatch.setattr(reader_slots, "_STUCK_S", 0.05)
     sink = Sink()
     scene.add_lane(1, "a", "b")

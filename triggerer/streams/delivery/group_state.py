@@ -90,7 +90,7 @@ class GroupState:
     standing: dict[Hashable, str] = field(default_factory=dict)
     """The lanes that the producer reports as standing still, with its reason (`SharedStreamProducer.use_standing`)."""
     failing: dict[Hashable, Position] = field(default_factory=dict)
-    """By lane, the lowest position that has failed, while the broker is learning of the failure.
+    """By lane, the lowest position that has failed, until the broker has learned of the failure.
 
     The broker redelivers all later messages of the lane, also messages that are broadcast meanwhile.
     """

@@ -67,7 +67,7 @@ class Subscribers:
         """Add a subscriber for `trigger`, which must resolve every event that is broadcast from now on.
 
         Args:
-            on_refused: Called with the error when one of its events will not be durable; synchronous, must not raise.
+            on_refused: Called with the error of an event that will not be durable; synchronous, must not raise.
         Raises:
             GroupEnded: The group is ending; wait for the next one.
         """

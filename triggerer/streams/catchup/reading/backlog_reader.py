@@ -43,7 +43,7 @@ _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5
 """If the log does not answer in this number of readings, each longer than the last, the lane counts as read to its end.
 """
-_LONGEST_WITHOUT_PLACE_S: Final = 300.0
+_LONGEST_WITHOUT_SLOT_S: Final = 300.0
 """How long a lane that was read to its end leaves its reader slot to other lanes. Then the lane is read again."""
 
 
@@ -145,7 +145,7 @@ class BacklogReader:
         if end != backlog.cursor or self._readers.is_free:
             return False
         without = self._context.clock.monotonic() - since
-        if without >= _LONGEST_WITHOUT_PLACE_S:
+        if without >= _LONGEST_WITHOUT_SLOT_S:
             return False
         self._turns.rest(backlog, min(max(without, _IDLE_S), _LONGEST_REST_S))
         return True
