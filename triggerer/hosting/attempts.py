@@ -60,7 +60,7 @@ class Attempts:
                 lasted = now - began_at
                 lasted = 0.0 if lasted >= self._healthy_after_s else lasted
             else:
-                # The trigger could not be made, so this attempt has no duration. Keep the last one.
+                # The trigger could not be made, so this attempt has no duration. Keep the last duration.
                 lasted = 0.0 if failed is None else failed.lasted
             self._failed[member] = _Failed(member.error, lasted)
         else:

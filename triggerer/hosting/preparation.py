@@ -1,4 +1,4 @@
-"""The triggers that are about to be hosted, while their classes are loaded."""
+"""Prepares the triggers that are about to be hosted: loads their classes."""
 
 from __future__ import annotations
 

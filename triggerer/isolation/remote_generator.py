@@ -151,7 +151,7 @@ class RemoteGenerator:
                 # event must not count as done: `events` raises the error too.
                 self._not_packed = error
                 raise
-        # Two events of the largest size do not fit into one frame.
+        # Send a large event alone: two events of the largest size do not fit into one frame.
         is_large = bool(packed) and self._remote.size_of(packed[0]) >= PREFETCH_BYTES
         has_room = (
             len(self._ahead) <= PREFETCH_LIMIT // 2 and self._bytes_ahead <= PREFETCH_BYTES // 2

@@ -32,7 +32,7 @@ class RuntimeContext:
 
     sink: EventSink
     positions: PositionSink | None = None
-    """Stores the backlogs of logs. None: no watcher falls behind alone, and the broker redelivers to all."""
+    """Stores the backlogs of logs. None: no watcher falls behind, and the broker redelivers to all watchers."""
     parked: ParkedStore | None = None
     """Stores parked messages and a queue's backlogs.
 

@@ -391,7 +391,7 @@ class Subscriber(Deriver):
         submit = sink.submit_nowait
         get_key: Callable[[Any], str | None] | None = None
         is_first = True
-        # The number of events derived from the open message, which `pulled` identifies.
+        # `ordinal` counts the events that derive from the open message, and `pulled` tells which message is open.
         open_at = ordinal = -1
         async for event in events:
             if is_first:
@@ -425,7 +425,6 @@ class Subscriber(Deriver):
             try:
                 key = None
                 if entry is not None and get_key is not None:
-                    # Compute the key now, while the message is there.
                     key = get_key(entry.payload)
                 submit(derived, event, self.open_source or self.source, key, ordinal)
             except BaseException:

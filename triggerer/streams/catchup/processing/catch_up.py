@@ -155,7 +155,7 @@ class CatchUp:
     # Life
 
     async def run(self) -> None:
-        """Catch up until the watcher is behind nowhere, or until cancelled. No error of a plugin is raised."""
+        """Catch up until the watcher is behind in no lane, or until cancelled. No error of a plugin is raised."""
         for backlog in self._state.backlogs.behind(self.watcher.watcher_id):
             self._take_over(backlog)
             if backlog.stored_lane is not None:
