@@ -88,7 +88,7 @@ async def end_session(session: AsyncSession, secret: str) -> KnownSession | None
 
 
 async def create_login(session: AsyncSession, *, name: str, role: str) -> str:
-    """Store a one-time login that ends after `LOGIN_LENGTH`; return the code for its link."""
+    """Store a one-time login that expires after `LOGIN_LENGTH`; return the code for its link."""
     now = await database_now(session)
     await session.execute(delete(ApiLogin).where(ApiLogin.expires_at <= now))
     code = new_secret()

@@ -25,7 +25,7 @@ async def add_cleaned(session: AsyncSession, numbers: Mapping[str, int]) -> None
 
 
 async def read_cleaned(session: AsyncSession) -> tuple[dict[str, int], datetime | None]:
-    """Return how many rows of each kind were ever deleted, and when the last cleaning ended; None: there was none."""
+    """Return how many rows of each kind all cleanings have deleted, and when the last one ended (None: none did)."""
     rows = (await session.scalars(select(CleanedRows))).all()
     numbers = {row.kind: row.number for row in rows}
     return numbers, max((row.ended_at for row in rows), default=None)

@@ -20,7 +20,7 @@ async def old_backfills(
     unfinished: Collection[int],
     removed: Collection[int],
 ) -> list[int]:
-    """Return the ids of backfills from before an instant that may be deleted, because their runs are gone.
+    """Return the ids of backfills that are older than `before` and whose runs are gone, so that they may be deleted.
 
     Some backfills cover intervals that the DAG's timetable has not reached yet. Such a backfill stays, because without
     its row the timetable would create the runs of these intervals again.
@@ -52,7 +52,7 @@ async def old_backfills(
 
 
 async def delete_backfill(session: AsyncSession, pk: int) -> bool:
-    """Delete a backfill with its intervals and keys, unless it has runs again; return True if it was deleted."""
+    """Delete a backfill with its intervals and keys, unless it has runs; return True if it was deleted."""
     if await session.scalar(select(exists().where(DagRun.backfill_id == pk))):
         return False
     for part in (BackfillInterval, BackfillKey):

@@ -32,7 +32,7 @@ async def list_backfills(
     """Return backfills, newest first, with their progress.
 
     Args:
-        after: Only backfills with lower ids than this.
+        after: Only older backfills: those with lower ids than this.
         asset: Only backfills of DAGs that wait for this asset.
         state: A state of `BackfillView`.
     """

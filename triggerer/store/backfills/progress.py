@@ -45,8 +45,8 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
     )
     if backfill is None or backfill.cancelled_at is not None:
         return 0
-    # Write the DAG's row unchanged, so that a scheduler does not create a run for the same interval. A scheduler that
-    # decides which intervals still need a run locks this row, or checks at its write that the row has no new version.
+    # This changes no value, but it locks the DAG's row and gives the row a new version. Before a scheduler creates a
+    # run, it locks this row or compares the version. So no scheduler creates a run for the same interval now.
     await session.execute(
         update(Dag).where(Dag.dag_id == backfill.dag_id).values(last_run_at=Dag.last_run_at)
     )
@@ -120,7 +120,7 @@ async def _begin(
 ) -> bool:
     """Start an interval; return whether a run was queued for it."""
     at = interval.logical_date
-    # Look again, because the scheduler or a person may have created a run since the backfill was created.
+    # The scheduler or a person may have created a run for the interval since the backfill was created.
     found = (await existing_runs(session, backfill.dag_id, at, at)).get(at)
     existing = None if found is None else await lock_run(session, backfill.dag_id, found[0])
     step = step_for(None if existing is None else existing.state, Reprocess(backfill.reprocess))
@@ -149,7 +149,7 @@ async def _begin(
         "backfill_id": backfill.id,
     }
     if interval.partition_key is not None:
-        # A run that was created before its DAG had keys gets the key now, when it is queued again.
+        # If the run was created before the DAG's timetable produced partition keys, the run has no key yet.
         values["partition_key"] = interval.partition_key
     await session.execute(update(DagRun).where(DagRun.id == run_pk).values(values))
     interval.state, interval.run_pk = STARTED, run_pk

@@ -186,7 +186,7 @@ def create_run(
             run gets that event's instant. If `run_id` is None and a run with the resulting id exists, the instant is
             moved to the next free microsecond.
         run_id: The id of the run. None: `<type>__<run_after>`.
-        selection: The events queued for the DAG that the run takes. None: no events.
+        selection: Which of the DAG's queued events the run takes. None: no events.
         logical_date: The logical date of the run. None: the run has none.
         interval: The data interval of the run. None: the run has none.
     Raises:

@@ -67,9 +67,10 @@ async def use_of_dag(session: AsyncSession, dag_id: str) -> DagUse | None:
 async def delete_some_runs(
     session: AsyncSession, dag_id: str, *, limit: int
 ) -> Sequence[tuple[str, str | None]]:
-    """Delete the next runs of a DAG, with their tasks and event entries; return their ids and log homes.
+    """Delete up to `limit` runs of a DAG, with their tasks, attempts and queue entries.
 
-    The log home of a run says where its log is; None: the run has no log.
+    Returns:
+        The id of each deleted run, and the folder of its log on the executor's machine. None: the run has no log.
     """
     rows = await session.execute(
         select(DagRun.id, DagRun.run_id, DagRun.log_home)

@@ -68,8 +68,7 @@ class StoreNextRun:
 async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
     """Compute again when these DAGs are due. Call it after their schedules have changed.
 
-    If the stored due time has passed, the DAG stays due only if its timetable still returns this time. If a timetable
-    cannot be loaded, or raises, its DAG is due at once, so that the scheduler reports the error.
+    If a timetable cannot be loaded, or raises, its DAG is due at once, so that the scheduler reports the error.
     """
     now = None
     for dag in dags:

@@ -42,10 +42,10 @@ class AssetGraph:
 
 
 async def read_graph(session: AsyncSession, *, group: str | None = None) -> AssetGraph:
-    """Return the graph of all that DAG files declare, without the watchers.
+    """Return the graph of the assets, aliases and DAGs that DAG files declare. Watchers are left out.
 
     At most 2,000 nodes are returned: first each DAG with its assets, in the order of the DAGs' ids, then the assets
-    that no DAG has. So what is cut off has no edges, or is a whole DAG.
+    without edges.
 
     Args:
         group: Only assets of this group, and the DAGs that wait for them or update them.
@@ -59,7 +59,7 @@ async def read_graph(session: AsyncSession, *, group: str | None = None) -> Asse
     else:
         names = set(await session.scalars(select(Asset.name).where(wanted)))
         edges = {edge for edge in edges if any(k == "asset" and n in names for k, n in edge)}
-    nodes = dict.fromkeys(node for edge in sorted(edges, key=_place) for node in edge)
+    nodes = dict.fromkeys(node for edge in sorted(edges, key=_by_dag) for node in edge)
     if len(nodes) <= MOST_NODES:
         # The graph has at most MOST_NODES assets already. So this many further assets are enough.
         some = select(Asset.name).where(wanted).order_by(Asset.name).limit(2 * MOST_NODES + 1)
@@ -67,8 +67,7 @@ async def read_graph(session: AsyncSession, *, group: str | None = None) -> Asse
     return await drawn(session, nodes, edges, MOST_NODES)
 
 
-def _place(edge: Edge) -> tuple[str, Edge]:
-    """Return the id of the edge's DAG, and the edge."""
+def _by_dag(edge: Edge) -> tuple[str, Edge]:
     dag = next(name for kind, name in edge if kind == "dag")
     return dag, edge
 
@@ -76,7 +75,7 @@ def _place(edge: Edge) -> tuple[str, Edge]:
 async def drawn(
     session: AsyncSession, nodes: Iterable[Node], edges: Iterable[Edge], most: int
 ) -> AssetGraph:
-    """Return the first nodes with their states, `most` of them, and the edges between them."""
+    """Return the graph of the first `most` nodes: these nodes with their states, and the edges between them."""
     ids = list(nodes)
     shown = dict.fromkeys(ids[:most])
     states = await _states(session, shown)
@@ -102,7 +101,7 @@ def by_kind(nodes: Iterable[Node]) -> dict[str, list[str]]:
 
 
 async def _states(session: AsyncSession, nodes: Iterable[Node]) -> dict[Node, str]:
-    """Return the states of the assets' watchers, the worst of them for each asset, and which DAGs are paused."""
+    """Return the state of each watcher, the worst state of each asset's watchers, and `paused` for paused DAGs."""
     names = by_kind(nodes)
     found: dict[Node, str] = {}
     of_assets: dict[str, set[str]] = defaultdict(set)

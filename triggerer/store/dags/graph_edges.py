@@ -28,7 +28,7 @@ async def waits(session: AsyncSession, wanted: ColumnElement[bool], limit: int =
     """Return the edges from assets to the DAGs that wait for them.
 
     Args:
-        limit: Only the edges of the first DAGs by id; 0: all edges.
+        limit: The most edges, in the order of the DAGs' ids; 0: all edges.
     """
     links = select(Asset.name, Dag.dag_id).join_from(
         DagScheduleAsset, Asset, Asset.id == DagScheduleAsset.asset_id
@@ -43,7 +43,7 @@ async def waits_for_aliases(
     """Return the edges from aliases to the DAGs that wait for them.
 
     Args:
-        limit: Only the edges of the first DAGs by id; 0: all edges.
+        limit: The most edges, in the order of the DAGs' ids; 0: all edges.
     """
     links = select(AssetAlias.name, Dag.dag_id).join_from(
         DagScheduleAlias, AssetAlias, AssetAlias.id == DagScheduleAlias.alias_id
@@ -70,7 +70,7 @@ async def watches(session: AsyncSession, wanted: ColumnElement[bool], limit: int
     """Return the edges from watchers to their assets.
 
     Args:
-        limit: Only the edges of the first assets by name.
+        limit: The most edges, in the order of the assets' names.
     """
     query = (
         select(Asset.name, Watcher.name)

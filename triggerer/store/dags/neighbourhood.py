@@ -24,7 +24,9 @@ from triggerer.store.schema.models import Asset, AssetAlias, Dag
 
 MOST: Final = 100
 _MOST_ROWS: Final = 2 * MOST * MOST
-"""The edges that one query reads: those between 100 nodes and 100 known and 100 new neighbours."""
+"""The most edges that one query reads: enough for 100 nodes that all have 200 neighbours.
+
+The 200 are the 100 nodes that were found before, and 100 further ones, after which the search ends."""
 
 
 async def read_neighbourhood(session: AsyncSession, around: str, hops: int) -> AssetGraph:
@@ -55,7 +57,7 @@ async def read_neighbourhood(session: AsyncSession, around: str, hops: int) -> A
 
 
 async def _edges_of(session: AsyncSession, nodes: Iterable[Node]) -> set[Edge]:
-    """Return the edges from and to these nodes. A watcher has one edge, which is found at its asset."""
+    """Return the edges from and to these nodes. A watcher's only edge was already read with its asset."""
     names = by_kind(nodes)
     found: set[Edge] = set()
     if dags := names["dag"]:

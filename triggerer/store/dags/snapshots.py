@@ -21,15 +21,16 @@ from triggerer.store.database.statement import (
 from triggerer.store.runs.new_run import HINT
 
 NEWEST_EVENTS: Final = 16
-"""How many queued events of each asset are read, to find the newest one: those with the highest ids.
+"""How many queued events of an asset, those with the highest ids, are read to find the time of the newest one.
 
-A DAG with a `quiet_period` waits until that time has passed since the newest event. Events with an instant in the
-future are ignored: they were recorded before the clock was set back."""
+A DAG with a `quiet_period` waits until that time has passed since the newest event. Several events are read, because
+events with an instant in the future are ignored: they were recorded before the clock was set back."""
 
 CLOCK_STEP: Final = timedelta(minutes=1)
-"""A run or an event may be from the future by this much, and still counts.
+"""A run or an event is ignored if its instant is further in the future than this.
 
-Otherwise a small correction of the clock would create a timetable's run twice, or end a quiet period at once.
+Without this tolerance, a small correction of the clock would create a timetable's run twice, or end a quiet period at
+once.
 """
 
 _SOON: Final = f"statement_timestamp() + interval '{CLOCK_STEP.total_seconds():g} s'"
@@ -122,10 +123,9 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # EARLIEST bounds the runs that are read for `made`. No timetable returns an interval that ended before SINCE, the
-    # logical date of its last run. So only runs whose interval ended later are needed. The `run_after` of such a run is
-    # later than SINCE too, and the index on `run_after` skips all earlier runs. If SINCE is ahead of the clock,
-    # EARLIEST is the present.
+    # `made` needs only intervals that ended after SINCE, the logical date of the last timed run, because the timetable
+    # returns no earlier interval. The runs of such intervals have a `run_after` later than EARLIEST, so the index on
+    # `run_after` skips all other runs. EARLIEST is SINCE, or the present if SINCE is in the future.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",
@@ -209,7 +209,7 @@ class DagRow(NamedTuple):
 
     @property
     def is_partitioned(self) -> bool:
-        """True if the DAG is scheduled by partition keys. Only the JSON of such a schedule begins in this way."""
+        """True if the DAG is scheduled by partition keys. No other schedule's JSON begins with this text."""
         return self.schedule_json is not None and self.schedule_json.startswith('{"partitioned"')
 
     @property

@@ -28,7 +28,7 @@ Counts = Mapping[tuple[int, str, str], int]
 """Asset (id, name, URI) to the number of its waiting events."""
 
 _SHARES_HINT: Final = ("INDEXED BY ix_dag_partition_event_waiting", "")
-"""SQL text (for SQLite, for PostgreSQL) after `dag_partition_event`: SQLite must use the index of waiting shares."""
+"""SQLite's and PostgreSQL's text after the table name `dag_partition_event`. SQLite needs the name of the index."""
 
 # The query jumps from one asset to the next in the index, with one look-up for each. So it also finds events of assets
 # that the DAG's condition no longer names.
@@ -195,7 +195,7 @@ def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
 def taken_by_runs(
     dag_id: str, shares: Iterable[tuple[str, int]]
 ) -> Script[frozenset[tuple[str, int]]]:
-    """Return the pairs (partition key, event id), of the given ones, whose share a run has taken."""
+    """Return those of the given pairs (partition key, event id) whose share a run has taken."""
     rows = list(shares)
     if not rows:
         return frozenset()
@@ -204,7 +204,7 @@ def taken_by_runs(
 
 
 def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
-    """Return id and state of the newest run that is not a backfill's, and the type of the newest automatic run."""
+    """Return id and state of the newest run outside backfills, and the type of the newest timed or event-driven run."""
     runs = yield _LAST_RUN(dag_id=dag_id)
     kinds = yield _LAST_KIND(dag_id=dag_id)
     last = None if not runs else (str(runs[0][0]), str(runs[0][1]))
@@ -214,9 +214,9 @@ def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
 def newest_queued(
     dag_id: str, asset_ids: Sequence[int], *, soon: datetime
 ) -> Script[list[datetime]]:
-    """Return, for each of these assets, the latest instant among its newest queued events.
+    """Return, for each of these assets, the latest instant of its `NEWEST_EVENTS` queued events with the highest ids.
 
-    Assets without one are left out.
+    Assets without such an event are left out.
 
     Args:
         soon: The present instant, plus a tolerance. Later events are ignored: they were recorded before the clock was

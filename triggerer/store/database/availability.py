@@ -73,7 +73,7 @@ class Availability:
         return None
 
     def is_refused(self, use: Use) -> bool:
-        """Return whether an outage of this use lasts."""
+        """Return True during an outage of this use."""
         return use in self._lasting
 
     def record_failure(self, use: Use, error: TriggererError) -> None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
 POSTGRES_POOL_SIZE: Final = 5
 SQLITE_WRITER_PRAGMAS: Final = (
-    # For new files; an existing file keeps its page size. With the default of 4 KiB, an event took 5 % more time.
+    # For new files; an existing file keeps its page size. With the default of 4 KiB, storing an event took 5 % more
+    # time.
     "page_size=8192",
     "journal_mode=WAL",
     # The broker advances after a commit, so the commit must survive a power cut.
@@ -77,7 +78,7 @@ def _sqlite_engine(
     url: URL, busy_timeout: timedelta, connections: SqliteConnections, pool: _Pool
 ) -> AsyncEngine:
     async def connect(path: str, **options: Any) -> aiosqlite.Connection:
-        # isolation_level=None keeps the driver from beginning transactions; `begin_transaction` does it.
+        # With isolation_level=None, the driver begins no transactions. `begin_transaction` below begins them.
         options |= {"isolation_level": None, "timeout": busy_timeout.total_seconds()}
         return await connections.open(path, pragmas=pool.pragmas, **options)
 

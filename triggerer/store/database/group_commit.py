@@ -23,7 +23,7 @@ class GroupCommit(ABC, Generic[G]):
     """
 
     retried: ClassVar[tuple[type[TriggererError], ...]] = (TransientStoreError,)
-    """Errors after which the group may be written later."""
+    """Errors after which the same group is written again later."""
     refusals: ClassVar[type[StoreError]]
     """Errors that another try of the group would raise again, so the group is halved.
 
@@ -88,10 +88,7 @@ class GroupCommit(ABC, Generic[G]):
 
     @abstractmethod
     def _halves(self, group: G) -> tuple[G, ...] | None:
-        """Return smaller groups to try instead: two halves, or the group without stream states.
-
-        None: it is a single item.
-        """
+        """Return smaller groups to write instead. None: the group is a single item."""
 
     @abstractmethod
     def _without_refused(self, group: G, error: StoreError) -> tuple[G, ...]:

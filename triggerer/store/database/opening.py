@@ -43,7 +43,7 @@ async def open_database(
     """Open a database, and check that it answers. `triggerer.store.schema.migrate` creates its tables.
 
     Args:
-        home: Where a relative SQLite path starts. None: the working directory.
+        home: The folder to which a relative SQLite path is relative. None: the working directory.
         create: True to create a missing SQLite file with its folder.
         wakeups: The `database.wakeups` to use. None: new ones.
         commit_timeout: How long to wait for a commit. After that its outcome is unknown.
@@ -52,8 +52,7 @@ async def open_database(
         now: The clock of a SQLite database. PostgreSQL has its own clock.
     Raises:
         ConfigurationError: The URL is wrong, or names a database that we cannot use.
-        StoreRefused: The URL, the login or its rights are wrong. On a database that was opened before, the service
-            waits until such an error has been corrected.
+        StoreRefused: The URL, the login or its rights are wrong.
         StoreUnavailable: The URL may be right, but nothing answers there now.
     """
     parsed = parse_database_url(

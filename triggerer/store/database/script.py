@@ -44,7 +44,7 @@ class Opening(Step, Protocol):
     """A step whose rows nobody needs. As the first step on PostgreSQL, it is sent together with BEGIN."""
 
     def with_begin(self) -> str:
-        """Return the statement with its values as literals, see `literal`. With BEGIN it cannot have arguments."""
+        """Return the statement with its values as literals, because the driver sends BEGIN only without arguments."""
 
 
 def single_step(step: Step) -> Script[list[Row]]:
@@ -76,7 +76,7 @@ class ScriptRunner(ABC):
     """Performs scripts in transactions of their own, on connections that do not belong to SQLAlchemy's pools."""
 
     has_written = True
-    """False if the last transaction was one of SQLite's that changed no row, and so needed no room on the disk."""
+    """False if SQLite's last transaction changed no row. Its success does not show that the disk has room."""
 
     @abstractmethod
     async def perform(self, script: Script[T], announced: Announced) -> T:
@@ -87,7 +87,7 @@ class ScriptRunner(ABC):
         Raises:
             StoreUnavailable, Conflict, RowRefused, OutcomeUnknown, ConfigurationError: As for
                 `Database.transaction`.
-        Cancellation: As for `Database.transaction`. But on SQLite, a script that has begun is finished.
+        Cancellation: As for `Database.transaction`. But on SQLite, a script that has begun runs to its end.
         """
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """SQL statements that are written once as text for both databases, and that bypass SQLAlchemy because it is too slow.
 
 The text of a `Statement` is formatted when its module is imported, and the driver receives this text unchanged. Calling
-the `Statement` with its values returns a step of a script. Only scripts use such statements, above all the scripts
-between a message and its run. Everything else is written with SQLAlchemy.
+the `Statement` with its values returns a step of a script. Only scripts use such statements, above all the scripts that
+turn messages into runs. Everything else is written with SQLAlchemy.
 """
 
 from __future__ import annotations

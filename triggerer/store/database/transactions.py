@@ -64,7 +64,7 @@ class Database:
         self.availability: Final = Availability(self.name)
         self.wakeups: Final = wakeups
         self.writer: Final = writer
-        """The writing engine, for migrations and tests. All others use `transaction`."""
+        """The writing engine, for migrations and tests. Other code calls `transaction`."""
         self.reader: Final = reader
         """The reading engine, for tests. All others use `reading`."""
         self.transport: Final = transport
@@ -220,12 +220,12 @@ class Database:
         await self.announce_here(announced_in(session))
 
     def _record_success(self, has_written: bool) -> None:
-        """Record a success. A transaction that wrote nothing does not show that a full disk has room again."""
+        """End an outage of writing. A transaction that wrote nothing does not show that a full disk has room again."""
         if has_written:
             self.availability.record_success(Use.WRITES)
 
     async def _changes_in_doubt(self, session: AsyncSession) -> int | None:
-        """Return how many rows the connection has changed so far. None: the database takes writes, or is PostgreSQL."""
+        """During an outage of writing on SQLite, return how many rows the connection has changed so far; else None."""
         if self.path is None or not self.availability.is_refused(Use.WRITES):
             return None
         connection = await (await session.connection()).get_raw_connection()

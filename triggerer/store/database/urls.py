@@ -17,11 +17,11 @@ _FORMS = "write sqlite:///path/to/triggerer.db or postgresql://user@host:5432/da
 
 
 def parse_database_url(text: str, *, home: Path | None = None) -> URL:
-    """Return the URL with a named driver. A SQLite path becomes absolute.
+    """Return the URL with its driver, such as `postgresql+asyncpg`, and with an absolute path for SQLite.
 
     Args:
         text: `sqlite:///…` or `postgresql://…` (also `postgres://…`), with or without a driver.
-        home: Where a relative SQLite path starts. None: the working directory.
+        home: The folder to which a relative SQLite path is relative. None: the working directory.
     Raises:
         ConfigurationError: Not a URL, an unsupported database, or another driver.
     """

@@ -123,7 +123,7 @@ async def _queued(session: AsyncSession, asset_id: int) -> int:
 
 
 async def delete_some_events(session: AsyncSession, asset_id: int, *, limit: int) -> int:
-    """Delete the next `limit` events of an asset with their queue and run entries; return how many were deleted."""
+    """Delete the next `limit` events of an asset with their queue entries; return how many events were deleted."""
     found = await session.scalars(
         select(AssetEvent.id)
         .where(AssetEvent.asset_id == asset_id)

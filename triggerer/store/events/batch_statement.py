@@ -79,8 +79,8 @@ _SQLITE_SHOWN: Final = Statement(
 )
 
 
-# The shared fields are arrays, read by subscript: with elements of one size, that takes constant time. A join with a
-# table of shared fields might compare every pair.
+# Each row has an index into arrays of shared fields. Reading an element takes constant time, because the elements of an
+# array have equal sizes. A join with a table of shared fields might compare every pair.
 _VALUES: Final = {
     "asset_id": "($8::bigint[])[shared + 1]",
     "timestamp": POSTGRES_TIMESTAMP.format(timestamp="($9::timestamptz[])[shared + 1]"),
@@ -124,4 +124,4 @@ SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SEL
 
 # Two statements, because most batches have no partition key, and sending an array of nulls for it would cost time.
 _POSTGRES: Final = {has_keys: _postgres(has_keys=has_keys) for has_keys in (False, True)}
-"""The statement without and with partition keys."""
+"""The statements for batches without partition keys (False) and with partition keys (True)."""

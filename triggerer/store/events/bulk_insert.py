@@ -54,7 +54,7 @@ class Inserted:
 
 _COLUMNS: Final = ", ".join(EventRow._fields)
 
-# The numbers of rows in an INSERT. Versions of SQLite before 3.32 take only 999 parameters, too few for 1,000 rows.
+# How many rows an INSERT may have. Versions of SQLite before 3.32 take only 999 parameters, too few for 1,000 rows.
 _SQLITE_ROWS: Final = (1_000, 100, 16, 1)
 # The highest id before the insert. All rows with higher ids are new rows of this step, because SQLite has one writer at
 # a time.
@@ -104,7 +104,9 @@ new AS (
     JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale
     RETURNING dag_id
 )"""
-"""Two common table expressions: `new` inserts events, `queued` queues them. Rows in `given` are ordered by `place`."""
+"""A template of two common table expressions: `new` inserts the rows of `given`, `queued` queues the new events.
+
+`given` is a table with the events' columns, and the column `place`, by which the rows are ordered."""
 
 
 POSTGRES_TIMESTAMP: Final = "least({timestamp}, clock_timestamp())"

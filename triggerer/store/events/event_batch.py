@@ -68,7 +68,7 @@ class EventBatch:
         self._indices: tuple[int, ...] = ()
         """The indices in `shared` of the previous event's rows, one for each of its source's watchers."""
         self._known: dict[tuple[int, datetime, int], tuple[EventSource, tuple[int, ...]]] = {}
-        """All such indices so far, by `id(source)`, instant and ordinal.
+        """The indices in `shared` of all events, by `id(source)`, instant and ordinal.
 
         The value keeps the source alive, so no other source can get the same `id`.
         """
@@ -139,7 +139,7 @@ class EventBatch:
             first = None
 
     def _share(self, source: EventSource, now: datetime, ordinal: int) -> None:
-        """Let the next rows share the fields of this source, instant and ordinal. Add these fields if they are new."""
+        """Make the next rows refer to the shared fields of this source, instant and ordinal, added if missing."""
         known = self._known.get((id(source), now, ordinal))
         if known is None:
             first = len(self.shared)

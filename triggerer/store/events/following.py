@@ -41,15 +41,15 @@ class _State(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     at: int
-    """The next page begins after this id. Events up to it were returned by this sweep, or settled before it."""
+    """The next page begins after this id."""
     settled: int
     """The settled id: when this sweep began, every transaction that took this id or a lower id had ended."""
     until: int
-    """The newest event when this sweep began. 0: the next page begins another sweep."""
+    """The highest id when this sweep began, where the sweep ends. 0: the next page begins another sweep."""
     marks: list[tuple[float, int]]
-    """Past instants, in seconds since 1970, each with the newest event at that instant.
+    """Past instants, in seconds since 1970, each with the highest id at that instant.
 
-    An instant that is one `window` in the past makes its event's id a settled id.
+    Once an instant is one `window` in the past, its id is a settled id.
     """
 
 
@@ -63,7 +63,7 @@ async def follow_asset_events(
     asset: str | None = None,
     dag: str | None = None,
 ) -> Page[AssetEventView]:
-    """Return the next events in the order of arrival, with a cursor, which is never None.
+    """Return the next events, sorted by id, and a cursor for the next page, which is never None.
 
     Later pages return the events of the last `window` again.
 
@@ -71,7 +71,8 @@ async def follow_asset_events(
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
             service.
         after: The cursor of the previous page. None: the first page.
-        is_from_now: True: the first page begins with events of the present. False: with the oldest event.
+        is_from_now: True to begin after the last settled id, so with the events of the last minutes. False to begin
+            with the oldest event.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
     Raises:
@@ -121,7 +122,8 @@ async def _begin_sweep(session: AsyncSession, state: _State, window: timedelta) 
         return
     now = (await database_now(session)).timestamp()
     seconds = window.total_seconds()
-    # One mark covers all lower ids, so a few marks are enough. They are at least a quarter of the window apart.
+    # Once a mark is old enough, its id and all lower ids are settled. So a few marks are enough, and they need not be
+    # closer together than a quarter of the window.
     if not state.marks or now - state.marks[-1][0] >= seconds / 4:
         state.marks.append((now, state.until))
     settled = [top for at, top in state.marks if at <= now - seconds]

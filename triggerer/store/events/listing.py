@@ -22,7 +22,7 @@ from triggerer.store.schema.models import (
 EVENT_STATES: Final = ("queued", "consumed", "unused")
 _LARGEST_WINDOW: Final = 16_000
 _IDS_AT_ONCE: Final = 500
-"""How many ids are in one statement: fewer than the parameters that each database allows."""
+"""The most ids in one statement. Every database allows more parameters than this."""
 _FOR_KEYS: Final = select(DagPartitionEvent.asset_event_id).where(
     DagPartitionEvent.run_pk.is_(None)
 )
@@ -48,7 +48,7 @@ async def list_asset_events(
     has the events for which no DAG waited, because every insert of an event would have to maintain it.
 
     Args:
-        after: Only events with lower ids than this.
+        after: Only older events: those with lower ids than this.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
         state: `queued`: the event waits for a DAG. `consumed`: the event waited for DAGs, and runs of all these DAGs

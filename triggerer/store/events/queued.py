@@ -37,7 +37,7 @@ _ENTRIES: Final = (
     (QueuedAssetEvent, literal_column("''", Text)),
     (DagPartitionEvent, DagPartitionEvent.partition_key),
 )
-"""The two tables of waiting events. For each: the partition key by which the event was divided, empty if it was not."""
+"""The two tables of waiting events, each with its partition key. Undivided events, in the first table, have no key."""
 
 
 async def list_queued_events(

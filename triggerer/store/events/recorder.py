@@ -277,8 +277,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     def _recovered(self) -> None:
         if self.trouble is not None:
             self.trouble = None
-            # A commit whose answer was lost may have queued events. The second try found them stored, and announced
-            # nothing.
+            # During the outage, a commit whose answer was lost may have queued events. The second try found these
+            # events stored, and announced nothing. So announce queued events now.
             self._database.wakeups.publish(Signal.EVENTS_QUEUED)
             _log.info("asset events are written again", events=self.unsettled)
 

@@ -41,7 +41,7 @@ from triggerer.store.schema.models import (
 EventId = ColumnElement[int] | InstrumentedAttribute[int]
 
 PAGE_CHARACTERS: Final = 4 * 2**20
-"""How many characters of `extra` fill a page. The event that exceeds this number is the last event of the page."""
+"""A page ends with the event at which the `extra`s of the page have more characters than this."""
 # Rows are fetched in portions of this size. The rows of the last portion after the end of the page are discarded.
 _FETCHED_AT_ONCE: Final = 200
 # The most assets in a UNION ALL, which has a part for each asset. SQLite takes at most 500 parts.

@@ -43,7 +43,7 @@ def is_waited_for(asset_id: Any, dag: str) -> ColumnElement[bool]:
 def some_of(
     ids: Sequence[_Id], column: InstrumentedAttribute[_Id]
 ) -> Iterator[ColumnElement[bool]]:
-    """Yield conditions that together select these ids, 1,000 in each. A statement takes at most 32,767 values."""
+    """Yield conditions that select these ids, 1,000 at a time, because a statement takes at most 32,767 values."""
     for start in range(0, len(ids), _AT_ONCE):
         yield column.in_(ids[start : start + _AT_ONCE])
 

@@ -48,8 +48,8 @@ def _by_one(
 
     Args:
         read: The function that reads the list.
-        key_of: Returns the value of a row.
-        kind: The type of the value.
+        key_of: Returns the value by which a row is sorted.
+        kind: The type of that value.
     """
 
     async def rows(

@@ -190,7 +190,9 @@ class AttemptView:
     """One attempt of a run."""
 
     number: int
-    """If an attempt does not count, for instance because its executor stopped, the next may have the same number."""
+    """If the attempt does not count towards the limit of attempts, the next attempt may have the same number.
+
+    For instance, an attempt does not count if its executor was stopped."""
     epoch: int
     """The run's epoch when the attempt was claimed. Two attempts never have the same epoch."""
     state: str
@@ -267,13 +269,13 @@ class WatcherView:
     set_aside: int
     """The number of parked messages, which wait until somebody replays or discards them."""
     guarantee: str | None
-    """The delivery guarantee that the DAG file demands at least."""
+    """The lowest delivery guarantee that the DAG file accepts. None: it accepts any."""
     owner_seen_at: datetime | None = None
     """The last heartbeat of the instance that owns the stream."""
     lease_ends_at: datetime | None = None
     """When another instance may take the stream over, if the owner sends no heartbeat before."""
     reason: str | None = None
-    """Why the state may be out of date, or why no instance hosts the watcher after its owner died."""
+    """Why the state may be out of date, or why no instance hosts the watcher after the stream's owner died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +415,7 @@ class StreamView:
     consumed: int | None = None
     """Messages that the owner has received since it took the stream.
 
-    The numbers down to `restarts` count from then too.
+    The fields from here to `restarts` count from that moment.
     """
     advanced: int | None = None
     """Messages that the broker's position has moved past, or that the broker was told to deliver again."""

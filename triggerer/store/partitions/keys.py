@@ -224,7 +224,7 @@ def newest_events(dag_id: str) -> Script[list[KeyedEvent]]:
 def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
     """Store the shares of divided events, and the parts that have arrived with them; return the shares that are new.
 
-    A share that was stored before waits already, or a run has taken it.
+    A share that is stored already is not returned: it waits for a run, or a run has taken it.
     """
     if not shares:
         return []
@@ -306,10 +306,10 @@ def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[li
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """Correct the parts of these keys whose first event is later than `after`: set its time to `at`.
+    """In the parts of these keys, if the time of the first event is later than `after`, set it to `at`.
 
     `after` is in the future, so such an event was recorded before the clock was set back. The deadlines of the part
-    count from its first event.
+    count from this time.
     """
     yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
 

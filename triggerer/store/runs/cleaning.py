@@ -187,7 +187,7 @@ async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]
 async def delete_runs(
     session: AsyncSession, run_pks: Collection[int], before: datetime
 ) -> set[int]:
-    """Delete these runs with their tasks and event entries. A run that somebody queues again at this moment stays.
+    """Delete these runs with their tasks and queue entries. A run that somebody queues again at this moment stays.
 
     Returns:
         The primary keys of the deleted runs.

@@ -35,7 +35,7 @@ _LONGEST_DELAY_S: Final = 60.0
 _OTHERS_FIRST: Final = timedelta(seconds=12)
 """How long other executors are preferred for a run whose file this executor could not load.
 
-Executors release due runs periodically. This time is longer than that period, so another executor gets the run first.
+Executors release held runs in their sweeps, which are more frequent. So another executor gets the run first.
 """
 
 # The query reads only the next claimable runs. A run that is held leaves their index, so later claims do not read it
@@ -85,7 +85,10 @@ _HOLD_AND_FORGET: Final = Statement(
 
 
 def hold_broken(*, limit: int) -> Script[None]:
-    """Hold runs of broken files, until none of the first `limit` claimable runs has a broken file."""
+    """Hold the next claimable runs whose DAG file is broken.
+
+    Afterwards none of the first `limit` claimable runs has a broken file.
+    """
     while (yield _HOLD(limit=limit, never=NEVER, now=datetime.now(UTC))):
         pass
 
@@ -93,13 +96,14 @@ def hold_broken(*, limit: int) -> Script[None]:
 def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
     """A step: queue a run again whose file the worker could not load, and hold it for 5 to 60 seconds.
 
-    The attempt does not count, and its row in `run_attempt` is deleted. The step returns one row.
+    The attempt does not count towards `MAX_ATTEMPTS`, and its row in `run_attempt` is deleted. The step returns one
+    row.
 
     The step changes nothing, and returns no row, if another attempt has the run, if the run must be cancelled, or if no
     file defines the DAG any longer.
     """
-    # The delay doubles with each hold, that is with the number of the attempt. So the number of the attempt is not used
-    # again. Instead, `after_attempt` says that attempts up to this one do not count.
+    # The delay doubles with the number of the attempt. So the run keeps this number, although the attempt does not
+    # count: `after_attempt` says that attempts up to this one do not count.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
     delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)
@@ -123,7 +127,7 @@ async def any_file_is_broken(session: AsyncSession) -> bool:
 async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[str]:
     """Release the held runs whose file loads again; return the ids of their DAGs.
 
-    The caller has written what the files define now, in this transaction.
+    In the same transaction, the caller has already stored the new definitions in the files.
 
     Args:
         reread: The files that were read since the last call. Runs are released, too, if only a worker could not load

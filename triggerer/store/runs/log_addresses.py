@@ -28,9 +28,9 @@ async def publish_log_address(session: AsyncSession, instance_id: str, address: 
 
 
 async def log_address_for(session: AsyncSession, executor: str) -> str | None:
-    """Return the address of a living executor on the machine of this executor, which serves the machine's logs.
+    """Return the address of a living executor that serves the logs on the machine of `executor`.
 
-    The given executor itself may have ended. None: no executor there serves logs.
+    `executor` itself may have ended. None: no executor on its machine serves logs.
     """
     host, _ = host_and_pid(executor)
     now = await database_now(session)

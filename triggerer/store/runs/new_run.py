@@ -20,7 +20,7 @@ from triggerer.store.database.wakeups.signals import Signal
 # The index of waiting events must be named: SQLite without statistics may choose another.
 _INDEX: Final = "INDEXED BY ix_queued_asset_event_waiting"
 HINT: Final = (_INDEX, "")
-"""SQL text (for SQLite, for PostgreSQL) after `queued_asset_event`: SQLite must use the index of waiting events."""
+"""SQLite's and PostgreSQL's text after the table name `queued_asset_event`. SQLite needs the name of the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ COLUMNS: Final = (
     "dag_id, run_id, run_type, state, run_after, queued_at, params, attempt, cancel_requested, "
     "logical_date, data_interval_start, data_interval_end, partition_key, priority, pools"
 )
-# PostgreSQL's format for what `isoformat` returns for an instant in UTC.
+# With this format, PostgreSQL's `to_char` writes an instant in UTC as `isoformat` does.
 RUN_ID_INSTANT: Final = 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'
 _INSTANTS: Final = ("logical_date", "interval_start", "interval_end")
 _SQLITE_CREATE: Final = f"""

@@ -121,7 +121,10 @@ def _run_rows(dag: PlannedDag) -> Iterable[Row]:
 
 
 def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
-    """Yield rows (DAG id, asset id, most events for each run, most events in total) for runs that take some events."""
+    """Yield a row for each asset, if the DAG's runs do not take all events but only the oldest of each asset.
+
+    A row is (DAG id, asset id, most events for each run, most events for all runs).
+    """
     taking = [run.selection for run in dag.runs if run.selection is not None]
     if not taking or (each := taking[0].per_asset) is None:
         return

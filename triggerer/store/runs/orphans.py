@@ -45,7 +45,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
     """Queue the running runs of dead executors again. A run fails if `MAX_ATTEMPTS` of its attempts ended in this way.
 
     If the executor died before the attempt began, the attempt does not count, because it cannot have killed the
-    executor. The next attempt then has the same number, and a higher epoch. The workers of a dead executor are gone,
+    executor. The next attempt then has the same number, but a higher epoch. The workers of a dead executor are gone,
     see `triggerer.executor.lease.lease_guard`. But what they started outside may still be at work. So an attempt with
     open launches becomes `unknown`, and an attempt without open launches becomes `lost`.
 

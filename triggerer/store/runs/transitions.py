@@ -101,9 +101,10 @@ WHERE run.id = {run_pk} AND run.executor = {executor} AND run.epoch = {epoch} AN
 async def requeue_runs(
     session: AsyncSession, *, executor: str, epochs: Mapping[int, int], have_begun: bool = True
 ) -> int:
-    """Queue runs of this executor again, for instance because it stops. Return the number of runs that it still had.
+    """Queue runs of this executor again, for instance because it stops; return how many of the runs it still had.
 
-    These attempts do not count. Only attempts whose executor died count, to find a run that kills its executors.
+    These attempts do not count towards `MAX_ATTEMPTS`. Only attempts whose executor died count, because the run may
+    have killed it.
 
     Args:
         epochs: The epoch of each run, by primary key.
@@ -119,7 +120,7 @@ async def requeue_runs(
                 state=RunState.QUEUED.value,
                 started_at=None,
                 attempt=_RUNS.c.attempt - 1,
-                # For a first attempt, the claim has set this time. If no worker began, the run has not started.
+                # The claim of a first attempt sets this time. If no worker began the attempt, the time is wrong.
                 first_started_at=case((is_first, None), else_=_RUNS.c.first_started_at),
             )
             .returning(_RUNS.c.id)

@@ -59,7 +59,7 @@ async def check(database: Database) -> None:
 
 
 OnUpgrade = Callable[[AsyncSession, str | None], Awaitable[None]]
-"""Called in the transaction of an upgrade with the revision before it; None: there were no tables."""
+"""Called in the transaction of an upgrade, with the session and the former revision. None: there were no tables."""
 
 
 async def upgrade(database: Database, on_upgrade: OnUpgrade | None = None) -> bool:

@@ -45,7 +45,9 @@ class Openings:
 
 
 async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) -> Openings:
-    """Store until when streams that no instance has claimed yet stay closed, and show the reason at their watchers.
+    """Set the end of the time for which new streams stay closed, and show the reason at their watchers.
+
+    A stream is new until an instance has claimed it for the first time.
 
     Args:
         new: The digests of the streams that this transaction has created.

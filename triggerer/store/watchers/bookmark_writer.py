@@ -89,7 +89,7 @@ class BookmarkWriter(FencedWriter[BookmarkChange]):
         while self._waiting and len(group) < _MOST_CHANGES:
             change = self._waiting[0]
             events += len(change.events)
-            # Take only one change of each watcher, because a change is checked against the stored change before it.
+            # Take only one change of each watcher. The next one can be checked only after this one is stored.
             if group and (events > _MOST_EVENTS or change.watcher.watcher_id in watchers):
                 break
             group.append(self._waiting.popleft())

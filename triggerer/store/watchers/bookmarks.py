@@ -65,7 +65,7 @@ def write_bookmarks(
 
     Args:
         changes: At most one for each watcher.
-        rows: The events of each change that has events, by change id, with the fence number 1.
+        rows: The events of each change that has events, by change id. Their fence number is 1.
         sender: The id of this process, so that it ignores its own notification.
     """
     written = Written()

@@ -38,7 +38,7 @@ class TriggerRow:
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests for the trigger's watchers, by watcher, in the order of the requests."""
     guarantee: str | None = None
-    """The delivery guarantee that the DAG files demand of the trigger at least."""
+    """The lowest delivery guarantee that the DAG files accept. None: they accept any."""
 
     @property
     def display_name(self) -> str:
@@ -60,7 +60,7 @@ class StreamLoad:
 
 @dataclass(frozen=True, slots=True)
 class WatcherState:
-    """The state of a watcher, as the instance that hosts it reports it under the lease `fence`."""
+    """The state of a watcher. The instance that hosts the watcher reports it under the lease `fence`."""
 
     watcher_id: int
     trigger_id: int

@@ -30,7 +30,8 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.watchers.parked_usage import TOTAL, USAGE, ParkedUsage
 
-# The space that other messages use. The message itself is left out, because it may be stored already.
+# How many messages and bytes are stored for a watcher, and how many bytes in total, before a message is parked. That
+# message is left out, because it may be stored already.
 USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
     "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body) - coalesce((SELECT size_bytes FROM parked_body "

@@ -22,7 +22,7 @@ _MOST_ROWS: Final = 200
 _MOST_BYTES_READ: Final = 4 * 1024 * 1024
 """How many bytes are read for one watcher at once. The last message may exceed this number."""
 _USAGE_HOLDS_S: Final = 10.0
-"""How old the known usage may become. Until it is read again, messages that other processes store do not count."""
+"""The usage of space is read again after this time. Until then it lacks messages that other processes store."""
 
 
 class ParkedWriter(FencedWriter[ParkedChange]):

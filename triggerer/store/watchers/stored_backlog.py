@@ -124,7 +124,7 @@ async def park_strays(session: AsyncSession) -> None:
 
     Messages that an operator replays stay, because they are delivered to the watcher whatever stream it belongs to.
     """
-    # A join, because with EXISTS the planner compared all pairs of rows. It has no statistics if the table has just
+    # A join, because with EXISTS the planner compared all pairs of rows: it had no statistics of a table that had just
     # grown.
     message = aliased(ParkedMessage)
     stray = (

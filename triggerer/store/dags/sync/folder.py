@@ -83,7 +83,7 @@ async def sync_folder(
         files: Every file of the folder, by path; None if the file is not parsed yet.
         now: The time to store with changed rows.
         gone_for: How long ago missing files were last seen, by path, if known.
-        reading: Which files have been read. New streams stay closed until all have. None: new streams may open at once.
+        reading: Whether files are still to be read. If so, new streams stay closed. None: all files have been read.
         reread: Files that were read since the last call. Runs that wait because a worker could not load their file are
             released, to be tried again.
     """
@@ -116,7 +116,7 @@ async def sync_folder(
 
 
 async def _announce_broken_files(session: AsyncSession, changed: Changed) -> None:
-    """Announce also the DAGs of repaired and broken files, so that executors release or hold the runs of these DAGs."""
+    """Add the DAGs of repaired and broken files to the changed DAGs, so that executors release or hold their runs."""
     if changed.repaired_or_broken:
         query = select(Dag.dag_id).where(Dag.path.in_(changed.repaired_or_broken))
         changed.dag_ids.update(await session.scalars(query))
@@ -158,7 +158,8 @@ async def _sync_files(
             changed.errors += errors
             changed.warnings += file.warnings
     gone = {path: row.missing_since for path, row in rows.items() if path not in files}
-    # A subfolder that could not be read had a row like a file's, for its error. If it is gone, it can be read again.
+    # A subfolder that cannot be read has a row for its error, like a file. The row is deleted once the subfolder is
+    # readable or gone.
     folders = {path for path in gone if not path.endswith(".py")}
     if missing := {path: since for path, since in gone.items() if path not in folders}:
         now = await database_now(session)

@@ -93,7 +93,7 @@ async def sync_watchers(
 
 
 def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger | None) -> set[str]:
-    """Return the digests of the streams that a watcher leaves or joins, or where its filter changes; empty if none.
+    """Return the digests of a watcher's former and new stream; empty if its trigger does not change.
 
     Args:
         watcher: The definition in the DAG file.

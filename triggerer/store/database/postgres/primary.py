@@ -88,9 +88,9 @@ class Primary:
         """Return a new asyncpg connection to the first server of the URL that takes writes.
 
         Raises:
-            StoreUnavailable, StoreRefused: None of several servers can be used.
-            asyncpg.PostgresError, OSError, TimeoutError, TypeError: The only server cannot be used, or an option is
-                unknown.
+            StoreUnavailable, StoreRefused: The URL names several servers, and none can be used.
+            asyncpg.PostgresError, OSError, TimeoutError, TypeError: The URL names one server, and it cannot be used, or
+                an option is unknown.
         """
         if len(self._hosts) == 1:
             return await self._open(self._hosts[0], application_name)
@@ -118,8 +118,8 @@ class Primary:
     def is_current(self, connection: Any) -> bool:
         """False if this process has seen that another server was promoted after the connection was opened."""
         history: History | None = connection.history
-        # If the newest known history differs, another server was promoted later, because `_check_history` refuses older
-        # histories.
+        # `_check_history` lets only a newer history replace `_newest`. So a different one belongs to a server that was
+        # promoted after this connection was opened.
         return history is None or history == self._newest
 
     async def look(self) -> None:

@@ -3,8 +3,8 @@
 The server itself ends a session that is idle in a transaction (`triggerer.store.database.postgres.primary.SETTINGS`).
 But two kinds of stuck sessions count as active. The first kind waits for the arguments of a statement, which a driver
 sends only after the server has prepared the statement. The second kind waits for a client that does not read the rows.
-`statement_timeout` ends neither kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind. Nor do
-waiting sessions point to a stuck one, because a process that takes over the work skips locked rows (SKIP LOCKED).
+`statement_timeout` ends neither kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind. It would
+not help to search for sessions that wait for the locks: a process that takes over the work skips locked rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = LazyLogger(__name__)
 
 # Equal to `idle_in_transaction_session_timeout`.
 SENDS_NOTHING_FOR_S: Final = 10.0
-# A client may read many rows over a slow network. After this time, a client of the service gives up anyway.
+# Longer, because a client may read many rows over a slow network. After this time, a client of the service gives up.
 READS_FOR_S: Final = STATEMENT_TIMEOUT_S
 # COPY is exempt, because a backup that is restored or a table that is copied also holds locks while its client is slow.
 _END: Final = """

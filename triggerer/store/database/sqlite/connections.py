@@ -68,7 +68,7 @@ class SqliteConnections:
 
 
 class _Connection(aiosqlite.Connection):
-    """A connection whose `stop` adds a future to `ending`, which is done when the connection's thread has ended."""
+    """A connection. `stop` adds a future to `ending`, and the future is done when the connection's thread has ended."""
 
     def __init__(self, connector: Any, ending: set[asyncio.Future[Any]]) -> None:
         super().__init__(connector, iter_chunk_size=64)
@@ -81,7 +81,7 @@ class _Connection(aiosqlite.Connection):
 
         None: the thread was never started, or there is no event loop that could wait.
         """
-        # A second request would never be read, because the thread reads nothing after the first one.
+        # A second request to end would never be read, because the thread reads nothing after the first one.
         if not self._is_stopped:
             self._is_stopped = True
             self._tx.put_nowait((None, self._roll_back))

@@ -191,8 +191,8 @@ async def _listen_on_postgres(
         except _DRIVER_ERRORS as error:
             reason = str(error)
             if not started:
-                # Report the start although no connection succeeded yet. `publish_everything` will make up for
-                # announcements that are missed until then.
+                # Report the start although there is no connection yet. Once there is one, `publish_everything` makes up
+                # for the announcements that were missed.
                 started = True
                 task_status.started()
         delay = backoff.next_delay()

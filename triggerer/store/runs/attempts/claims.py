@@ -28,7 +28,7 @@ class ClaimRuns:
     executor: str
     log_home: str
     connect: str | None
-    """The address of the Spark Connect server where runs open sessions. None: Spark ends with the run's process."""
+    """The address of the Spark Connect server where runs open sessions. None: runs open no sessions on a server."""
     limit: int | None = None
     """The most runs to claim; used if `run_pks` is None."""
     run_pks: Sequence[int] | None = None

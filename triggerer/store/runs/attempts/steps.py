@@ -92,8 +92,8 @@ def leave_attempts(
 def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
     """A step: queue a run again because a former attempt may still be at work, and hold it for a while.
 
-    The attempt that `order` started does not count, and its row is deleted. The run is held for half of the time for
-    which the former attempt has been unknown: at least 5 and at most 60 seconds.
+    The attempt of `order` does not count towards `MAX_ATTEMPTS`, and its row is deleted. The run is held for half of
+    the time for which the former attempt has been unknown: at least 5 and at most 60 seconds.
 
     The step returns one row. If no launch is open any longer, the run is not held, and may be claimed at once. If
     another attempt has the run, or if the run must be cancelled, the step changes nothing and returns no row.

@@ -94,7 +94,7 @@ class AssetEvent(Base):
             "idempotency_key", "watcher_id", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),
         Index("ix_asset_event_asset_id_id", "asset_id", "id"),
-        # The events that a DAG's tasks emitted. Other events are not in the index.
+        # This index has only the events that tasks emitted.
         Index(
             "ix_asset_event_source",
             "source_dag_id",

@@ -19,7 +19,7 @@ class ParkedBody(Base):
     __tablename__ = "parked_body"
     __table_args__ = (
         UniqueConstraint("stream_digest", "idempotency_key"),
-        # For the sum of all sizes: it is read from the index, without the large rows.
+        # The sum of all sizes is read from this index, without the large rows.
         Index("ix_parked_body_size_bytes", "size_bytes"),
     )
 

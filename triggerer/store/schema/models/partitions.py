@@ -23,7 +23,7 @@ class DagPartition(Base):
     __tablename__ = "dag_partition"
     __table_args__ = (
         Index("ix_dag_partition_due", "dag_id", "due_at", "partition_key"),
-        # For keys whose due time was computed before the clock was set back.
+        # This index finds keys whose due time was computed before the clock was set back.
         Index("ix_dag_partition_noted", "dag_id", "noted_at", sqlite_where=_HAS_DUE_TIME),
         {"sqlite_with_rowid": False},
     )
@@ -82,7 +82,7 @@ class DagPartitionEvent(Base):
             "asset_event_id",
             sqlite_where=_TAKEN,
         ),
-        # For finding all entries of one event.
+        # This index finds all entries of one event.
         Index("ix_dag_partition_event_asset_event_id", "asset_event_id"),
         {"sqlite_with_rowid": False},
     )

@@ -33,9 +33,10 @@ class DagRun(Base):
             "id",
             sqlite_where=_ACTIVE,
         ),
-        # For claims: held runs are not in the index, so a claim reads only the entries of runs that it claims.
+        # This index finds the next runs to claim. It lacks held runs, so a claim reads only entries of runs that it
+        # claims.
         Index("ix_dag_run_claimable", text("priority DESC"), "id", sqlite_where=_CLAIMABLE),
-        # For listing a DAG's newest runs.
+        # This index lists a DAG's newest runs.
         Index("ix_dag_run_dag_id_id", "dag_id", "id"),
         Index(
             "ix_dag_run_unsuccessful",
@@ -43,11 +44,11 @@ class DagRun(Base):
             "id",
             sqlite_where=_UNSUCCESSFUL,
         ),
-        # For the last run of a DAG's timetable.
+        # This index finds the last run of a DAG's timetable.
         Index("ix_dag_run_automated", "dag_id", "run_after", sqlite_where=_AUTOMATED),
         Index("ix_dag_run_callback", "callback", "id", sqlite_where=_CALLED),
         Index("ix_dag_run_backfill_id_state", "backfill_id", "state", sqlite_where=_BACKFILLED),
-        # For backfills of partition keys, which look for the runs of a key.
+        # Backfills of partition keys find the runs of a key with this index.
         Index("ix_dag_run_partition_key", "dag_id", "partition_key", "id", sqlite_where=_KEYED),
         # AUTOINCREMENT: queue entries refer to runs by id, so SQLite must not use an id again; see `AssetEvent`.
         {"sqlite_autoincrement": True},
@@ -79,7 +80,7 @@ class DagRun(Base):
     attempt: Mapped[int] = mapped_column(default=0)
     """The number of the last attempt. A claim adds one.
 
-    If the attempt does not count, one is subtracted, except by `hold_attempt`.
+    If the attempt does not count towards `MAX_ATTEMPTS`, one is subtracted, except by `hold_attempt`.
     """
     epoch: Mapped[int] = mapped_column(server_default="0", default=0)
     """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt."""

@@ -26,7 +26,7 @@ class Trigger(Base):
     kwargs: Mapped[dict[str, Any]] = mapped_column(Json)
     stream_digest: Mapped[str] = mapped_column(ForeignKey("stream.digest"), index=True)
     guarantee: Mapped[str | None] = mapped_column(String(20))
-    """The delivery guarantee that the DAG files demand of its watchers at least. None: they demand none."""
+    """The lowest delivery guarantee that the DAG files accept. None: they accept any."""
 
 
 class Watcher(Base):
