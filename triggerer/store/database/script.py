@@ -82,7 +82,7 @@ class ScriptRunner(ABC):
     async def perform(self, script: Script[T], announced: Announced) -> T:
         """Begin a transaction, perform the script, and commit.
 
-        The script's announcements are added to `announced`, even if this raises.
+        The script's announcements are added to `announced`, even if the script or the commit fails.
 
         Raises:
             StoreUnavailable, Conflict, RowRefused, OutcomeUnknown, ConfigurationError: As for

@@ -161,7 +161,7 @@ class ParameterRows:
         """
 
         def default(value: Any) -> Any:
-            # orjson calls this for instants, which need the form of the columns, and for rows that are named tuples.
+            # orjson calls this for values that it cannot write in the right form: instants, and named tuples as rows.
             return instant(value) if isinstance(value, datetime) else list(value)
 
         try:

@@ -73,7 +73,7 @@ class EventBatch:
         The value keeps the source alive, so no other source can get the same `id`.
         """
         self.size_bytes = 0
-        """The size of the payloads, counted once for each row."""
+        """The size of the payloads. A payload counts once for each of its event's rows."""
         self.published_at: datetime | None = None
         """When the first event's message was published, if that is known."""
         self.states: list[StateChange] = []

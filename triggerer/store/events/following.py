@@ -1,4 +1,4 @@
-"""Asset events in the order of their arrival, for clients that want everything that is recorded from now on.
+"""Reads new asset events, for clients that want every event that is recorded from now on.
 
 On PostgreSQL, events do not become visible in the order of their ids: a transaction takes ids, and another transaction
 with higher ids may commit first. A client that always asked for "everything after the highest id" would lose events.

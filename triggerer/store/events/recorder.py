@@ -101,7 +101,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         """See `EventSink`."""
         self._has_room = Notifier()
         self.unsettled_bytes = 0
-        """The size of the payloads that are submitted and not completed, counted once for each row."""
+        """The size of the payloads that are submitted and not completed. A payload counts once for each row."""
         self.trouble: TriggererError | None = None
         """The error that prevents writing at present, or None."""
         self.rows_written = 0

@@ -125,7 +125,7 @@ ASSETS: Final[Listing[AssetView]] = Listing(
 ASSET_EVENTS: Final[Listing[AssetEventView]] = Listing(
     "asset_events", _by_one(list_asset_events, lambda view: view.id, int), count_asset_events
 )
-"""Asset events, newest first. `triggerer.store.events.following` returns them in the order of their arrival."""
+"""Asset events, newest first. `triggerer.store.events.following` is for clients that wait for new events."""
 DAGS: Final[Listing[DagView]] = Listing(
     "dags", _by_one(list_dags, lambda view: view.dag_id, str), count_dags
 )

@@ -27,7 +27,7 @@ _RUNNING: Final = "running"
 
 
 async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
-    """For each of these ended runs whose DAG has a callback for its state, mark the callback as due and announce it."""
+    """Mark the callbacks of these ended runs as due, and announce them. Runs whose DAG wants no callback are skipped."""
     if not run_pks:
         return
     # A text search is safe: `callbacks` contains only the names of states.

@@ -68,7 +68,7 @@ class Calendar:
     year: int
     days: list[Day]
     is_counted_short: bool
-    """True if the year has more runs than were counted. Then only its newest runs are counted."""
+    """True if counting stopped at the bound. Then only the newest runs of the year are counted."""
 
 
 async def read_grid(

@@ -39,9 +39,7 @@ C = TypeVar("C", bound=Change)
 
 
 class FencedWriter(GroupCommit[list[C]]):
-    """Writes many changes in each transaction: all that were submitted while the previous transaction was under way.
-
-    While the database is away, the changes wait.
+    """Writes changes in groups, each group in one transaction. While the database is away, the changes wait.
 
     Args:
         on_fenced: Called on the event loop when a lease no longer holds, because another instance owns the stream.

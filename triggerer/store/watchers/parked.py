@@ -114,7 +114,7 @@ PARKING: Final = {
     DROP,
     DROP_BODIES,
 }
-"""All statements of this module. The simulated database recognises them and returns their rows itself."""
+"""The statements that `write_parked` yields. The simulated database recognises them and returns their rows itself."""
 
 
 class Body(NamedTuple):

@@ -122,7 +122,7 @@ async def load_stored_backlogs(
 async def park_strays(session: AsyncSession) -> None:
     """Park the stored messages of watchers that were deleted, or that now belong to another stream.
 
-    Messages that an operator replays stay, because they are delivered to the watcher whatever stream it belongs to.
+    If the watcher only belongs to another stream, messages that an operator replays stay: the watcher still gets them.
     """
     # A join, because with EXISTS the planner compared all pairs of rows: it had no statistics of a table that had just
     # grown.

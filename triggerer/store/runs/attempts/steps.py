@@ -115,7 +115,7 @@ def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatemen
 def close_launches(
     run_pk: int, state: AttemptState, reason: str, *, before_epoch: int
 ) -> Script[set[int]]:
-    """End all open launches of a run's attempts before an epoch, and those attempts that are unknown.
+    """End all open launches and all unknown attempts of a run from before an epoch.
 
     Args:
         state: The final state of the launches and attempts.
