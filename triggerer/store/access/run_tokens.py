@@ -74,7 +74,7 @@ def _mac(key: bytes, run_pk: int, attempt: int, epoch: int) -> str:
 
 
 async def outlets_of(session: AsyncSession, dag_id: str) -> dict[str, str]:
-    """Return, for the name and for the URI of each asset that a DAG may update, the id of the first such task."""
+    """Return, by the name and by the URI of each asset that a DAG may update, the id of the first task that does so."""
     tasks = await session.scalar(select(Dag.tasks).where(Dag.dag_id == dag_id)) or []
     found: dict[str, str] = {}
     for task in tasks:

@@ -195,7 +195,7 @@ def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
 def taken_by_runs(
     dag_id: str, shares: Iterable[tuple[str, int]]
 ) -> Script[frozenset[tuple[str, int]]]:
-    """Return those of the given pairs (partition key, event id) whose share a run has taken."""
+    """Return the given pairs (partition key, event id) whose share a run has taken."""
     rows = list(shares)
     if not rows:
         return frozenset()

@@ -44,7 +44,7 @@ class Opening(Step, Protocol):
     """A step whose rows nobody needs. As the first step on PostgreSQL, it is sent together with BEGIN."""
 
     def with_begin(self) -> str:
-        """Return the statement with its values as literals, because the driver sends BEGIN only without arguments."""
+        """Return the statement with its values as literals. Together with BEGIN it cannot be sent with arguments."""
 
 
 def single_step(step: Step) -> Script[list[Row]]:

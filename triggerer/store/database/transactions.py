@@ -275,7 +275,7 @@ class Database:
         return AsyncSession(engine, expire_on_commit=False, info={NOW_KEY: self._now})
 
     async def _notify(self, session: AsyncSession) -> None:
-        # Notify inside the transaction: PostgreSQL then delivers the notification if and only if it commits.
+        # PostgreSQL delivers a notification that is sent inside a transaction only if the transaction commits.
         if self.dialect == "postgresql" and (announced := announced_in(session)):
             payload = self.transport.encode(announced)
             connection = await session.connection()

@@ -139,7 +139,7 @@ class EventBatch:
             first = None
 
     def _share(self, source: EventSource, now: datetime, ordinal: int) -> None:
-        """Make the next rows refer to the shared fields of this source, instant and ordinal, added if missing."""
+        """Make the next rows refer to the shared fields of this source, instant and ordinal. Add missing fields."""
         known = self._known.get((id(source), now, ordinal))
         if known is None:
             first = len(self.shared)

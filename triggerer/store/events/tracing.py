@@ -94,7 +94,7 @@ async def _source_run(session: AsyncSession, event: AssetEventView) -> RunView |
 async def _runs_with(session: AsyncSession, event_id: int) -> list[tuple[int, str, str]]:
     """Return the primary key, DAG id and run id of runs that took the event, newest first.
 
-    At least one run more than the trace shows is returned if it exists, so that the caller learns of it.
+    If there are more runs than the trace shows, at least one of them is returned too, so that the caller can tell.
     """
     found: set[tuple[int, str, str]] = set()
     for entry in (QueuedAssetEvent, DagPartitionEvent):

@@ -27,7 +27,7 @@ _RUNNING: Final = "running"
 
 
 async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
-    """Mark the callbacks of these ended runs as due, and announce them. Runs whose DAG wants no callback are skipped."""
+    """Mark the callbacks of these ended runs as due, and announce them. If a DAG wants no callback, skip its runs."""
     if not run_pks:
         return
     # A text search is safe: `callbacks` contains only the names of states.

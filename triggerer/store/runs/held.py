@@ -127,7 +127,7 @@ async def any_file_is_broken(session: AsyncSession) -> bool:
 async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[str]:
     """Release the held runs whose file loads again; return the ids of their DAGs.
 
-    In the same transaction, the caller has already stored the new definitions in the files.
+    Earlier in this transaction, the caller has stored what the files define now.
 
     Args:
         reread: The files that were read since the last call. Runs are released, too, if only a worker could not load

@@ -134,8 +134,8 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
 
 # The rows of the DAGs are locked in order, and rows that others have locked are skipped. So two of these statements
 # never wait for each other. A row that changed since it was read has another `xmin`, and PostgreSQL compares `xmin` on
-# the row's last version. If it is equal, no other scheduler has planned for the DAG, and no other has taken events from
-# the queue that this statement sees.
+# the row's last version. If it is equal, no other scheduler has planned for the DAG since, or has taken events from its
+# queue.
 #
 # PostgreSQL takes the statement's snapshot before it reads the time, so a run is never older than one of its events.
 _POSTGRES: Final = f"""

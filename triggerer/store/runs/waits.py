@@ -72,7 +72,7 @@ async def broken_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[
 
 
 async def unloaded_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[str, str]:
-    """Return, by DAG id, why an executor could not load the DAG's file, if a run is held for it."""
+    """Return, by DAG id, why an executor could not load the DAG's file. Only DAGs with a held run are returned."""
     found: dict[str, str] = {}
     query = select(DagRun.dag_id, DagRun.waiting_for).where(
         QUEUED,

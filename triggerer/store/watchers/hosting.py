@@ -34,7 +34,7 @@ class TriggerRow:
     positions: tuple[LanePosition, ...] = ()
     """The positions of the trigger's watchers that are behind in a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes with messages that were parked for the trigger's watchers, and that an operator replays."""
+    """The lanes with messages that were parked for the trigger's watchers and that an operator wants to replay."""
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests for the trigger's watchers, by watcher, in the order of the requests."""
     guarantee: str | None = None

@@ -45,7 +45,7 @@ SAVE: Final = Statement(
         rewound_to="json",
     ),
 )
-# The condition includes the stream's digest: if the watcher has moved, its position in the other stream must stay.
+# The condition includes the stream's digest: if the watcher has moved to another stream, its position there must stay.
 DROP: Final = Statement(
     "DELETE FROM watcher_position WHERE (watcher_id, lane, stream_digest) IN "
     "(SELECT g.watcher_id, g.lane, g.digest FROM {POSITIONS} g)",

@@ -90,8 +90,8 @@ async def load_stored_backlogs(
     """Return, by watcher id, the lanes with stored messages for watchers of these streams.
 
     Args:
-        are_replayed: True to return only lanes with messages that were parked, and that an operator replays. The
-            stream's owner knows all other stored messages, because it stored them itself.
+        are_replayed: True to return only lanes with parked messages that an operator wants to replay. The stream's
+            owner knows all other stored messages, because it stored them itself.
     """
     query = (
         select(
@@ -122,7 +122,8 @@ async def load_stored_backlogs(
 async def park_strays(session: AsyncSession) -> None:
     """Park the stored messages of watchers that were deleted, or that now belong to another stream.
 
-    If the watcher only belongs to another stream, messages that an operator replays stay: the watcher still gets them.
+    Messages that an operator replays are parked only if the watcher was deleted. A watcher of another stream still
+    receives them.
     """
     # A join, because with EXISTS the planner compared all pairs of rows: it had no statistics of a table that had just
     # grown.

@@ -39,7 +39,7 @@ class Signal(StrEnum):
     RUNS_ENDED = "runs_ended"
     """Runs ended or were cancelled (DAG ids)."""
     RUNS_CANCELLED = "runs_cancelled"
-    """Somebody requested that runs are cancelled (primary keys)."""
+    """Somebody asked to cancel running runs (primary keys)."""
     BACKFILLS_CHANGED = "backfills_changed"
     """A backfill was created (DAG ids)."""
     CALLBACKS_DUE = "callbacks_due"
