@@ -137,8 +137,8 @@ SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
 class InsertEvents:
     """A step: insert and queue events. Its one result row has the ids of DAGs with queued events, and the events' ids.
 
-    If some rows were duplicates, the row may include DAGs whose queue did not change. If `want_ids` is false, the ids
-    of the events are missing.
+    If some events were duplicates, the result may include DAGs whose queue did not change. If `want_ids` is false, the
+    ids of the events are missing.
     """
 
     rows: Sequence[EventRow]
