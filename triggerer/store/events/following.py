@@ -2,8 +2,8 @@
 
 On PostgreSQL, events do not become visible in the order of their ids: a transaction takes ids, and another transaction
 with higher ids may commit first. A client that always asked for "everything after the highest id" would lose events.
-Therefore a client reads in sweeps, and each sweep goes over the newest ids again. A sweep begins at a settled id, which
-means that every transaction that took a lower id has ended. It ends at the newest event. So each sweep returns the
+Therefore a client reads in rounds, and each round goes over the newest ids again. A round begins at a settled id, which
+means that every transaction that took a lower id has ended. It ends at the newest event. So each round returns the
 events of about the last minute again, and the client drops the ids that it knows. Delivery is at least once, and not
 ordered.
 """
@@ -43,9 +43,9 @@ class _State(BaseModel):
     at: int
     """The next page begins after this id."""
     settled: int
-    """The settled id: when this sweep began, every transaction that took this id or a lower id had ended."""
+    """The settled id: when this round began, every transaction that took this id or a lower id had ended."""
     until: int
-    """The highest id when this sweep began, where the sweep ends. 0: the next page begins another sweep."""
+    """The highest id when this round began, where the round ends. 0: the next page begins another round."""
     marks: list[tuple[float, int]]
     """Past instants, in seconds since 1970, each with the highest id at that instant.
 
@@ -82,12 +82,12 @@ async def follow_asset_events(
     given = {name: value for name, value in filters.items() if value is not None}
     state = await _begin(session, window, after, given, is_from_now=is_from_now)
     if not state.until:
-        await _begin_sweep(session, state, window)
+        await _begin_round(session, state, window)
     found = await events_after(session, state.at, limit=limit, **given)
     if found:
         state.at = found[-1].id
     if len(found) < limit or state.at >= state.until:
-        # The sweep has ended. The next sweep begins at the settled id, so it may return events of this page again.
+        # The round has ended. The next round begins at the settled id, so it may return events of this page again.
         state.at, state.until = state.settled, 0
     return Page(found, encode_cursor(_NAME, given, state.model_dump(mode="json")))
 
@@ -113,8 +113,8 @@ async def _begin(
     return _State(at=settled if is_from_now else 0, settled=settled, until=0, marks=[])
 
 
-async def _begin_sweep(session: AsyncSession, state: _State, window: timedelta) -> None:
-    """Set where a new sweep ends, and the settled id where the sweep after it will begin."""
+async def _begin_round(session: AsyncSession, state: _State, window: timedelta) -> None:
+    """Set where a new round ends, and the settled id where the round after it will begin."""
     state.until = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":
         # SQLite has one writer at a time, so all transactions that took ids have ended.

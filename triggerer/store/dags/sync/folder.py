@@ -75,9 +75,8 @@ async def sync_folder(
     The stored definitions of a file stay if the file is broken, contradicts another file or is not parsed yet. They
     also stay if the file has been missing for less than `removal_grace`. DAGs of a deleted file become stale. Watchers
     of a deleted file keep their rows, but lose their triggers. A trigger without watchers is deleted. A stream without
-    triggers is deleted once no instance has its lease.
-    `is_paused` is only set for a new DAG. A watcher keeps its row when its trigger changes, and an asset keeps its row
-    when its name or its URI changes.
+    triggers is deleted once no instance has its lease. `is_paused` is only set for a new DAG. A watcher keeps its row
+    when its trigger changes, and an asset keeps its row when its name or its URI changes.
 
     Args:
         folder: The merged definitions of all files.
