@@ -22,7 +22,7 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: The seconds that the trigger ran in the failed attempt. 0: that was long enough to count as working, or
+        lasted: The seconds that the failed attempt lasted. 0: the attempt had counted as a success before it failed, or
             the trigger could not be made.
         works_at: The instant from which the present attempt counts as a success. None: the trigger does not run now.
     """

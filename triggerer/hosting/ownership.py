@@ -56,7 +56,7 @@ class Ownership:
 
     Args:
         lease: How long an extension holds, by the database's clock.
-        own_lease: The instance's own lease, by whose clock a heartbeat notes when it began.
+        own_lease: The instance's own lease. Its clock tells when a heartbeat began.
         capacity: The most triggers that the instance hosts.
     """
 

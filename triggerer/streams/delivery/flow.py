@@ -225,7 +225,7 @@ class Flow:
     # Lanes
 
     async def handle_full_lane(self) -> None:
-        """Handle a full lane: let the producer pause the lane, or check every event from now on."""
+        """Handle a full lane: let the poll call `check` for every event, and let the producer pause the lane."""
         lane, self._lanes.newly_full = self._lanes.newly_full, None
         self.check_at = 0
         producer = self._state.producer

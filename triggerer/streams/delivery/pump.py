@@ -118,8 +118,8 @@ class Pump:
             if backlogs.by_lane:
                 self._state.mark_advanced(batch)
             if turns.has_turned:
-                # If the plugin shielded this advance from a cancellation, no further advance may follow. If the loop
-                # has not turned, no task can have cancelled it.
+                # The pump may have been cancelled while the plugin shielded this advance. Then no further advance may
+                # follow. If the loop has not turned, no task can have cancelled the pump.
                 await checkpoint_if_cancelled()
                 if self._state.lease.is_over:
                     return
@@ -292,5 +292,5 @@ class Pump:
 
 
 def _unreported(together: Sequence[Lane], reported: set[int]) -> Sequence[Lane]:
-    """Return the lanes that `advance_lanes` has not reported before it returned."""
+    """Return the lanes that `advance_lanes` did not report before it returned."""
     return [lane for place, lane in enumerate(together) if place not in reported]

@@ -122,7 +122,8 @@ class StallWatch:
             self._answered.clear()
             if self._stopped.is_set():
                 return
-            # If this thread woke late, other code held the interpreter's lock until now: look before the loop goes on.
+            # If this thread woke late, other code held the interpreter's lock until now. Read the loop's stack at once,
+            # before the loop goes on.
             is_late = time.monotonic() - due > self._threshold
             stall = self._look(due, before) if is_late else None
             try:

@@ -25,8 +25,8 @@ class FallingBehind:
     and all later messages of the lane. A watcher that was behind before counts as one that acked if it has read the
     message while it caught up. Otherwise it does not count.
 
-    The group may have pulled later messages of the lane before such a redelivery. No watcher falls behind at these
-    messages. Otherwise the watcher's position would be after the failed message, and the watcher would miss it.
+    The group may have pulled later messages of the lane before a failed message is redelivered. No watcher falls behind
+    at these messages. Otherwise its position would be after the failed message, and the watcher would miss it.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -120,7 +120,7 @@ class FallingBehind:
     def _not_behind(
         self, lane: Lane, position: Position, watchers: Collection[WatcherRef]
     ) -> set[WatcherRef]:
-        """Drop each watcher that is behind at or before the message, or that read the message while it caught up.
+        """Return the watchers, except those behind at or before the message, and those that read it in catch-up.
 
         A watcher whose position is not durable yet stays: the position is written again, and the lane waits for it.
         """

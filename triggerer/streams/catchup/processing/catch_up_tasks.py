@@ -138,7 +138,7 @@ class CatchUpTasks:
         """Start catching up: the producer is known, and has pulled nothing yet."""
         begin_group(self.backlogs, state, self._members)
         for backlog in self.backlogs.all():
-            # The broker may have advanced to the end of a caught-up backlog just when the earlier group ended.
+            # If the broker advanced to the end of a backlog just when the earlier group ended, drop the backlog here.
             state.end_if_advanced(backlog)
         for member in self._members:
             self.start(member)

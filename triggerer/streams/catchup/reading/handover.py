@@ -28,7 +28,7 @@ class Handover:
 
     Args:
         on_live: Called when the watcher has caught up in a lane.
-        on_recreated: Called for a lane that was recreated. Outcomes of the former lane's messages must be ignored.
+        on_recreated: Called for a lane that was recreated. It must ignore outcomes of the former lane's messages.
         on_looked: Called after the ends of the lanes were looked up, with the error if the look-up failed.
         backoff: The delays between failed look-ups.
     """
