@@ -19,9 +19,9 @@ MOST_KNOWN: Final = 2 * MOST_ITEMS
 
 @dataclass(slots=True)
 class Round:
-    """One answer of the server.
+    """The items of one answer of the server.
 
-    Once the answer's items and all earlier items are settled, the next stream may continue after this answer.
+    Once these items and all earlier items are settled, a restart continues with this answer's validators and cursor.
     """
 
     validators: Validators | None
@@ -58,11 +58,11 @@ class Memory:
     `MOST_KNOWN` settled items, and first forgets items that the server no longer shows. If a forgotten item comes
     again, its idempotency key is the same as before, so it makes no second event.
 
-    A URL whose whole content is the only item (`is_document`) fires whenever the content changes, even back to an
-    earlier content. Each version of the content gets a number. A number never stands for two contents. `incarnation` is
-    a random text that distinguishes these numbers from the numbers of an earlier stream whose state was deleted. If the
-    service dies, events of a version may be stored although the version is not settled. The next process must know this
-    version's number, so the state is stored before the version is delivered.
+    If the whole content of the URL is the only item (`is_document`), each change of the content makes an event, even a
+    change back. So each version of the content gets a number, which is part of its idempotency key. The key also
+    contains `incarnation`, a random text, because the numbers begin again if the stored state is deleted. After a
+    crash, events of a version may be stored although the version is not settled. The next process must give this
+    version the same number, so the number is stored before the version is delivered.
     """
 
     source: str
@@ -70,9 +70,7 @@ class Memory:
     is_document: bool
     has_begun: bool = False
     validators: Validators | None = None
-    """The validators of the last answer whose items, and all earlier items, are settled. `cursor` is from the same
-    answer.
-    """
+    """The validators of the latest answer up to which all items are settled. `cursor` is from the same answer."""
     cursor: Any = None
     incarnation: str = ""
     version: int = 0
@@ -106,9 +104,8 @@ class Memory:
             if (delivered := state["delivered"]) is not None:
                 memory._latest_version, memory._latest = delivered
                 memory._is_unsure = True
-                # The validators belong to the content before the delivered one. If the server has that content again,
-                # it would answer "unchanged" without a body, and this change back could not be delivered. So request
-                # the body.
+                # The stored validators belong to the content before the delivered version. If the content has changed
+                # back meanwhile, the server would answer "unchanged", without a body to deliver. So request the body.
                 memory.validators = None
         if not memory.incarnation:
             memory.incarnation = uuid.uuid4().hex[:12]
@@ -227,7 +224,7 @@ class Memory:
             return
         self.known[digest] = None
         if len(self.known) > MOST_KNOWN:
-            # Forget a tenth more than needed, because each search goes through all known items.
+            # Forget a tenth more than needed, so that this search through all known items is rare.
             surplus = len(self.known) - MOST_KNOWN + MOST_KNOWN // 10
             gone = [one for one in self.known if one not in self._present][:surplus]
             for one in gone:

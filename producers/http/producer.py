@@ -72,7 +72,9 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         self._has_failed = anyio.Event()
         self._saved: Any = None
         self._is_ahead = False
-        """Whether the state that is being stored already counts items as settled that are not advanced yet."""
+        """Whether the store has received a state from `state_after`, which counts items as settled that are not
+        advanced yet.
+        """
         self._has_advanced = anyio.Event()
 
     def use_state(self, state: StreamState) -> None:
@@ -170,7 +172,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         return page.cursor is not None and page.cursor != self._cursor
 
     async def _ask(self) -> tuple[Page | None, Answer]:
-        """Request one page; return the page, or None if nothing has changed, and the answer."""
+        """Request one page; return it with its answer. The page is None if nothing has changed."""
         param = self._polled.cursor_param
         params = None if param is None or self._cursor is None else {param: self._cursor}
         try:

@@ -248,8 +248,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self, lane: LaneInFlight, position: CommittedPosition, delay_s: float
     ) -> None:
         """Rewind to `position` and deliver from there after the delay; other partitions continue meanwhile."""
-        # Most messages succeed at the second try, so the messages after it are delivered again with it. After the
-        # second failure the message is delivered alone; see `LaneInFlight.probing`.
+        # Later messages are delivered again together with the failed message, because most messages succeed at the
+        # second try. After its second failure, a message is delivered alone; see `LaneInFlight.probing`.
         lane.step_back(position, probing=position.failures > 1)
         if lane.draining or not self._consumer_has(lane):
             return
@@ -274,7 +274,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._consumer.pause(lane.partition)
 
     def end_probe(self, lane: LaneInFlight) -> None:
-        """Deliver the messages after the failed message, which is advanced now."""
+        """Continue with the later messages, because the message that was delivered alone is advanced."""
         lane.probing = False
         if self._consumer_has(lane):
             self._consumer.seek(lane.partition, lane.committed.offset)
@@ -332,7 +332,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[LaneInFlight, str]:
-    """Return the lane at whose position reading continues, and the reason why the broker refused `offset`."""
+    """Return a lane, whose position says where to read on, and the reason why the broker refused `offset`."""
     parted, lane.parted = lane.parted, None
     if offset >= first and parted is not None:
         lane.close()

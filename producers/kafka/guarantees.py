@@ -36,9 +36,9 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the brokers.
 
-    Brokers show a topic's configuration only to users that may describe it. If no broker shows it, the guarantee is the
-    same, and only the warnings about the configuration are missing. Whether the topics can be read is another check.
-    With a pattern, only the topics that match now are looked up, and the result says so.
+    If no broker answers, or this user may not see a topic's configuration, only the warnings about the configuration
+    are missing. Whether the topics can be read is not checked here. With a pattern, only the topics that match now are
+    looked up, and the result says so.
     """
     told = _Told(Topics.parse(topics, settings))
     if ask:
@@ -115,7 +115,7 @@ class _Told:
             try:
                 await guarded(client.send(node, DescribeTopicsRequest(names)), what)
             except NotImplementedError:
-                # The broker does not know the request's version with topic ids.
+                # This version of the request came with topic ids, so the broker has none.
                 self.has_topic_ids = False
             wanted = [
                 (int(ConfigResourceType.TOPIC), name, [_RETENTION, _CLEANUP]) for name in names

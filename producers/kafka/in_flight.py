@@ -18,8 +18,8 @@ from producers.kafka.wire.cluster import Membership
 from producers.kafka.wire.fetch_request import Divergence
 
 _READ_BEFORE: Final = 100_000
-"""An earlier owner of the partition has read at most this many messages beyond its commit. More cannot be
-outstanding.
+"""An earlier owner of the partition may have read up to this many messages beyond its commit: more cannot be
+outstanding. So after a cut, the keys of this many further offsets contain an epoch.
 """
 _CUTS: Final = 8
 """The number of cuts to remember, because the metadata of a commit has a limit."""
@@ -130,7 +130,7 @@ class LaneInFlight:
             begin: The log's first offset.
         """
         epoch = self.epochs.before(fetched_to)
-        # The broker reports a cut only to a fetch that has sent an epoch.
+        # The epoch is known, because the broker reports a cut only in answer to a fetch that contains the epoch.
         assert epoch is not None
         self.epochs.cut(parted.epoch)
         since = max(min(parted.end_offset, self.delivered), begin)

@@ -159,8 +159,8 @@ class LaneReader:
             offset = first
         group = self._group_lane()
         self._used = () if group is None else group.used
-        # A position from before a cut was known was reached without the messages written after the cut. So go back to
-        # the cut.
+        # If a position does not name a cut, its reader may have missed the messages that were written after the cut. So
+        # read from the cut again.
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]
         offset = min([offset, *(part.since for part in cuts if part.since <= offset < part.below)])
@@ -182,7 +182,7 @@ class LaneReader:
         """Check that the group and this reader have read the same log. Only records that both have read are compared.
 
         Raises:
-            BrokerUnavailable: The log was cut, and these records have other keys here than in the group.
+            BrokerUnavailable: The log was cut, and the group gives these messages other keys than this reader.
         """
         group = self._group_lane()
         if group is None:

@@ -118,7 +118,7 @@ class KafkaMessage(BrokerMessage):
         return None
 
     def dump(self) -> bytes:
-        """Return the message with the parts of its idempotency key: a line of JSON with sizes, then the contents."""
+        """Return the message, and what its idempotency key is made of: a line of JSON with sizes, then the contents."""
         contents = [self.key, self.value, *(content for _, content in self.headers)]
         head = {
             "v": _DUMP_VERSION,

@@ -148,8 +148,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             rebalance_timeout_ms=max(
                 settings.session_timeout_ms, int(settings.revoke_timeout_s * 1000) + 10_000
             ),
-            # A paused stream must stay a member, so the client has no limit between polls. The runtime's ack timeout
-            # finds subscribers that make no progress.
+            # Turn off the limit on the time between two polls, because a paused stream must stay a member of the group.
+            # The runtime's ack timeout finds subscribers that make no progress.
             max_poll_interval_ms=2**31 - 1,
         )
         self._consumer = consumer
@@ -183,8 +183,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         # the broker allows that.
         if not finds_topics:
             await cluster.describe(self._topics.names)
-        # The topics of a pattern are not known yet. Whether one of their dead-letter topics exists shows when the first
-        # dead letter is written to it.
+        # The topics of a pattern are not known yet, so their dead-letter topics cannot be looked up. A missing one is
+        # noticed when the first dead letter is written.
         await self._dead_letters.look(() if finds_topics else self._topics.names, cluster)
         self._topics.subscribe(consumer, self._assignment)
         return consumer, self._assignment

@@ -52,9 +52,8 @@ class _Lane:
 class InFlight:
     """The messages of one stream.
 
-    Pub/Sub counts delayed messages against the stream's bounds too, and enough delayed messages would keep all
-    others out. So once delayed messages use half of a bound, `wants_room` is true, and the stream must be opened again
-    with larger bounds.
+    Pub/Sub counts delayed messages against the stream's bounds too, and at a bound sends no further messages. So once
+    delayed messages use half of a bound, `wants_room` is true, and the stream must be opened again with larger bounds.
 
     Args:
         max_messages: The most messages in flight that are not delayed.
@@ -120,8 +119,8 @@ class InFlight:
     def add_all(self, deliveries: Iterable[Delivery]) -> list[tuple[Delivery, Delivery, str]]:
         """Add received messages.
 
-        Returns: For each message that was in flight before: the earlier delivery, which has the newer ack id now; the
-        newer delivery, which is dropped; and the former ack id.
+        Returns: One entry for each message that was in flight already: its delivery, which now has the newer ack id;
+            the newer delivery, which is dropped; and the former ack id.
         """
         # Not split into smaller functions, because this runs for every message.
         by_message, ready = self._by_message, self._ready

@@ -91,7 +91,7 @@ class Leases:
     extension. Instants are seconds of any monotonic clock, always of the same clock.
 
     Args:
-        fixed_deadline_s: How long a lease lasts. None: `deadline_s` follows the recorded lease times.
+        fixed_deadline_s: How long a lease lasts. None: as long as `LeaseTimes` suggests.
     """
 
     def __init__(
@@ -175,7 +175,8 @@ class Leases:
     def take_due(self, now: float) -> Due:
         """Return the leases to extend now.
 
-        Each lease is due again when `extended` or `put_off` says, or else after half a deadline.
+        Report the result by `extended`, `put_off` or `lose`. Without a report, a lease is due again after half a
+        deadline.
         """
         deadline_s = self.deadline_s
         limit = now + deadline_s * _TOGETHER
@@ -194,7 +195,6 @@ class Leases:
                     extend += ack_ids
                     due[lease] = ack_ids
             for lease, ack_ids in due.items():
-                # If the caller never reports a result, the leases are due again after half a deadline.
                 at = self._half(now, deadline_s)
                 self._schedule(ack_ids, lease.received_at, lease.expires_at, at)
         return Due(extend, given_up, deadline_s)

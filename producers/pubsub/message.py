@@ -114,7 +114,7 @@ class PubSubMessage(BrokerMessage):
     @property
     def identity(self) -> str:
         """The idempotency key: `<subscription>/<message id>@<time of publication>`."""
-        # `zfill` is faster than a format specification, which takes half as long again.
+        # A format specification (`:09`) would take one and a half times as long as `zfill`.
         nanos = str(self.published_ns).zfill(9)
         return f"{self.subscription}/{self.message_id}@{self.published_s}.{nanos}"
 

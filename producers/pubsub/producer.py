@@ -196,9 +196,9 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         if judgement is Judgement.REJECT:
             return await self._pass_rejected(session, delivery, outcome)
         if outcome.failed and not outcome.blames_event and session.repeat(delivery):
-            # The watchers failed at another message and have not processed this one, so it was yielded again from
-            # memory. Giving it back would count a delivery, and the subscription's dead-letter policy removes a message
-            # after too many deliveries.
+            # The watchers that failed had failed at another message, and have not processed this one. So `repeat`
+            # yields this one again from memory. Giving it back would count a delivery, and the subscription's
+            # dead-letter policy removes a message after too many deliveries.
             return False
         # A delivery that no watcher received does not count as a failure.
         count = self._failures.count if outcome.blames_event else self._failures.get

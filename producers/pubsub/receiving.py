@@ -44,7 +44,7 @@ class Receiving:
 
     Args:
         deadline_s: Returns the length of leases; called when the pull is opened.
-        take: Called with the protobuf `ReceivedMessage`s of each answer, and that length.
+        take: Called with the protobuf `ReceivedMessage`s of each answer, and the length of their leases.
         is_full: Called before each read. While it is true, nothing is read until `signal_room` is called, and unread
             messages stay at Pub/Sub.
         make_room: Returns the bounds of a pull that is opened now, in messages and in bytes.
@@ -185,7 +185,7 @@ class Receiving:
                 # no success.
                 self._opened_at = anyio.current_time()
                 if self._is_ending():
-                    # While the stream was being opened, its end was requested, which `_half_close` could not do yet.
+                    # `_half_close` was called before the stream was open, and had no effect. So call it now.
                     await self._half_close()
                 await self._read(call, deadline_s)
             finally:

@@ -301,7 +301,7 @@ def _leased(acks: Sequence[_Acks], now: float) -> list[str]:
 
 
 def _keep(acks: Sequence[_Acks], ack_ids: Iterable[str]) -> list[_Acks]:
-    """Keep the ids to send again. For the other ids, no caller has to wait any longer."""
+    """Return the acks without the ids that need no further request, and mark these as done for their callers."""
     again = set(ack_ids)
     kept: list[_Acks] = []
     for one in acks:

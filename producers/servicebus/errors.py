@@ -32,7 +32,7 @@ def translate(error: BaseException, what: str, entity: EntityPath) -> BrokerErro
     """Return the project's error for an SDK error; the caller raises it `from` the original.
 
     Args:
-        what: The subject of the error's text, which begins with it: "stream of queue 'orders' at
+        what: The beginning of the error's text: "stream of queue 'orders' at
             example.servicebus.windows.net".
     """
     text = f"{what}: {_reason(error)}"

@@ -31,7 +31,7 @@ class InFlight:
         return self._by_key.get(key)
 
     def is_done(self, key: str) -> bool:
-        """True if the message's events are stored, so that it must only be completed."""
+        """True if the message's events are stored. If it comes again, only complete it."""
         return key in self._done
 
     def forget(self, delivery: Delivery) -> None:

@@ -55,7 +55,7 @@ class LinkContext(Protocol):
         """How long an empty session stays open."""
 
     def delay_session(self, session_id: str, delay_s: float) -> None:
-        """Delay a session's messages for this time, if the next to accept the session is this stream."""
+        """Deliver no message of a session for this time. Has no effect if another stream accepts the session next."""
 
 
 class Link:

@@ -91,8 +91,8 @@ class Stream:
     async def _open_first(self, client: sdk.Client) -> ServiceBusReceiver | None:
         """Open the first receiver; None if Service Bus answers that the entity requires sessions.
 
-        The first receiver is opened only once: if that fails, the stream ends, and its watchers show the error. The
-        runtime opens the stream again after growing delays.
+        A failure ends the stream, so that its watchers show the error. The runtime opens the stream again after growing
+        delays.
         """
         try:
             return await self._open(client)
@@ -210,7 +210,7 @@ class Stream:
         return idle_s if self._waiting else min(idle_s, _IDLE_WHILE_OTHERS_WAIT_S)
 
     def delay_session(self, session_id: str, delay_s: float) -> None:
-        """Delay a session's messages for this time, if the next to accept the session is this stream."""
+        """Deliver no message of a session for this time. Has no effect if another stream accepts the session next."""
         now = anyio.current_time()
         for stale in [name for name, until in self._delayed_sessions.items() if until <= now]:
             del self._delayed_sessions[stale]

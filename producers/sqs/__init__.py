@@ -1,7 +1,7 @@
 """Amazon SQS, and services that speak its API.
 
 `producer` has the shared stream's producer. In an open `stream`, `receiving` polls the queue, `in_flight` has the
-messages, and `visibility` keeps them invisible to others and gives them back. `settle` decides which messages
+messages, and `visibility` keeps them invisible to other receivers and gives them back. `settle` decides which messages
 `deletions` deletes and which `dead_letter` sends on. `batching` joins their requests. The SDK is imported when a stream
 opens, because its import takes longer than reading a DAG file.
 """

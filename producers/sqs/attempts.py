@@ -17,7 +17,7 @@ _REPEATABLE_FOR_S: Final = 240.0
 
 
 class Attempts:
-    """The ids of polls. Without them, the messages of a lost answer would block their groups until they time out."""
+    """The ids of polls. Without ids, a lost answer's messages would block their groups until they are visible again."""
 
     def __init__(self) -> None:
         self._lost: list[tuple[str, float]] = []
@@ -34,8 +34,7 @@ class Attempts:
             yield identity
         except BrokerUnavailable as error:
             if error.__cause__ is None or not code_of(error.__cause__):
-                # The answer was lost, perhaps with messages. If SQS had answered with an error, no messages would be
-                # lost.
+                # SQS has not answered with an error, so an answer with messages may be lost. Use the id again.
                 self._lost.append((identity, until))
             raise
         except anyio.get_cancelled_exc_class():

@@ -92,7 +92,7 @@ class Batches(Generic[T]):
         self._has_changed = anyio.Event()
 
     async def add(self, entry: T) -> Failure | None:
-        """Send an entry in a request with others. Return None on success, otherwise why SQS refused the entry.
+        """Send an entry, together with other callers' entries. Return None on success, else why SQS refused the entry.
 
         Raises:
             BrokerError: The whole request failed.
@@ -106,7 +106,7 @@ class Batches(Generic[T]):
     async def add_all(
         self, entries: Sequence[T], record_answers: RecordAnswers[T] | None = None
     ) -> list[Answer]:
-        """Send entries in requests with others, in as many requests as necessary.
+        """Send entries, together with other callers' entries, in as many requests as necessary.
 
         Args:
             record_answers: Called with the entries of one request and their answers, as soon as the request is

@@ -40,7 +40,7 @@ class InFlight:
     def take(
         self, raws: Iterable[Mapping[str, Any]], now: float
     ) -> tuple[list[Delivery], list[Delivery]]:
-        """Record received messages. Return the new messages, in order, and the messages that must only be deleted."""
+        """Record received messages. Return the new ones, in order, and the finished ones, which need only deletion."""
         new, done = [], []
         for raw in raws:
             delivery = self._by_id.get(raw["MessageId"])
@@ -90,7 +90,7 @@ class InFlight:
         delivery.renew_at = now + self._queue.visibility_s / 8
 
     def mark_lost(self, delivery: Delivery) -> None:
-        """Record that the message is visible to others or deleted, so that it needs no renewal."""
+        """Record that the message is deleted, or visible to other receivers, so that it needs no renewal."""
         delivery.is_lost = True
         delivery.renew_at = math.inf
 
@@ -122,7 +122,7 @@ class InFlight:
     def repeat(self, delivery: Delivery) -> list[Delivery]:
         """Replace the deliveries of a message and of later messages of its group. Return the new deliveries, in order.
 
-        Outcomes of the old deliveries are ignored. All messages stay invisible to others, and SQS counts no
+        Outcomes of the old deliveries are ignored. All messages stay invisible to other receivers, and SQS counts no
         delivery.
         """
         again = {one: one.repeated() for one in (delivery, *self.behind(delivery))}
@@ -134,7 +134,7 @@ class InFlight:
         return list(again.values())
 
     def mark_done(self, delivery: Delivery) -> None:
-        """Remember a finished message that could not be deleted. When it comes again, it must only be deleted."""
+        """Remember a finished message that could not be deleted. When it comes again, it only has to be deleted."""
         _remember(self._done, delivery.id, None)
         self.remove(delivery)
 
@@ -148,7 +148,7 @@ class InFlight:
         _remember(self._spared, delivery.id, self._spared.pop(delivery.id, 0) + 1)
 
     def failures(self, delivery: Delivery) -> int:
-        """Return how often the message has failed, now included: SQS's count of deliveries without the spared ones."""
+        """Return how often the message has failed, with this time: SQS's count of deliveries, less the spared ones."""
         return max(1, delivery.deliveries - self._spared.get(delivery.id, 0))
 
 

@@ -27,8 +27,8 @@ _GIVE_BACK_TIMEOUT_S: Final = 5.0
 class SqsSharedStreamProducer(SharedStreamProducer):
     """Reads a queue. A lane is a message group of a FIFO queue; in other queues each message is a lane.
 
-    - `run` receives messages and renews their visibility timeouts. A message stays invisible to others until it is
-      advanced, up to SQS's limit of 12 hours.
+    - `run` receives messages and renews their visibility timeouts. A message stays invisible to other receivers until
+      it is advanced, up to SQS's limit of 12 hours.
     - `advance` deletes finished messages, in requests for all lanes that advance at the same time. A failed message
     becomes visible again after a growing delay, together with the later messages of its group, so that their order
     stays. Other groups continue. SQS counts deliveries, so counts survive restarts.
@@ -141,7 +141,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         await self._open.dead_letters.write(event, {"reason": reason})
 
     async def pause(self) -> None:
-        """Begin no further poll, and yield no message. Messages in flight stay invisible to others."""
+        """Begin no further poll, and yield no message. Messages in flight stay invisible to other receivers."""
         self._received.pause()
         if self._open is not None:
             self._open.receiving.pause()

@@ -33,7 +33,7 @@ class Queue:
     """A queue as its attributes describe it.
 
     Attributes:
-        visibility_s: How long a message stays invisible to others without a renewal.
+        visibility_s: How long a message stays invisible to other receivers without a renewal.
         redrive: The queue's own redrive policy; None: it has none.
         retention_s: How long the queue stores a message; None: SQS does not say.
     """

@@ -32,7 +32,7 @@ class ReceivedMessages:
         self._has_changed.set()
 
     def put_later(self, messages: list[Delivery], at: float) -> None:
-        """Return messages from `get` only after the time `at`."""
+        """Let `get` return these messages, but not before the time `at`."""
         self._later.append((at, messages))
         self._has_changed.set()
 
@@ -80,6 +80,6 @@ class ReceivedMessages:
         self._stashed.setdefault(lane, [])
 
     def resume_lane(self, lane: Hashable) -> None:
-        # Put the stashed messages first: later messages of the lane may be waiting already.
+        # Put the messages that were stashed during the pause first: later messages of the lane may be waiting already.
         self._waiting.extendleft(reversed(self._stashed.pop(lane, [])))
         self._has_changed.set()

@@ -33,7 +33,7 @@ class Receiving:
     """Polls the queue with several concurrent receivers while fewer than `max_in_flight` messages are in flight.
 
     Args:
-        on_received: Called with the new messages, in order, and with finished messages that must only be deleted.
+        on_received: Called with the new messages, in order, and with finished messages, which only have to be deleted.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The settings of a connection to Amazon SQS, or to a service that speaks its API.
 
-Imported when a connection is opened, not with the watchers: see `triggerer.pluginkit.connections`.
+This module is imported only when a connection is opened: pydantic would slow down the parsing of DAG files.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ class SqsSettings(DeliverySettings):
     receivers: Positive = 4
     """The most polls at the same time. One is always open; the others only while the queue has many messages."""
     receive_wait_s: Annotated[int, Field(gt=0, le=20)] = 10
-    """How long a poll waits for messages. A stream that stops waits for its open polls, because their messages would be
-    invisible to others otherwise. So stopping takes up to this long."""
+    """How long a poll waits for messages. A stream that stops waits for its open polls, whose messages would otherwise
+    be invisible to other receivers for a while. So stopping takes up to this long.
+    """
     max_in_flight: Positive = 1_000
-    """Messages that are received and neither deleted nor given back. Each of them is kept invisible to others."""
+    """Messages that are received and neither deleted nor given back. They are kept invisible to other receivers."""
     visibility_timeout_s: Positive | None = None
     """The visibility timeout in seconds; None: the queue's own. A receipt or a renewal keeps a message invisible for
     twice this time, so that one missed renewal loses no message. After a crash, messages come again after up to twice

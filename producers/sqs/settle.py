@@ -198,9 +198,9 @@ class Settler:
         """Redeliver a message after a delay, and the later messages of its group after it."""
         in_flight = self._in_flight
         if outcome.failed and not outcome.blames_event and not delivery.is_lost:
-            # The watchers failed at another message and have not processed this one, so yield it again from memory.
-            # Giving it back would count a delivery, and the queue's redrive policy removes a message after too many
-            # deliveries.
+            # The watchers that failed had failed at another message, and have not processed this one. So yield it again
+            # from memory. Giving it back would count a delivery, and the queue's redrive policy removes a message after
+            # too many deliveries.
             self._give_again(in_flight.repeat(delivery), self._policy.delay(1))
             return
         failures = in_flight.failures(delivery)

@@ -63,7 +63,7 @@ def _reading(queue: Queue) -> Iterator[None]:
 
 
 class OpenStream:
-    """Receives messages, keeps them invisible to others, deletes them and gives them back."""
+    """Receives messages, keeps them invisible to other receivers, deletes them and gives them back."""
 
     def __init__(
         self, client: Any, queue: Queue, settings: SqsSettings, received: ReceivedMessages

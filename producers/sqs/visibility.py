@@ -1,4 +1,4 @@
-"""Keeps messages in flight invisible to others, and gives messages back."""
+"""Keeps messages in flight invisible to other receivers, and gives messages back."""
 
 from __future__ import annotations
 

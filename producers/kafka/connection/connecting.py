@@ -105,8 +105,8 @@ def _leave_while_joining(consumer: Any) -> None:
             if not isinstance(request, JoinGroupRequest | SyncGroupRequest):
                 return await send_request(request)
             if not coordinator.member_id and not is_static_member(coordinator):
-                # The first join only requests a member id, and the broker answers at once. No membership has to be left
-                # yet.
+                # A join without a member id only requests such an id, and the broker answers at once. There is no
+                # membership to leave.
                 return await send_request(request)
             with anyio.CancelScope() as scope:
 
@@ -174,8 +174,8 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
         # Only log the error: without a leave request, the broker removes the member when its session expires.
         logger.info("%s", error)
     finally:
-        # The shield may have been left early: while our own task is being cancelled, a cancellation by the client looks
-        # like ours.
+        # `stop` may have been interrupted despite the shield: while our own task is being cancelled, `guarded` cannot
+        # tell a cancellation that the client raises from ours.
         if not stopped:
             with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):
                 await abort_consumer(consumer)

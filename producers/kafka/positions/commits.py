@@ -50,7 +50,8 @@ class Commits:
     request for each. With shared requests they took 100 requests and 1.1 s.
 
     Args:
-        topics_may_go: True: the partitions of a deleted topic count as lost. False: the broker's answer is an error.
+        topics_may_go: True: the partitions of a deleted topic count as lost. False: a deleted topic raises
+            `BrokerRefused`.
     """
 
     def __init__(self, cluster: Cluster, *, timeout_s: float, topics_may_go: bool = False) -> None:

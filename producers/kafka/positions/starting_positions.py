@@ -28,7 +28,7 @@ class StartingPositions:
         finds_topics: The stream reads a pattern. A topic that appears later is read from its beginning.
 
     Attributes:
-        has_started: Whether this member has begun to read, or was assigned no partition.
+        has_started: Whether this member has had an assignment, even an empty one.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class StartingPositions:
         """Return the position of each partition.
 
         Args:
-            topics: The present topics of all assigned partitions.
+            topics: The topics of the assigned partitions, as the cluster has them now, by name.
         Raises:
             BrokerUnavailable, BrokerRefused: From the brokers.
         """

@@ -1,4 +1,4 @@
-"""The bookmark of a watcher of ranges: for each partition the offset before which every offset is in an event."""
+"""The bookmark of a watcher of ranges: the offset of each partition at which the next range begins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Cut(NamedTuple):
     number: int
     """How many times the log was cut. The number is in the keys of ranges whose offsets are used again."""
     below: int
-    """Offsets below this one may be in an earlier event, where they named messages that are lost."""
+    """Earlier events may have offsets below this one, for messages that are lost."""
     is_told: bool
     """Whether an event has reported the cut, as `rewound_from`."""
 
@@ -37,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlaces:
-    """The places of one incarnation of a topic, by partition; `topic_id` is None if the brokers have no ids."""
+    """The places of one topic, by partition. `topic_id` is None if the brokers have no topic ids."""
 
     topic_id: str | None
     places: Mapping[int, Place] = field(default_factory=dict)
@@ -61,11 +61,11 @@ class RangeBookmark:
         return found.places.get(partition)
 
     def knows(self, topic: str) -> bool:
-        """Return whether the topic, or a predecessor of it, has a place."""
+        """Return whether the topic, or a deleted topic of the same name, has places."""
         return topic in self.topics
 
     def moved(self, topic: str, topic_id: str | None, partition: int, place: Place) -> Self:
-        """Return the bookmark with another place. The places of a predecessor of the topic are dropped."""
+        """Return the bookmark with another place. The places of a deleted topic of the same name are dropped."""
         before = self.topics.get(topic)
         if before is None or not is_same(before.topic_id, topic_id):
             before = TopicPlaces(topic_id)
@@ -94,7 +94,7 @@ class RangeBookmark:
 
 
 def is_same(one: str | None, other: str | None) -> bool:
-    """Return whether two topic ids may belong to the same incarnation: they are equal, or one of them is unknown."""
+    """Return whether two ids of a name may belong to one topic: they are equal, or one of them is unknown."""
     return one == other or None in (one, other)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def describe_delivery(
     settings: KafkaSettings, topics: Collection[str], *, ask: bool
 ) -> DeliveryFacts:
-    """Return the delivery facts of ranges. A range has no failed deliveries and no dead letters."""
+    """Return how ranges are delivered. No message is delivered, so there is no limit of failures and no dead letter."""
     facts = await describe_messages(
         replace(settings, max_deliveries=0), topics, "of no group", ask=ask
     )

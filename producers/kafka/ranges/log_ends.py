@@ -107,12 +107,12 @@ class LogEnds:
     async def _find_starts(
         self, bookmark: RangeBookmark, places: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return where the partitions of topics that the bookmark lacks begin.
+        """Return the first offset to read of each partition whose topic is not in the bookmark.
 
         A topic that a pattern finds later is read from its beginning.
         """
         if self._start == Start():
-            # The watcher begins at the oldest offsets, which are looked up already.
+            # `start` is "earliest", and the oldest offsets are looked up already.
             return {}
         is_later = self._topics.pattern is not None and bool(bookmark.topics)
         new = [one for one in places if not (is_later or bookmark.knows(one.topic))]
@@ -147,8 +147,8 @@ class LogEnds:
         for one in asked:
             place = bookmark.place(one.topic, described[one.topic].topic_id, one.partition)
             assert place is not None
-            # `ends` may lie before the end of the log, at an open transaction where readers stop. So use the end of the
-            # epoch if it is known.
+            # An open transaction makes `ends` smaller than the end of the log. So prefer the end of the epoch, if it is
+            # known.
             end = found.get(one, ends[one])
             if end < place.to:
                 cut[one] = end

@@ -43,8 +43,8 @@ class OffsetRange:
 
     Attributes:
         deleted: The number of offsets before `start` that retention deleted before any event had them.
-        rewound_from: If the log was cut at `start`: the offset up to which earlier events reach, for messages that are
-            lost. None: no cut, or an earlier range has reported it.
+        rewound_from: If the log was cut at `start`: earlier events have the offsets from `start` up to this one, for
+            messages that are lost. None: no cut, or an earlier range has reported it.
         cut: How many times the partition's log was cut, if earlier events may have these offsets; else 0.
     """
 
@@ -102,11 +102,11 @@ def plan(
     max_offsets: int | None = None,
     most_ranges: int = 500,
 ) -> Plan:
-    """Return the ranges that follow the bookmark.
+    """Return the ranges of offsets that the bookmark does not cover yet.
 
     Args:
         max_offsets: The most offsets of one range. None: a range reaches to the end.
-        most_ranges: The most ranges of one plan. The partitions take turns.
+        most_ranges: The most ranges of one plan. Each partition gets one range before any partition gets its next.
     """
     warnings: list[str] = []
     after = bookmark
@@ -131,7 +131,7 @@ def plan(
 
 
 def _place(bookmark: RangeBookmark, view: PartitionView, warnings: list[str]) -> tuple[Place, int]:
-    """Return where a partition continues, and how many offsets from there on retention has deleted."""
+    """Return the partition's place, which a cut moves back, and how many offsets from there on are deleted."""
     place = bookmark.place(view.topic, view.topic_id, view.partition)
     if place is None:
         return _new_place(bookmark, view, warnings), 0

@@ -206,7 +206,8 @@ class Cluster:
         """Return a node and one of its connections, if possible a connection that carries no fetches.
 
         A broker answers the requests of a connection one by one, so a fetch would delay the request. The coordinator's
-        connection carries no fetches. But while this member joins its group, the open join request would delay others.
+        connection carries no fetches. But while this member joins its group, the unanswered join request would delay
+        later requests.
         """
         node = getattr(self._coordinator, "coordinator_id", None)
         # A reader of one partition is in no group and has no coordinator.

@@ -4,8 +4,8 @@ Version 13 (KIP-516, Kafka 3.1) names topics by their ids; aiokafka ends at vers
 epoch of the last fetched message, and the broker compares it with its log.
 Source: https://kafka.apache.org/protocol.html, Fetch and the flexible encoding of KIP-482.
 
-The fields of a partition are packed and unpacked in one call. Field by field, eight partitions took a tenth of the time
-of a message that comes alone.
+The fields of a partition are packed and unpacked in one call. If messages come one by one, packing the fields of eight
+partitions singly took a tenth of the time for a message.
 """
 
 from __future__ import annotations

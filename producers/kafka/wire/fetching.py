@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _OF_ANOTHER_TOPIC: Final = (100, 103)
 """The broker's codes for UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID, which aiokafka does not know."""
 _UNKNOWN_TOPIC: Final = (sdk.UnknownTopicOrPartitionError.errno, -1, -1, -1, None, -1, None)
-"""A partition's answer without its number: the error makes aiokafka read the cluster's metadata again."""
+"""A partition's answer, without its number. The error makes aiokafka read the cluster's metadata again."""
 _LOOK_AGAIN_AFTER_S: Final = 0.02
 _RETRY_AFTER_S: Final = 0.1
 """aiokafka repeats a failed fetch at once, and a broker answers it at once: wait in between."""
@@ -57,7 +57,7 @@ class Reader(Protocol):
         """How long a broker may delay the next fetch while it has no message."""
 
     topics_are_suspect: bool
-    """Set when a broker does not know the id of a topic."""
+    """Set when a broker does not know the id of a topic. The reader then looks its topics up."""
 
 
 class Fetching:
@@ -163,7 +163,7 @@ def _wanted(
 
 
 def _look(lane: LaneInFlight, error: int, batches: bytes | None, tags: dict[int, bytes]) -> int:
-    """Record the leader epochs of the batches, or that the log was cut.
+    """Record the leader epochs of the batches, or where the log was cut.
 
     Return the error code that aiokafka shall see.
     """

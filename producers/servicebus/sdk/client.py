@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How long one of the SDK's own waits for a frame lasts.
+# How long one call of the SDK waits for a frame.
 _POLL_S = 1.0
 _MORE_S = 0.001
 _CLOSE_TIMEOUT_S = 3.0
@@ -124,11 +124,13 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
     def create(auth: Any) -> None:
         create_handler(auth)
         handler = receiver._handler
-        # Remove the SDK's override, so that the class's own method puts arriving messages into a queue.
+        # The SDK has overridden this method on the object, so that it releases messages. The class's own method, which
+        # this deletion restores, stores them.
         del handler._message_received_async
         # Turn off the SDK's keep-alive task, which would read frames at the same time as our task.
         handler._keep_alive_interval = 0
-        # The other side learns this timeout and sends empty frames, so that a silently broken connection is found.
+        # Service Bus receives this timeout and sends empty frames in time, so that a silently broken connection is
+        # found.
         handler._idle_timeout = idle_timeout_s
         receiver.handlers.append(handler)
         # Replace the SDK's loop that waits for the link: it sleeps for a twentieth of a second after each frame.
