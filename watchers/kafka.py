@@ -171,19 +171,20 @@ class KafkaRangeTrigger(BaseEventTrigger):
     `triggerer.kafka_ranges`. Each offset is in exactly one event of a watcher. The watcher's position is stored with
     the events, and survives changed arguments. The watcher joins no consumer group.
 
-    If retention has deleted offsets before they were in an event, the next event has their number as `deleted`. If a
-    log was cut, the next event has `rewound_from`: the offsets from `from` up to `rewound_from` are used again, for
-    other messages.
+    There are two exceptions. If retention has deleted offsets before they were in an event, the next event has their
+    number as `deleted`. If a log was cut, the next event has `rewound_from`: the offsets from `from` up to
+    `rewound_from` are used again, for other messages.
 
     Args:
         topics: As for `KafkaEventTrigger`.
         interval: Seconds between two look-ups of the partitions' ends.
-        max_offsets: The most offsets of one event. A larger backlog makes several events. None: no limit.
+        max_offsets: The most offsets of one event. More new offsets make several events. None: no limit.
         connection: The section `[connections.<connection>]` of the configuration. With its `isolation_level`
             "read_committed" (the default), a range ends before the first open transaction.
         start: As for `KafkaEventTrigger`. It applies to topics without a position of the watcher.
     Raises:
-        DagError: An argument is not as described; or it is for messages, such as `match`, and this trigger reads none.
+        DagError: An argument is not as described, or is for reading messages (such as `match`): this trigger reads
+            none.
     """
 
     def __init__(

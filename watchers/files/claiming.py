@@ -53,7 +53,7 @@ class FoundFile:
 
 
 def list_names(directory: Path, only: str | None = None) -> set[str]:
-    """Return the names of present and claimed files; with `only`, that name or nothing.
+    """Return the names of present and claimed files. With `only`, no other name is looked up.
 
     Files that cannot be examined, such as circular links, are included: `claim` reports the error.
 
