@@ -265,7 +265,7 @@ class SharedStreamProducer(ABC):
         """Return the message's idempotency key. None (the default): a redelivered message creates its events again.
 
         Redeliveries of one message must have equal keys. If a topic was deleted and created again, its messages must
-        have other keys than the earlier messages at the same places.
+        have other keys than the deleted topic's messages at the same positions.
         """
         return None
 
@@ -287,10 +287,10 @@ class SharedStreamProducer(ABC):
         """
         return False
 
-    # The next hooks are optional. They are not abstract: the runtime calls only overridden hooks, and learns from them
-    # what the source can do.
+    # The hooks below are optional, but not abstract: the runtime calls only overridden hooks, and learns from them what
+    # the source can do.
 
-    # A log: messages remain after they were read, and can be read again from any position.
+    # Hooks of a log, whose messages remain after they were read, and can be read again from any position.
 
     def get_position(self, broker_payload: Any) -> list[Any]:
         """Return a message's position in its lane, if the source is a log. By default it is not.
@@ -339,12 +339,12 @@ class SharedStreamProducer(ABC):
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
-    # Setting aside: messages are stored as bytes, and given to a filter later.
+    # Hooks for setting messages aside: they are stored as bytes, and passed to a filter later.
 
     def dump_event(self, event: Any) -> bytes | None:
         """Return all parts of an event that a filter may read, as bytes.
 
-        None: the event needs no copy. It is not stored, and the watcher moves past it.
+        Return None for an event that need not be stored: the watcher moves past it.
         """
         raise NotImplementedError(f"{type(self).__qualname__} stores no events")
 

@@ -33,7 +33,7 @@ class UnknownConnection(ConfigurationError):
 
 
 class DagError(TriggererError):
-    """A DAG file has a mistake, such as an invalid URI, a cycle of tasks or an unknown argument. Its author acts."""
+    """A DAG file has a mistake, such as an invalid URI or an unknown argument. The file's author has to correct it."""
 
 
 class TemplateError(DagError):
@@ -41,7 +41,7 @@ class TemplateError(DagError):
 
 
 class AssetConflict(DagError):
-    """DAG files declare two names for one URI, or two URIs for one name. The message names both places."""
+    """DAG files declare two names for one URI, or two URIs for one name. The message names both declarations."""
 
 
 class UnknownName(TriggererError):
@@ -85,7 +85,8 @@ class UnknownAsset(UnknownName, DagError):
     """There is no asset with this name or URI, or no DAG file declares it.
 
     Args:
-        message: None: a standard message, whose hint may suggest a similar name. Any other message keeps `hint`.
+        message: None: the standard message; its hint may name a similar asset. With another message, `hint` stays as
+            given.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class UnknownWatcher(UnknownName):
 
 
 class CursorRefused(TriggererError):
-    """The cursor of a page is malformed, or belongs to another list or to other filters. Ask for the first page."""
+    """The cursor for a list's next page is malformed, or was made for another list or query. Request the first page."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, hint="begin again without a cursor")
@@ -248,7 +249,7 @@ class SparkError(TriggererError):
 
 
 class SubmitFailed(SparkError):
-    """No session could be opened, or no application submitted: no Java, no PySpark, or a master without an answer."""
+    """No session or application could be started: Java or PySpark is missing, or the master does not answer."""
 
 
 class RunFailed(SparkError):

@@ -33,8 +33,8 @@ class KafkaRanges:
 
     Attributes:
         ranges: Sorted by topic and partition.
-        gaps: The offsets inside or before these ranges that are in no event; empty unless gaps were allowed. Spark
-            reads messages that the log still has in a gap inside a range.
+        gaps: The offsets inside or before these ranges that are in no event; empty unless gaps were allowed. If the log
+            still has messages in a gap inside a range, Spark reads them too.
     """
 
     ranges: tuple[PartitionRange, ...]

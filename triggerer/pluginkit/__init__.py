@@ -11,7 +11,7 @@ pydantic, which `connections` needs.
 - `guarding`: calls into a client library, whose errors become errors of this project.
 - `installing`: errors about a missing client library say what to install.
 - `backoff`: growing delays with jitter.
-- `delivery`: the answer to the broker about a message, and the delays of redeliveries.
+- `delivery`: whether a message is acknowledged, redelivered or dead-lettered, and the delays of redeliveries.
 - `reporting`: reports the lanes that a call has finished, while it still works on other lanes.
 - `dumping`: a message as bytes for the store, and back.
 """

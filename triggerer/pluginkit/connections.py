@@ -48,11 +48,11 @@ class ConnectionSettings:
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}
-    """Alternative name to the key for which it stands."""
+    """Alternative names of keys, each with the key's own name."""
     examples: ClassVar[Mapping[str, str]] = {}
-    """Key to an example value, which an error about the missing key shows."""
+    """An example value of each key. An error about a missing key shows its example."""
     optional: ClassVar[str | None] = None
-    """The connection whose section may be left out, so that all keys have their defaults. None: there is none."""
+    """The id of the connection that needs no section: all keys then have their defaults. None: there is no such id."""
 
     @classmethod
     def load(cls, connection: str) -> Self:

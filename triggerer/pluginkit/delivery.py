@@ -1,4 +1,4 @@
-"""Decides what to tell the broker about a message, and when a failed message is delivered again. No I/O."""
+"""Decides whether a message is acknowledged, redelivered or dead-lettered, and when it is redelivered. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RECENT_S: Final = 60.0
 
 
 class Judgement(Enum):
-    """The producer's answer to the broker about a message."""
+    """What the producer has to do with a message at the broker."""
 
     ACK = "ack"
     """The message is done: the broker need not deliver it again."""
@@ -26,7 +26,7 @@ class Judgement(Enum):
 
 
 def judge(outcome: AdvanceOutcome) -> Judgement:
-    """Return the answer to the broker for a message, given what its subscribers did (contract, rule 5).
+    """Decide about a message from the outcomes at its subscribers (contract, rule 5).
 
     A message has failed if any subscriber failed it, or if no subscriber acked or rejected it. A rejected message that
     is parked for its watcher is done.
@@ -38,18 +38,18 @@ def judge(outcome: AdvanceOutcome) -> Judgement:
 
 
 class RecentRefusals:
-    """Remembers dead-letter queues or topics that refused a message. Such a place is avoided for a minute."""
+    """Remembers which dead-letter queues or topics refused a message, so that the producer avoids them for a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._refused_at: dict[str, float] = {}
 
     def record(self, place: str) -> None:
-        """Record that the place has just refused a message."""
+        """Record that this dead-letter queue or topic has just refused a message."""
         self._refused_at[place] = self._clock()
 
     def has(self, place: str) -> bool:
-        """Whether the place refused a message within the last minute."""
+        """Whether this dead-letter queue or topic refused a message within the last minute."""
         at = self._refused_at.get(place)
         return at is not None and self._clock() - at < _RECENT_S
 

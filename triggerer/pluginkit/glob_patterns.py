@@ -68,7 +68,7 @@ def _without_retries(parts: list[str]) -> Iterator[str]:
         is_free = (
             first == second == [_ANY]
             or (first == [_IN_FOLDER] and second in ([_IN_FOLDER], [_ANY]))
-            # The second part also matches the whole folders that the first part could match.
+            # The text between ends with a slash, so the second `**/` matches any folders that the first could match.
             or (first == second == [_FOLDERS] and between[-1:] == ["/"])
         )
         if is_free:
@@ -81,6 +81,6 @@ def _without_retries(parts: list[str]) -> Iterator[str]:
 def _set(content: str) -> str:
     negated = content.startswith("!")
     members = re.sub(r"[\\\[\]^&~|]", lambda found: "\\" + found[0], content[negated:])
-    # Python reserves two hyphens in a row for set differences, and warns about them.
+    # Python warns about two hyphens in a row, which may come to mean a difference of sets.
     members = re.sub(r"(?<=-)-", r"\\-", members)
     return f"[^/{members}]" if negated else f"(?!/)[{members}]"

@@ -38,7 +38,7 @@ async def guarded(
     """Await a call into a client library.
 
     Args:
-        what: The action and its place, for the error's message: "receive from queue q in eu-central-1".
+        what: The action. The error's text begins with it: "receive from queue q in eu-central-1".
         catch: The errors to translate, usually the library's base class and `OSError`. `BrokerError`s and all other
             errors are raised unchanged.
     Raises:

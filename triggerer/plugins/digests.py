@@ -44,8 +44,8 @@ def trigger_digest(
     """Return the SHA-256 of the class path and the canonical JSON of the arguments.
 
     Args:
-        guarantee: The guarantee that the watchers ask for; None: they ask for none. Watchers with different guarantees
-            do not share a trigger, because the service may refuse one watcher at the start and accept the other.
+        guarantee: The guarantee that the watchers demand; None: they demand none. Watchers with different guarantees do
+            not share a trigger, because the service may refuse one watcher at the start and accept the other.
         watcher: The digest of the only watcher that the trigger serves, if the trigger stores a bookmark for its
             watcher. None: watchers with equal arguments share the trigger.
     Raises:

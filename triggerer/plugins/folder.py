@@ -43,8 +43,8 @@ _GENERATED: Final = "triggerer_dag_file_"
 _stamps: dict[str, Stamp | None] = {}
 # The code of each file, with the stamp that the file had when it was compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
-# Nanoseconds: longer than the time resolution of any file system. If a file last changed before that, a further change
-# gives it a new stamp.
+# Nanoseconds; longer than the time resolution of any file system. If the last change of a file is older than this, the
+# next change gives the file another stamp.
 _STABLE_NS: Final = 3_000_000_000
 
 
@@ -97,8 +97,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: the modules that were imported after the last look that found no module of the folder. Earlier modules lie
-# outside the folder, so the next look skips them.
+# By folder: the modules that were imported after the last search that found no module of the folder. Earlier modules
+# lie outside the folder, so the next search skips them.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 
@@ -219,7 +219,7 @@ class DagsFolder:
                 finder.invalidate_caches()
 
     def look_ahead(self) -> None:
-        """Look through all imported modules now, so that later calls of other methods look only at newer modules."""
+        """Search the imported modules now. If none belongs to the folder, later searches skip these modules."""
         self._own_modules()
 
     def imported_files(self) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ def explain_unknown_import(error: ImportError) -> str | None:
 
 
 def _find(path: str, trace: TracebackType | None) -> Callable[..., Any] | None:
-    """Return the object with this qualified name, seen from the calling code or else from any module."""
+    """Return the function or class with this qualified name. The calling code is searched first, then all modules."""
     for names in _namespaces(trace):
         found: Any = names
         with suppress(Exception):

@@ -86,7 +86,7 @@ class RegistryDecoder:
 
 
 def _schema_id(value: bytes) -> int:
-    """Return the id in the wire format's head: a zero byte, then four bytes, the highest first."""
+    """Return the id in the wire format's head: a zero byte, then four bytes, big-endian."""
     if len(value) < _HEAD or value[0] != 0:
         raise ValueError("it does not begin with the id of a schema")
     return int.from_bytes(value[1:_HEAD], "big")

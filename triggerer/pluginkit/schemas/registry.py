@@ -124,7 +124,7 @@ class SchemaRegistry:
 
 
 def _http_error() -> type[Exception]:
-    """Return the error class for a missing answer. Its library is httpx2 or httpx: the client's version decides."""
+    """Return the error class that the client's HTTP library, httpx2 or httpx, raises for a missing answer."""
     try:
         library = import_module("httpx2")
     except ImportError:
