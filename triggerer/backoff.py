@@ -42,7 +42,7 @@ class Backoff:
     failures: int = 0
 
     def next_delay(self, ran_for: float = 0.0) -> float:
-        """Return the delay after a failure that came `ran_for` seconds after the start."""
+        """Return the delay after an attempt that failed `ran_for` seconds after its start."""
         if ran_for >= self.healthy_after:
             self.reset()
         ceiling = min(self.longest, self.first * 2.0 ** min(self.failures, 32))

@@ -85,7 +85,7 @@ class FilesProducer(SharedStreamProducer):
         """The claims that are resolved and could not be removed, and whether they were rejected."""
         self._unclaimable: set[str] = set()
         self._is_readable = True
-        # A limiter of our own: a file system that hangs must not use up the threads of others.
+        # A limiter of our own: a file system that hangs must not use up the threads of other streams.
         self._threads = CapacityLimiter(2)
 
     async def open_stream(self) -> AsyncIterator[tuple[Sighting | FoundFile, Any]]:

@@ -255,7 +255,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             return
         self._consumer.pause(lane.partition)
         self._consumer.seek(lane.partition, position.offset)
-        # A timer is enough, because the call awaits nothing. The timer ends with the lane.
+        # A timer is enough, and no task is needed, because `_release` awaits nothing. The lane's end stops the timer.
         lane.stop_timer()
         lane.timer = asyncio.get_running_loop().call_later(delay_s, self._release, lane)
         self._cluster.wait_long(False)

@@ -234,7 +234,7 @@ class LaneReader:
 async def find_positions(
     topics: Topics, settings: KafkaSettings, start: datetime | None
 ) -> Mapping[Hashable, list[Any]]:
-    """Return by partition the position of the first message at `start` or later; None: the oldest message.
+    """Return, by partition, the position of the first message at `start` or later. `start` None: of the oldest message.
 
     Raises:
         BrokerUnavailable: The cluster does not answer.

@@ -116,7 +116,7 @@ async def _attach(settings: ServiceBusSettings, entity: EntityPath) -> None:
         what = f"reading {entity.described} at {settings.host}"
         await guarded(sdk.open_receiver(receiver), what, entity)
     except RequiresSessions:
-        # This is no failure: Service Bus demands a session only if the entity exists and may be read.
+        # The check succeeds: Service Bus demands a session only if the entity exists and may be read.
         return
     finally:
         await sdk.close(receiver)

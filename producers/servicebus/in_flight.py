@@ -15,8 +15,8 @@ class InFlight:
     """The messages of one stream that were passed to the producer and are not settled.
 
     A lock may be lost while a watcher still works on the message. Then the message comes again, and only the new lock
-    can settle it. The delivery stays, and gets the new lock. If the message were delivered again, a watcher that always
-    takes longer than a lock would never finish.
+    can settle it. So the present `Delivery` gets the new lock, and no second one is made: otherwise a watcher that
+    always takes longer than a lock would never finish.
     """
 
     def __init__(self) -> None:

@@ -88,7 +88,7 @@ class MessageLocks:
         return self._locked.get(sequence_number)
 
     def of(self, delivery: Delivery) -> LockedMessage | None:
-        """Return the lock of this delivery, or None. If the message was delivered again, it has another delivery."""
+        """Return the locked message of this delivery; None if the lock is lost, or belongs to a later delivery."""
         locked = self._locked.get(delivery.sequence_number)
         return locked if locked is not None and locked.delivery is delivery else None
 
@@ -149,7 +149,7 @@ class MessageLocks:
         return self._locked.get(locked.delivery.sequence_number) is locked
 
     def lose(self, locked: LockedMessage) -> None:
-        """Drop a lost lock. The message comes again, and its idempotency key absorbs stored events."""
+        """Drop a lost lock. The message comes again, and its idempotency key absorbs the repeat of stored events."""
         logger.info(
             "%s: the lock on message %s is lost; it comes again",
             self._calls.what,

@@ -47,7 +47,7 @@ async def open_queue(
 
 @contextmanager
 def _reading(queue: Queue) -> Iterator[None]:
-    """Warn if another stream of this process reads the queue, for instance because one has its name and one its URL."""
+    """Warn if another stream of this process reads the queue, for instance by its URL instead of its name."""
     url = canonical(queue.url)
     if _streams[url]:
         logger.warning(

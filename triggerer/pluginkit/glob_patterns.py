@@ -56,7 +56,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 def _without_retries(parts: list[str]) -> Iterator[str]:
     """Yield the parts, with atomic groups where backtracking cannot change the result.
 
-    The text between two stars may match at its first occurrence, because the second star matches anything that the
+    For the text between two stars, its first occurrence suffices, because the second star matches anything that the
     first star could. So no later occurrence need be tried. With backtracking, the time for a key that does not match
     would grow with a power of the key's length: the more stars, the higher the power. Strangers choose the keys when
     they upload objects, so they could block the service.

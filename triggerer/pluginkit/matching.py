@@ -154,9 +154,10 @@ def compile_match(
 
 
 def selected_by(match: Mapping[str, Any] | str | None) -> tuple[str, frozenset[Any]] | None:
-    """Return a path of the condition and the only values with which its field can match; None: there is no such path.
+    """Return a path whose field must equal one of some fixed values, and these values; None: there is no such path.
 
-    `match` must compile. A field may equal one of the values in Python and still not match: True and 1, for example.
+    `match` must compile. A field that equals one of the values in Python may still not match: True equals 1, but does
+    not match it.
     """
     if isinstance(match, str):
         return None

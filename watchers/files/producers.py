@@ -44,7 +44,7 @@ class _PatternProducer(SharedStreamProducer):
         self._in_flight: set[str] = set()
         """The idempotency keys of the files that were delivered and not advanced."""
         self._is_readable = True
-        # A limiter of our own: a file system that hangs must not use up the threads of others.
+        # A limiter of our own: a file system that hangs must not use up the threads of other streams.
         self._threads = CapacityLimiter(2)
 
     async def open_stream(

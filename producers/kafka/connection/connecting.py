@@ -47,7 +47,7 @@ async def start_consumer(consumer: AIOKafkaConsumer, settings: KafkaSettings, wh
 
 
 async def connect(consumer: AIOKafkaConsumer, settings: KafkaSettings, what: str) -> None:
-    """Connect.
+    """Start the consumer, and raise the actual reason if no connection can be made.
 
     Raises:
         BrokerUnavailable: No broker answers.

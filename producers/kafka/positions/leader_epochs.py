@@ -18,7 +18,7 @@ _KEPT: Final = 16
 
 
 class LeaderEpochs:
-    """The epochs of one partition, each with the offset at which it was first seen; ascending in both."""
+    """The epochs of one partition, each with the offset at which it was first seen. Epochs and offsets ascend."""
 
     __slots__ = ("_starts",)
 

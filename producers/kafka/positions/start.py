@@ -70,7 +70,7 @@ class Start:
     async def find(
         self, consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition], what: str
     ) -> dict[TopicPartition, int]:
-        """Return the offset at which each partition begins.
+        """Return the offset at which the reading of each partition begins.
 
         Raises:
             BrokerUnavailable, BrokerRefused: From the brokers; `what` begins the message.

@@ -211,7 +211,7 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
 
 
 class Divergence(NamedTuple):
-    """Where a broker's log differs from the messages read: in the log, leader `epoch` ends at `end_offset`."""
+    """Where a broker's log differs from the messages read: in the log, the messages of `epoch` end at `end_offset`."""
 
     epoch: int
     end_offset: int

@@ -131,7 +131,7 @@ class Fetching:
                     answers.append((number, error, *offsets, aborted, replica, batches))
             topics.append((names[topic_id], answers))
         if is_unknown:
-            # The topic was deleted, or is too new for this broker. Have the topics looked up to find out.
+            # The topic was deleted, or this broker does not know it yet. Have the topics looked up to find out.
             self._reader.topics_are_suspect = True
             await asyncio.sleep(_RETRY_AFTER_S)
         return _Answer(topics)
