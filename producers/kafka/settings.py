@@ -65,8 +65,8 @@ class KafkaSettings(DeliverySettings):
     With "fail" the stream fails until an operator sets another value. The number of messages is logged in any case."""
 
     schema_registry_url: OptionalText = None
-    """The schema registry for `decode="avro"`, `"jsonschema"` and `"protobuf"`. The triggers read this key and the next
-    two, not the producer.
+    """The schema registry for `decode="avro"`, `"jsonschema"` and `"protobuf"`. This key and the next two are read by
+    the triggers; the producer ignores them.
     """
     schema_registry_username: OptionalText = None
     schema_registry_password: OptionalText = field(default=None, repr=False)

@@ -1,4 +1,4 @@
-"""The leases of received messages, and when each has to be extended. No I/O, no clock.
+"""The leases of received messages (their ack deadlines), and when each has to be extended. No I/O, no clock.
 
 The event loop adds and releases leases, and the thread of `renewing` extends them. Every method locks for a moment.
 """
@@ -22,7 +22,7 @@ _TOGETHER: Final = 0.05
 """Leases that fall due within this part of the deadline are extended in one request."""
 _SAMPLES: Final = 10_000
 _SHARED_BY: Final = 100
-"""The most messages that share a lease because they came together."""
+"""At most this many of the messages that came together share a lease."""
 
 
 @dataclass(slots=True, eq=False)

@@ -160,9 +160,7 @@ class Receiving:
                 raise error
             delay = max(backoff.next_delay(), _SHORTEST_DELAY_S)
             say = logger.warning if error and is_worth_a_line(backoff.failures) else logger.debug
-            say(
-                "%s: opened again in %.1f s: %s", self._what, delay, error or "the service ended it"
-            )
+            say("%s: opened again in %.1f s: %s", self._what, delay, error or "Pub/Sub ended it")
             await anyio.sleep(delay)
 
     async def _read_stream(self) -> None:

@@ -134,7 +134,7 @@ class Renewing:
         self._leases.lose(lost)
         self._leases.put_off(again, time.monotonic() + deadline_s / 16)
         if lost:
-            self._on_lost(len(lost), "the service has ended them")
+            self._on_lost(len(lost), "Pub/Sub has ended them")
         if again:
             self._failures += 1
             say = logger.warning if self._failures in (1, 10, 100) else logger.debug

@@ -71,7 +71,8 @@ def _merged(
             continue
         _add_gap(gaps, one, merged.end)
         merged = replace(merged, end=one.end)
-    # Old brokers report no id, and report one after an upgrade.
+    # Brokers report topic ids only since Kafka 2.8, so ranges from before an upgrade lack the id. Use the first id
+    # found.
     ids = (one.topic_id for one, _ in found if one.topic_id is not None)
     return replace(merged, topic_id=next(ids, None))
 

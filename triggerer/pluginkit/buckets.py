@@ -39,7 +39,7 @@ def _object(
     }
 
 
-def _are_no_folders(found: Iterable[_Object]) -> list[_Object]:
+def _without_folders(found: Iterable[_Object]) -> list[_Object]:
     """Leave out the empty objects that consoles and Hadoop's connectors write for a folder: "in/".
 
     Reading the URI of such an object would read the whole folder.
@@ -56,7 +56,7 @@ def read_s3(message: BrokerMessage) -> list[_Object]:
         ValueError: The message is no notification of S3.
     Source: "Event message structure" and "Using EventBridge" in the user guide of Amazon S3.
     """
-    return _are_no_folders(_s3_objects(message.json()))
+    return _without_folders(_s3_objects(message.json()))
 
 
 def _s3_objects(value: Any) -> Iterator[_Object]:
@@ -110,14 +110,14 @@ def read_gcs(message: BrokerMessage) -> list[_Object]:
         bucket, key = attributes["bucketId"], attributes["objectId"]
         described = attributes.get("payloadFormat") == "JSON_API_V1"
         found = message.json() if described and message.value else {}
-        return _are_no_folders([_gcs_object(bucket, key, found, attributes.get("eventTime"))])
+        return _without_folders([_gcs_object(bucket, key, found, attributes.get("eventTime"))])
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"no notification of Cloud Storage: {error!r}") from error
 
 
 def _gcs_cloudevents(message: BrokerMessage) -> list[_Object]:
     try:
-        return _are_no_folders(
+        return _without_folders(
             _gcs_object(
                 event["data"]["bucket"], event["data"]["name"], event["data"], event.get("time")
             )
@@ -170,7 +170,7 @@ def read_eventgrid(message: BrokerMessage) -> list[_Object]:
                 objects.append(_blob(event, event["data"]["destinationUrl"]))
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"no event of Event Grid: {error!r}") from error
-    return _are_no_folders(objects)
+    return _without_folders(objects)
 
 
 def _blob(event: Mapping[str, Any], location: str) -> _Object:

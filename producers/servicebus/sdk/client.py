@@ -181,7 +181,7 @@ async def cancelled_once(call: Awaitable[T]) -> T:
 
 @contextlib.contextmanager
 def _public_errors() -> Iterator[None]:
-    """Translate the errors of the SDK's inner layer into its public ones."""
+    """Translate the errors of the SDK's inner layer into the SDK's public errors."""
     try:
         yield
     except AMQPException as error:
