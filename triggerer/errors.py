@@ -249,7 +249,7 @@ class SparkError(TriggererError):
 
 
 class SubmitFailed(SparkError):
-    """No session or application could be started: Java or PySpark is missing, or the master does not answer."""
+    """An application could not be submitted: its file is missing or unfit, or the cluster refused or did not answer."""
 
 
 class RunFailed(SparkError):
@@ -301,7 +301,7 @@ class WrongHost(RequestError):
 
 
 class TooManyRequests(RequestError):
-    """The token has made too many requests in a short time. `Retry-After` says after how many seconds to try again."""
+    """The token or session has made too many requests in a short time. `Retry-After` says when to try again."""
 
     def __init__(self, message: str, *, retry_after_s: int = 1, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
