@@ -121,7 +121,7 @@ class Settler:
             try:
                 await self._dead_letters.write(message, evidence)
             except BrokerError as error:
-                # Count the message as failed: it is redelivered, and then the runtime can set it aside.
+                # Redeliver the message as if it had failed. When it is rejected again, the runtime can set it aside.
                 logger.error("message cannot be set aside and stays where it is: %s", error)
                 return replace(
                     verdict,

@@ -31,7 +31,7 @@ from watchers.files.claiming import REJECTED, make_folder, named_with, sync
 MOVING: Final = ".moving"
 _LONGEST_SUFFIX: Final = 20
 _STALE_NS: Final = 60 * 1_000_000_000
-"""A marker of this age whose file was not moved belongs to an interrupted move."""
+"""A marker whose file was not moved is deleted at this age."""
 
 
 @dataclass(slots=True)
