@@ -143,7 +143,7 @@ class Settler:
         stale = 0
         for delivery, outcome in batch:
             if delivery.state is State.GONE:
-                # The message was given back because an earlier message of its group failed.
+                # This delivery ended when an earlier message of its group failed. The message comes again.
                 stale += 1
                 continue
             judgement = judge(outcome)
