@@ -17,6 +17,9 @@ from triggerer.worker.spark.sessions.classic import interrupt_handler_kept
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_READ_BY_PYSPARK: Final = ("spark.master", "spark.app.name", "spark.home")
+_EXECUTOR_ENVIRONMENT: Final = "spark.executorEnv."
+_CLASSES_OF_PYSPARK: Final = ("PythonAccumulatorV2", "PythonUtils")
 _held: Final[list[Any]] = []
 """Python objects that must stay alive, because Py4J removes a Java object when its Python object is deleted."""
 
@@ -30,6 +33,8 @@ class SharedDriver:
     secret: str
     environment: dict[str, str | None]
     """The environment variables for PySpark while a process attaches."""
+    conf: dict[str, str]
+    """The settings that PySpark reads while a process attaches. PySpark needs four questions to the JVM for each."""
     kept: dict[str, str]
     """Py4J's names of the Java objects of `leftovers.remember`."""
     log_level: str
@@ -50,15 +55,16 @@ def share(session: SparkSession, environment: jvm.Environment) -> SharedDriver:
     assert process is not None
     kept = jvm_leftovers.remember(context, session)
     _held.append(kept)
-    parameters = gateway.gateway_parameters
+    parameters, conf = gateway.gateway_parameters, context.getConf()
     return SharedDriver(
         pid=process.pid,
         port=parameters.port,
         secret=parameters.auth_token,
         environment=dict(environment),
+        conf={key: value for key, value in conf.getAll() if _is_read(key)},
         kept={name: value._target_id for name, value in kept.items()},  # noqa: SLF001
         log_level=jvm_leftovers.log_level_of(context),
-        python_daemon=context.getConf().get("spark.python.daemon.module", "pyspark.daemon"),
+        python_daemon=conf.get("spark.python.daemon.module", "pyspark.daemon"),
     )
 
 
@@ -77,6 +83,7 @@ def attach(driver: SharedDriver) -> SparkSession:
             # PySpark's handler of Java's errors needs the JVM, and is in place already if this process had a session.
             SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # noqa: SLF001
             client = gateway._gateway_client  # noqa: SLF001
+            _name_in_full(gateway.jvm, client)
             kept = jvm_leftovers.recall(driver.kept, client)
             _held.append(kept)
             if kept["context"].sc().isStopped():
@@ -88,7 +95,7 @@ def attach(driver: SharedDriver) -> SparkSession:
                 log_level=driver.log_level,
                 python_daemon=driver.python_daemon,
             )
-            conf = SparkConf(_jvm=gateway.jvm, _jconf=kept["context"].getConf())
+            conf = SparkConf(loadDefaults=False).setAll(list(driver.conf.items()))
             context = SparkContext(gateway=gateway, jsc=kept["context"], conf=conf)
             session = SparkSession(context, kept["session"].newSession())
             # Make the session's state now. Spark would make it at its first use, and this takes a while.
@@ -98,3 +105,15 @@ def attach(driver: SharedDriver) -> SparkSession:
         raise
     except Exception as error:
         raise SubmitFailed(f"Spark's JVM does not answer: {error}") from error
+
+
+def _is_read(key: str) -> bool:
+    return key in _READ_BY_PYSPARK or key.startswith(_EXECUTOR_ENVIRONMENT)
+
+
+def _name_in_full(jvm_view: Any, client: Any) -> None:
+    """Tell Py4J the full names of classes. It would search for each class in all imported packages: up to 8 ms."""
+    from py4j.java_gateway import JavaClass
+
+    for name in _CLASSES_OF_PYSPARK:
+        setattr(jvm_view, name, JavaClass(f"org.apache.spark.api.python.{name}", client))
