@@ -13,12 +13,14 @@ from triggerer.partitions import (
     AllowedKeyMapper,
     DayWindow,
     FanOutMapper,
+    HourWindow,
     IdentityMapper,
     MinimumCount,
     MonthWindow,
     PartitionMapper,
     RollupMapper,
     StartOfDayMapper,
+    StartOfHourMapper,
     StartOfMonthMapper,
     WaitForAll,
     WaitPolicy,
@@ -146,6 +148,23 @@ def test_a_key_that_another_assets_mapper_has_made_is_said_to_be_out_of_reach() 
     (lack,) = keys.lacks("anything", [part("", B)], now=NOW)
     assert lack.unreachable is not None
     assert keys.due_at("anything", [part("", B)], has_run=False, now=NOW) is None
+
+
+def test_an_hour_that_the_clock_skips_is_never_due_and_says_why() -> None:
+    minutes = RollupMapper(
+        upstream_mapper=StartOfHourMapper(
+            timezone="America/New_York", input_format="%Y-%m-%dT%H:%M"
+        ),
+        window=HourWindow(),
+    )
+    hour, minute = "2024-03-10T02", "2024-03-10T02:15"
+    keys = of(AssetAll(A, B), a=minutes, b=IdentityMapper())
+    (share,) = keys.divide([event(1, minute)], most=9).shares
+    assert (share.partition_key, share.part) == (hour, minute)
+    for parts in ([part("", B)], [part("", B), part(minute)]):
+        assert keys.due_at(hour, parts, has_run=False, now=NOW) is None
+        (lack,) = keys.lacks(hour, parts, now=NOW)
+        assert lack.unreachable == "the period has no parts, because clocks skip it"
 
 
 @given(st.sets(st.sampled_from(HOURS)), st.integers(1, 24))

@@ -58,8 +58,12 @@ class PartitionMapper(ABC):
         """
         return (decoded,)
 
-    def canonical_upstream(self, key: str) -> str:
-        """Return the spelling of an event key that `encode_upstream` uses. Two spellings may name one instant."""
+    def canonical_upstream(self, key: str, *, length: timedelta | None = None) -> str:
+        """Return the spelling of an event key that `encode_upstream` uses. Two spellings may name one part.
+
+        Args:
+            length: The length of a part of the window, as for `encode_upstream`.
+        """
         return key
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:

@@ -186,7 +186,10 @@ class Partitioner:
         if isinstance(leaf, AssetAlias) or not isinstance(mapper, RollupMapper):
             return Lack(leaf.name)
         try:
-            return Lack(leaf.name, tuple(sorted(mapper.to_upstream(key))))
+            progress = mapper.progress(key, (), now=now, first_event_at=now)
+            return Lack(
+                leaf.name, tuple(sorted(progress.missing)), unreachable=progress.unreachable
+            )
         except InvalidPartitionKey as error:
             # Another asset's mapper made this key, and this asset's mapper cannot read it.
             return Lack(leaf.name, unreachable=str(error))

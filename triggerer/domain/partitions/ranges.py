@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
 from triggerer.domain.partitions.base import PartitionMapper
@@ -13,7 +13,8 @@ from triggerer.errors import DagError
 
 MOST_KEYS_AT_ONCE: Final = 50_000
 _STEP: Final = timedelta(hours=1)
-"""The step of the search: the shortest period that a mapper can have."""
+"""The step of the search: the shortest period that a mapper can have, unless the clock is set within it."""
+_FINE_STEP: Final = timedelta(minutes=1)
 _LONGEST: Final = timedelta(days=366)
 
 
@@ -32,24 +33,25 @@ def keys_between(
     writer = _writer(mappers)
     if start > end:
         raise DagError(f"the range is empty: {start} is after {end}")
-    found: list[str] = []
+    found: dict[str, None] = {}  # a key may come twice when clocks are set back
     for key, until in _periods(writer, start, min(end, now)):
         if until > now:
             break
         if start <= writer.to_partition_date(key) <= end:
-            found.append(key)
+            found[key] = None
         if len(found) > MOST_KEYS_AT_ONCE:
             raise DagError(f"there are more than {MOST_KEYS_AT_ONCE} keys", hint="choose a part")
-    return found
+    return list(found)
 
 
 def _periods(
     writer: TemporalMapper, start: datetime, end: datetime
 ) -> Iterator[tuple[str, datetime]]:
     """Yield the key and the end of each period that overlaps the time from `start` to `end`."""
-    moment, key = start, _key_at(writer, start)
-    while moment <= end + _LONGEST:
-        moment += _STEP
+    key = _key_at(writer, start)
+    for moment in _moments(writer.zone, start):
+        if moment > end + _LONGEST:
+            return
         following = _key_at(writer, moment)
         if following == key:
             continue
@@ -58,6 +60,17 @@ def _periods(
         if begins > end:
             return
         key = following
+
+
+def _moments(zone: tzinfo, start: datetime) -> Iterator[datetime]:
+    """Yield instants after the start: one for each hour, or for each minute of an hour in which the clock is set."""
+    moment = start
+    while True:
+        following = moment + _STEP
+        if moment.astimezone(zone).utcoffset() != following.astimezone(zone).utcoffset():
+            yield from (moment + minute * _FINE_STEP for minute in range(1, 60))
+        yield following
+        moment = following
 
 
 def _key_at(writer: TemporalMapper, moment: datetime) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from triggerer.domain.partitions.base import PartitionMapper, checked_mapper
@@ -88,8 +88,8 @@ class RollupMapper(PartitionMapper):
         # When clocks are set back, an hour occurs twice. Keep only the minutes of the occurrence that the key names.
         return frozenset(key for key in keys if mapper.to_downstream(key) == downstream_key)
 
-    def canonical_upstream(self, key: str) -> str:
-        return self.upstream_mapper.canonical_upstream(key)
+    def canonical_upstream(self, key: str, *, length: timedelta | None = None) -> str:
+        return self.upstream_mapper.canonical_upstream(key, length=self.window.part)
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
         return self.upstream_mapper.to_partition_date(downstream_key)
@@ -112,17 +112,18 @@ class RollupMapper(PartitionMapper):
         matched = expected & {self.canonical_upstream(key) for key in arrived}
         deadline = self.deadline(downstream_key, first_event_at=first_event_at)
         is_overdue = deadline is not None and now >= deadline
-        unreachable = None
-        if self.wait_policy.is_unreachable(len(expected)):
-            unreachable = (
-                f"{self.wait_policy!r} asks for more than the {len(expected)} parts that there are"
-            )
-        return Progress(
-            self.wait_policy.is_satisfied(len(matched), len(expected), is_overdue=is_overdue),
-            expected - matched,
-            deadline,
-            unreachable,
+        unreachable = self._unreachable(len(expected))
+        is_satisfied = unreachable is None and self.wait_policy.is_satisfied(
+            len(matched), len(expected), is_overdue=is_overdue
         )
+        return Progress(is_satisfied, expected - matched, deadline, unreachable)
+
+    def _unreachable(self, expected: int) -> str | None:
+        if expected == 0:
+            return "the period has no parts, because clocks skip it"
+        if self.wait_policy.is_unreachable(expected):
+            return f"{self.wait_policy!r} asks for more than the {expected} parts that there are"
+        return None
 
     def deadline(self, downstream_key: str, *, first_event_at: datetime) -> datetime | None:
         """Return when a run starts with the parts that have arrived; None: it waits for all."""

@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 
 from triggerer.domain.partitions.base import PartitionMapper
 from triggerer.domain.partitions.key_format import KeyFormat
-from triggerer.domain.timetables.zones import checked_zone, zone_to_json
-
-_LEAST = timedelta(microseconds=1)
+from triggerer.domain.timetables.zones import Zone, checked_zone, first_shown, zone_to_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +29,7 @@ class TemporalMapper(PartitionMapper):
     output_format: str | None = None
     _input: KeyFormat = field(init=False, repr=False, compare=False)
     _output: KeyFormat = field(init=False, repr=False, compare=False)
+    _zone: Zone = field(init=False, repr=False, compare=False)
 
     expected_decoded_type: ClassVar[type] = datetime
     default_output_format: ClassVar[str]
@@ -38,7 +37,8 @@ class TemporalMapper(PartitionMapper):
     def __post_init__(self) -> None:
         PartitionMapper.__post_init__(self)
         output = self.output_format or self.default_output_format
-        object.__setattr__(self, "timezone", checked_zone(self.timezone))
+        object.__setattr__(self, "_zone", checked_zone(self.timezone))
+        object.__setattr__(self, "timezone", self._zone)
         object.__setattr__(self, "output_format", output)
         object.__setattr__(self, "_input", KeyFormat(self.input_format))
         object.__setattr__(self, "_output", KeyFormat(output))
@@ -48,7 +48,7 @@ class TemporalMapper(PartitionMapper):
         """Return the start of the moment's period, on the same clock."""
 
     def to_downstream(self, key: str) -> str:
-        return self.format(self.normalize(self._local(self._input.parse(key))))
+        return self.format(self.normalize(self._read(self._input, key)))
 
     def key_at(self, moment: datetime) -> str:
         """Return the event key of an aware instant."""
@@ -56,15 +56,17 @@ class TemporalMapper(PartitionMapper):
 
     def format(self, moment: datetime) -> str:
         """Return the key of a period's start."""
-        zoned = moment.replace(tzinfo=self._zone) if self._output.has_offset else moment
-        return self._output.format(zoned)
+        return self._output.format(self._begin(moment) if self._output.has_offset else moment)
 
     def decode_downstream(self, downstream_key: str) -> datetime:
-        return self.normalize(self._local(self._output.parse(downstream_key)))
+        return self.normalize(self._read(self._output, downstream_key))
 
     def encode_upstream(
         self, decoded: datetime, *, length: timedelta | None = None
     ) -> tuple[str, ...]:
+        if length is not None and self._is_skipped(decoded):
+            # Timetables make no run for the rest of such an hour, so nobody may wait for it.
+            return ()
         return self._written(self._input, decoded, length)
 
     def keys_of_part(self, part: datetime, *, length: timedelta | None) -> tuple[str, ...]:
@@ -81,55 +83,58 @@ class TemporalMapper(PartitionMapper):
     def _written(
         self, style: KeyFormat, decoded: datetime, length: timedelta | None
     ) -> tuple[str, ...]:
-        first, second = (decoded.replace(tzinfo=self._zone, fold=fold) for fold in (0, 1))
-        shift = _offset(second) - _offset(first)
-        keys = (style.format(first), style.format(second))
-        if shift <= timedelta(0):  # the clock shows this time, perhaps twice
-            return keys[1:] if length is None else tuple(dict.fromkeys(keys))
-        if length is None:  # the day starts at the first time after the gap
-            return (style.format((decoded + shift).replace(tzinfo=self._zone)),)
-        end = (decoded + length - _LEAST).replace(tzinfo=self._zone)
-        return keys[1:] if _offset(end) == _offset(end.replace(fold=1)) else ()
+        begin = self._begin(decoded)
+        if length is None:
+            return (style.format(begin),)
+        if begin.replace(tzinfo=None) >= decoded + length:  # the clock skips the whole part
+            return ()
+        # A time that the clock shows twice begins two parts.
+        return tuple(dict.fromkeys((style.format(begin), style.format(begin.replace(fold=1)))))
 
-    def canonical_upstream(self, key: str) -> str:
-        moment = self._input.parse(key)
-        return key if moment.tzinfo is None else self._input.format(moment.astimezone(self._zone))
+    def canonical_upstream(self, key: str, *, length: timedelta | None = None) -> str:
+        moment = self._read(self._input, key)
+        if length is None:  # a day begins once, even if the clock shows its midnight twice or never
+            begin = self._begin(moment.replace(fold=0))
+            return self._input.format(begin) if begin.date() == moment.date() else key
+        return self._input.format(self._begin(moment)) if self._input.has_offset else key
 
     def to_partition_date(self, downstream_key: str) -> datetime:
         return self.instant(self.decode_downstream(downstream_key))
 
     def instant(self, decoded: datetime) -> datetime:
         """Return the first UTC instant at which this mapper's clock shows `decoded` or later."""
-        return decoded.replace(tzinfo=self._zone).astimezone(UTC)
+        return self._begin(decoded).astimezone(UTC)
 
     def serialize(self) -> dict[str, Any]:
         return {
             **PartitionMapper.serialize(self),
-            "timezone": zone_to_json(checked_zone(self.timezone)),
+            "timezone": zone_to_json(self._zone),
             "input_format": self.input_format,
             "output_format": self.output_format,
         }
 
     @property
-    def zone(self) -> tzinfo:
+    def zone(self) -> Zone:
         """The zone of the mapper's periods."""
-        return checked_zone(self.timezone)
+        return self._zone
 
-    @property
-    def _zone(self) -> tzinfo:
-        return self.zone
+    def _begin(self, moment: datetime) -> datetime:
+        """Return the first instant at which this mapper's clock shows `moment` or later, on this clock."""
+        return first_shown(moment, self._zone)
 
-    def _local(self, moment: datetime) -> datetime:
-        """Return the time on this mapper's clock, without a zone."""
-        if moment.tzinfo is not None:
-            moment = moment.astimezone(self._zone)
-        return moment.replace(tzinfo=None)
+    def _is_skipped(self, moment: datetime) -> bool:
+        return self._begin(moment).replace(tzinfo=None) != moment
 
-
-def _offset(moment: datetime) -> timedelta:
-    offset = moment.utcoffset()
-    assert offset is not None
-    return offset
+    def _read(self, style: KeyFormat, key: str) -> datetime:
+        """Return the time that a key names, on this mapper's clock, without a zone."""
+        moment = style.parse(key)
+        if moment.tzinfo is None:
+            return moment
+        # `T02+1100` names an hour on Lord Howe Island that begins at 02:30, because the clock skips 02:00.
+        wall = moment.replace(tzinfo=None)
+        is_rest = self._is_skipped(wall) and style.format(self._begin(wall)) == key
+        local = self._begin(wall) if is_rest else moment.astimezone(self._zone)
+        return local.replace(tzinfo=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +144,10 @@ class StartOfHourMapper(TemporalMapper):
     default_output_format = "%Y-%m-%dT%H"
 
     def normalize(self, moment: datetime) -> datetime:
-        # Keep `fold`: an hour that occurs twice has two periods.
-        return moment.replace(minute=0, second=0, microsecond=0)
+        # An hour that occurs twice has two periods. The moment is in the period that began with the moment's offset.
+        start = moment.replace(minute=0, second=0, microsecond=0, fold=1, tzinfo=self._zone)
+        is_second = start.utcoffset() == moment.replace(tzinfo=self._zone).utcoffset()
+        return start.replace(tzinfo=None, fold=int(is_second))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from triggerer.errors import DagError
 
 Zone: TypeAlias = "ZoneInfo | timezone"
+
+_SECOND: Final = timedelta(seconds=1)
 
 
 def checked_zone(value: object) -> Zone:
@@ -61,6 +64,32 @@ def start_of_day(day: date, zone: tzinfo) -> datetime:
     """Return the first UTC instant of a day, even if its midnight occurs twice or not at all."""
     # If midnight occurs twice, this is the first one. If it is skipped, this is the moment of the clock change.
     return datetime.combine(day, time(0), tzinfo=zone).astimezone(UTC)
+
+
+def first_shown(wall: datetime, zone: tzinfo) -> datetime:
+    """Return the first instant at which the zone's clock shows the time `wall` or later, on that clock.
+
+    Args:
+        wall: A time without a zone. If it occurs twice, its `fold` tells which occurrence is meant.
+    """
+    moment = wall.replace(tzinfo=zone)
+    before, after = _offset(moment.replace(fold=0)), _offset(moment.replace(fold=1))
+    if before >= after:
+        return moment
+    # The clock skips this time. Search for the clock change.
+    earliest = wall.replace(microsecond=0, tzinfo=UTC) - after
+    seconds = range((after - before) // _SECOND + 1)
+
+    def at(second: int) -> datetime:
+        return (earliest + second * _SECOND).astimezone(zone)
+
+    return at(bisect_left(seconds, True, key=lambda second: _offset(at(second)) == after))
+
+
+def _offset(moment: datetime) -> timedelta:
+    offset = moment.utcoffset()
+    assert offset is not None
+    return offset
 
 
 def _named(name: str) -> ZoneInfo:
