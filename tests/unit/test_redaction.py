@@ -70,6 +70,8 @@ def test_a_value_under_the_name_of_a_secret_is_hidden(name: str, secret: str) ->
             "{{'password': '{}'}}",
             '{{"client_secret": "{}"}}',
             "Authorization: Bearer {}",
+            "the header was Bearer\t{}",
+            "the header was BASIC {}",
             "-Djavax.net.ssl.trustStorePassword={}",
         ]
     ),
