@@ -130,6 +130,11 @@ def test_an_unknown_feature_is_refused_when_the_suite_is_declared(declared: Any)
         type("Wrong", (ProducerConformance,), {"features": declared})
 
 
+def test_a_suite_that_cancels_nothing_is_refused_when_it_is_declared() -> None:
+    with pytest.raises(TypeError, match="cancel_at is empty"):
+        type("Wrong", (ProducerConformance,), {"cancel_at": ()})
+
+
 TRIGGER_FAULTS = {
     numbers.SerialisesByTurns: "test_it_serialises_the_same_way_each_time",
     numbers.SerialisesObjects: "test_its_arguments_survive_json",

@@ -37,6 +37,9 @@ class ProducerSuite:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.features = checked_features(cls.__name__, cls.features)
+        cls.cancel_at = tuple(cls.cancel_at)
+        if not cls.cancel_at:
+            raise TypeError(f"{cls.__name__}.cancel_at is empty: name at least one wait, such as 1")
 
     state: InMemoryState
     """The state that the case's producers receive if they override `use_state`. Hooks may read it."""
