@@ -38,6 +38,7 @@ class DeadLetters:
         self._starting = anyio.Lock()
         self._cluster: Cluster | None = None
         self._missing = frozenset[str]()
+        self._present = frozenset[str]()
         self._refused = RecentRefusals()
 
     def accepts(self, topic: str) -> bool:
@@ -53,22 +54,26 @@ class DeadLetters:
     async def look(self, topics: Collection[str], cluster: Cluster) -> None:
         """Find out which dead-letter topics are missing. A topic counts as missing only if the cluster says so."""
         self._cluster = cluster
-        await self._look({self._settings.dead_letter_topic_of(topic) for topic in topics})
+        await self.look_again(topics)
 
-    async def look_again(self) -> None:
-        """Find out whether the missing topics have been created."""
-        if self._missing:
-            await self._look(self._missing)
+    async def look_again(self, topics: Collection[str]) -> None:
+        """Find out whether missing topics have been created, and look at those of topics that a pattern has found."""
+        places = {self._settings.dead_letter_topic_of(topic) for topic in topics} - self._present
+        if places:
+            await self._look(places)
 
     async def _look(self, places: Collection[str]) -> None:
         assert self._cluster is not None
         try:
             with anyio.fail_after(_LOOK_TIMEOUT_S):
-                found = await self._cluster.find_missing(places)
+                missing = await self._cluster.find_missing(places)
         except (BrokerError, TimeoutError) as error:
             logger.info("the dead-letter topics could not be looked up: %s", error)
             return
-        self._missing = self._missing.difference(places) | found
+        for place in sorted(missing - self._missing):
+            logger.info("there is no topic %s for dead letters, and the brokers create none", place)
+        self._missing = self._missing.difference(places) | missing
+        self._present = self._present.union(places) - missing
 
     async def write(self, message: KafkaMessage, evidence: Mapping[str, object]) -> None:
         """Write the message with its key, value, timestamp and headers, and return once all in-sync replicas have it.

@@ -129,7 +129,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
                 check_at = now + _CHECK_TOPICS_EVERY_S
                 if await self._broker_answers(assignment):
                     answered_at = now
-                    await self._dead_letters.look_again()
+                    topics = {partition.topic for partition in assignment.lanes}
+                    await self._dead_letters.look_again(topics)
                 elif now - answered_at > self._settings.commit_timeout_s:
                     raise BrokerUnavailable(
                         f"{self._what}: no broker has answered for {now - answered_at:.0f} s"
@@ -183,9 +184,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         # the broker allows that.
         if not finds_topics:
             await cluster.describe(self._topics.names)
-        # The topics of a pattern are not known yet, so their dead-letter topics cannot be looked up. A missing one is
-        # noticed when the first dead letter is written.
-        await self._dead_letters.look(() if finds_topics else self._topics.names, cluster)
+        await self._dead_letters.look(await self._topics.find(consumer, self._what), cluster)
         self._topics.subscribe(consumer, self._assignment)
         return consumer, self._assignment
 

@@ -205,6 +205,26 @@ async def test_without_a_dead_letter_topic_the_runtime_is_to_set_it_aside(
                 await anyio.sleep(0.2)
 
 
+async def test_a_missing_dead_letter_topic_is_known_before_the_first_dead_letter_of_a_pattern(
+    kafka_server: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    kafka_server.produce(topic, ["a"])
+    servers = kafka_server.bootstrap_servers
+    producer = producer_on(servers, f"^{topic}", topic, metadata_max_age_ms=500)
+    async with driving(producer) as driver:
+        await driver.count(1)
+        assert not producer.dead_letters_rejected(driver.seen[0])
+        assert f"there is no topic {topic}.dead-letter for dead letters" in caplog.text
+        # So is the one of a topic that the pattern finds later.
+        kafka_server.create_topic(f"{topic}-later")
+        kafka_server.produce(f"{topic}-later", ["b"])
+        await driver.count(2)
+        with anyio.fail_after(20):
+            while producer.dead_letters_rejected(driver.seen[1]):  # noqa: ASYNC110  (the producer tells nobody)
+                await anyio.sleep(0.2)
+
+
 async def test_where_the_topic_takes_nothing_the_message_comes_again_to_be_set_aside(
     kafka_server: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
