@@ -3,13 +3,17 @@
 import base64
 import io
 import json
+import os
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import anyio
 import fastavro
 import pytest
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
@@ -284,12 +288,35 @@ async def test_a_compiler_that_could_not_do_its_work_rejects_no_message(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, code: int, said: str
 ) -> None:
     schema_id = registry.register("PROTOBUF", 'syntax = "proto3"; message First {}')
+
+    async def end(*_: object, **__: object) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.CompletedProcess((), code, b"", said.encode())
+
     with monkeypatch.context() as killed:
-        ended = subprocess.CompletedProcess((), code, "", said)
-        killed.setattr(subprocess, "run", lambda *_, **__: ended)
+        killed.setattr(anyio, "run_process", end)
         with pytest.raises(OSError, match=f"the Protobuf compiler ended with {code}"):
             await decode("protobuf", framed(schema_id, b"\0"))
     assert await decode("protobuf", framed(schema_id, b"\0")) == [{}]
+
+
+async def test_a_compiler_that_hangs_does_not_delay_a_stop(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    schema_id = registry.register("PROTOBUF", 'syntax = "proto3"; message First {}')
+    compiler, started = tmp_path / "compiler", tmp_path / "started"
+    compiler.write_text(
+        f"#!/bin/sh\necho $$ > {started}.new; mv {started}.new {started}\nexec sleep 60\n"
+    )
+    compiler.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(compiler))
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(decode, "protobuf", framed(schema_id, b"\0"))
+            while not started.exists():  # noqa: ASYNC110  (a process of another program)
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
 
 
 async def test_without_the_compiler_the_message_says_what_to_install(

@@ -13,7 +13,6 @@ import errno
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from binascii import Error as NotBase64
@@ -21,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+import anyio
 from anyio import to_thread
 
 from triggerer.errors import BrokerError, ConfigurationError
@@ -57,7 +57,7 @@ async def find_descriptors(registry: SchemaRegistry, schema_id: int) -> Register
     schema = await registry.get(schema_id)
     if schema.kind != "PROTOBUF" or _are_descriptors(schema):
         return schema
-    return await to_thread.run_sync(_compile, schema, f"schema-{schema_id}.proto")
+    return await _compile(schema, f"schema-{schema_id}.proto")
 
 
 def _are_descriptors(schema: RegisteredSchema) -> bool:
@@ -77,51 +77,57 @@ def _descriptor(text: str) -> FileDescriptorProto | None:
         return None
 
 
-def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
+async def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
     """Compile a schema to descriptors with Google's compiler, in a separate process, because strangers wrote the text.
 
-    The function blocks, so call it in a thread. It raises the errors of `find_descriptors`, `OSError` if a later
-    attempt may succeed, and `subprocess.TimeoutExpired` after half a minute.
+    The function raises the errors of `find_descriptors`, and `OSError` if a later attempt may succeed: for instance,
+    `TimeoutError` after half a minute.
+
+    Cancellation: The compiler is killed.
     """
     if importlib.util.find_spec("grpc_tools") is None:
         raise ConfigurationError(
             "the schema registry returns a Protobuf schema as text only, and its compiler is not installed",
             hint="pip install 'triggerer[schema-registry]'",
         )
-    from google.protobuf import descriptor_pb2
-
-    files = dict(_files(schema, name))
     with tempfile.TemporaryDirectory(prefix="triggerer-protobuf-") as folder:
-        known = descriptor_pb2.FileDescriptorSet()
-        for file, text in files.items():
-            if (descriptor := _descriptor(text)) is not None:
-                descriptor.name = file
-                known.file.append(descriptor)
-                continue
-            for imported in _IMPORT.findall(text):
-                _add_known(known, imported, files)
-            path = Path(folder, file)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
         given, output = Path(folder, ".given"), Path(folder, ".made")
-        given.write_bytes(known.SerializeToString())
+        await to_thread.run_sync(_write_files, Path(folder), given, schema, name)
         command = [
             sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder}", "--include_imports",
             f"--descriptor_set_in={given}", f"--descriptor_set_out={output}", name,
         ]  # fmt: skip
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_COMPILE_S, check=False
-        )
+        with anyio.fail_after(_COMPILE_S):
+            done = await anyio.run_process(command, check=False)
         if done.returncode != 0:
-            shown = done.stderr.replace(f"{folder}/", "").strip()
+            shown = done.stderr.decode(errors="replace").replace(f"{folder}/", "").strip()
             if done.returncode < 0 or _NO_SPACE in shown:
                 # The compiler was killed, or ran out of memory or disk space: that says nothing about the schema.
                 raise ChildProcessError(
                     f"the Protobuf compiler ended with {done.returncode}: {shown}"
                 )
             raise ValueError(f"its Protobuf schema does not compile: {shown}")
-        compiled = _descriptors(output.read_bytes())
+        compiled = await to_thread.run_sync(_read_descriptors, output)
     return _with_descriptors(schema, name, compiled)
+
+
+def _write_files(folder: Path, given: Path, schema: RegisteredSchema, name: str) -> None:
+    """Write the compiler's input: text files to a folder, and descriptors of the other files to `given`."""
+    from google.protobuf import descriptor_pb2
+
+    files = dict(_files(schema, name))
+    known = descriptor_pb2.FileDescriptorSet()
+    for file, text in files.items():
+        if (descriptor := _descriptor(text)) is not None:
+            descriptor.name = file
+            known.file.append(descriptor)
+            continue
+        for imported in _IMPORT.findall(text):
+            _add_known(known, imported, files)
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    given.write_bytes(known.SerializeToString())
 
 
 def _add_known(known: FileDescriptorSet, name: str, files: Mapping[str, str]) -> None:
@@ -146,10 +152,10 @@ def _files(schema: RegisteredSchema, name: str) -> Iterator[tuple[str, str]]:
         yield from _files(referred, referred_name)
 
 
-def _descriptors(output: bytes) -> Mapping[str, str]:
+def _read_descriptors(output: Path) -> Mapping[str, str]:
     from google.protobuf import descriptor_pb2
 
-    files = descriptor_pb2.FileDescriptorSet.FromString(output).file
+    files = descriptor_pb2.FileDescriptorSet.FromString(output.read_bytes()).file
     return {file.name: base64.b64encode(file.SerializeToString()).decode() for file in files}
 
 
