@@ -21,6 +21,7 @@ from anyio import to_thread
 from triggerer.config import Settings, load_settings
 from triggerer.errors import ConfigurationError, TriggererError
 from triggerer.operations.status import Status, ask_service, delete_left_sockets, socket_path
+from triggerer.processes.instance_ids import this_process
 from triggerer.service.status import Readiness, status_served
 from triggerer.service.status_server import Answer, serving, tcp_listener, unix_listener
 from triggerer.store.database.opening import open_database
@@ -32,7 +33,7 @@ def settings_for(home: Path, **variables: str) -> Settings:
 
 @contextmanager
 def served(home: Path, routes: dict[str, Any]) -> Iterator[None]:
-    with unix_listener(socket_path(home, 1)) as listener, serving(routes, [listener]):
+    with unix_listener(socket_path(home, "here:1")) as listener, serving(routes, [listener]):
         yield
 
 
@@ -139,7 +140,7 @@ def test_clients_that_say_nothing_keep_no_probe_out(tmp_path: Path) -> None:
     with served(tmp_path, routes):
         silent = [socket.socket(socket.AF_UNIX) for _ in range(20)]
         for one in silent:
-            one.connect(str(socket_path(tmp_path, 1)))
+            one.connect(str(socket_path(tmp_path, "here:1")))
             one.sendall(b"GET /wo")
         for _ in range(3):
             assert ask_service(tmp_path, "/works").body == b"yes"
@@ -169,14 +170,16 @@ def test_a_moment_without_descriptors_does_not_end_the_answers() -> None:
 
 
 def test_only_this_user_may_connect_and_left_sockets_are_deleted(tmp_path: Path) -> None:
-    left = socket_path(tmp_path, 2**22 + 1)
-    with unix_listener(socket_path(tmp_path, 1)) as listener:
+    gone = 2**22 + 1
+    left = socket_path(tmp_path, f"{this_process().rpartition(':')[0]}:{gone}")
+    # A host that shares the home may have a process with this id.
+    elsewhere = socket_path(tmp_path, f"elsewhere:{gone}")
+    with unix_listener(socket_path(tmp_path, this_process())) as listener:
         assert listener.fileno() >= 0
-        assert socket_path(tmp_path, 1).stat().st_mode & 0o777 == 0o600
-        left.touch()
-        (tmp_path / "status-x.sock").touch()
+        assert socket_path(tmp_path, this_process()).stat().st_mode & 0o777 == 0o600
+        for path in (left, elsewhere, tmp_path / "status-x.sock"):
+            path.touch()
         delete_left_sockets(tmp_path)
-        assert sorted(path.name for path in tmp_path.iterdir()) == [
-            "status-1.sock",
-            "status-x.sock",
-        ]
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+            [f"status-elsewhere:{gone}.sock", f"status-{this_process()}.sock", "status-x.sock"]
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from triggerer.errors import ServiceAway
+from triggerer.processes.instance_ids import is_known_dead
 from triggerer.store.database.wakeups.transport import short_path
 
 _PREFIX: Final = "status-"
@@ -26,9 +26,9 @@ class Status(NamedTuple):
     body: bytes
 
 
-def socket_path(home: Path, pid: int) -> Path:
-    """Return the socket of a process of the service."""
-    return home / f"{_PREFIX}{pid}{_SUFFIX}"
+def socket_path(home: Path, process: str) -> Path:
+    """Return the socket of a process of the service, `<host>:<pid>`. Hosts that share a home may use one pid."""
+    return home / f"{_PREFIX}{process}{_SUFFIX}"
 
 
 def ask_service(home: Path, target: str) -> Status:
@@ -48,13 +48,9 @@ def ask_service(home: Path, target: str) -> Status:
 def delete_left_sockets(home: Path) -> None:
     """Delete the sockets that killed processes of this machine left behind."""
     for path in home.glob(f"{_PREFIX}*{_SUFFIX}"):
-        pid = path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-        try:
-            os.kill(int(pid), 0)
-        except (ProcessLookupError, OverflowError):
+        process = path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+        if is_known_dead(f"{process}:"):
             path.unlink(missing_ok=True)
-        except (ValueError, PermissionError):
-            continue
 
 
 def _sockets(home: Path) -> Iterator[Path]:

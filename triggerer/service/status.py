@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import structlog
 
 from triggerer.observability.metrics.exposition import CONTENT_TYPE, GATHERING
 from triggerer.operations.status import delete_left_sockets, socket_path
+from triggerer.processes.instance_ids import this_process
 from triggerer.service.metrics import service_samples
 from triggerer.service.status_server import Answer, Routes, serving, tcp_listener, unix_listener
 from triggerer.streams.supervision.blocked_loop import Stall, look_at_loop
@@ -90,7 +90,7 @@ def status_served(settings: Settings, database: Database, readiness: Readiness) 
     chosen = settings.metrics
     with ExitStack() as stack:
         delete_left_sockets(settings.core.home)
-        path = socket_path(settings.core.home, os.getpid())
+        path = socket_path(settings.core.home, this_process())
         listeners = [stack.enter_context(unix_listener(path))]
         if chosen.port:
             listeners.append(tcp_listener(chosen.host, chosen.port))
