@@ -112,6 +112,24 @@ def test_a_schedule_without_keys_gets_no_warning() -> None:
         (StartOfDayMapper(timezone=BERLIN), None),
         (StartOfHourMapper(timezone=BERLIN), "two hours have the partition key '2026-10-25T02'"),
         (StartOfHourMapper(timezone=BERLIN, output_format="%Y-%m-%dT%H%z"), "two hours"),
+        # The clock shows half of an hour twice, but no hour begins twice.
+        (StartOfHourMapper(timezone=LORD_HOWE), None),
+        (
+            RollupMapper(
+                upstream_mapper=StartOfDayMapper(timezone=LORD_HOWE, input_format=HOURS),
+                window=DayWindow(),
+            ),
+            None,
+        ),
+        (
+            RollupMapper(
+                upstream_mapper=StartOfHourMapper(
+                    timezone=LORD_HOWE, input_format="%Y-%m-%dT%H:%M"
+                ),
+                window=HourWindow(),
+            ),
+            "'2026-04-05T01:30' is the partition key of two parts of a HourWindow",
+        ),
         (
             StartOfHourMapper(
                 timezone=BERLIN, input_format="%Y-%m-%dT%H:%M%z", output_format="%Y-%m-%dT%H"

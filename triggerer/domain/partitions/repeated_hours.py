@@ -23,8 +23,9 @@ from triggerer.domain.timetables.cron.partitions import CronPartitionTimetable
 from triggerer.domain.timetables.derived import DerivedTimetable
 from triggerer.domain.timetables.interval_keys import IntervalKeys
 from triggerer.domain.timetables.keyed import Keyed
-from triggerer.domain.timetables.zones import Zone, checked_zone, zone_name
+from triggerer.domain.timetables.zones import Zone, zone_name
 
+_HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
 _LOOKED_AHEAD: Final = 400
 """The number of days to search. Zones that change their clocks do so every year."""
@@ -39,6 +40,12 @@ class _Overlap:
     turn: datetime
     """The instant at which clocks are set back. The first pass ends here, and the second begins."""
     length: timedelta
+
+    def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
+        """Return the two instants at which the clock shows one time that begins a part; empty: it shows none twice."""
+        shown = self.turn.astimezone(self.zone).replace(tzinfo=None)
+        until = (shown.replace(hour=0, minute=0, second=0) - shown) % part
+        return (self.turn - self.length + until, self.turn + until) if until < self.length else ()
 
     @property
     def where(self) -> str:
@@ -118,19 +125,20 @@ def _of_mapper(mapper: PartitionMapper, now: datetime) -> Iterator[str]:
         case FanOutMapper(downstream_mapper=PartitionMapper() as writer):
             yield from _of_mapper(writer, now)
         case RollupMapper(upstream_mapper=TemporalMapper() as reader) if mapper.window.part:
-            overlap = _next_overlap(checked_zone(reader.timezone), now)
-            if overlap is not None and len(set(_written(reader, overlap))) == 1:
-                key = _written(reader, overlap)[0]
+            overlap = _next_overlap(reader.zone, now)
+            keys = set() if overlap is None else _written(reader, overlap, mapper.window.part)
+            if overlap is not None and len(keys) == 1:
+                (key,) = keys
                 yield (
                     f"{overlap.where}, {key!r} is the partition key of two parts of a "
                     f"{type(mapper.window).__name__}, and the run does not wait for both: "
                     "with %z in input_format each has its own"
                 )
         case StartOfHourMapper():
-            overlap = _next_overlap(checked_zone(mapper.timezone), now)
+            overlap = _next_overlap(mapper.zone, now)
             if overlap is None:
                 return
-            hours = {mapper.to_downstream(key) for key in _written(mapper, overlap)}
+            hours = {mapper.to_downstream(key) for key in _written(mapper, overlap, _HOUR)}
             if len(hours) == 1:
                 yield (
                     f"{overlap.where}, two hours have the partition key {hours.pop()!r}: "
@@ -138,9 +146,9 @@ def _of_mapper(mapper: PartitionMapper, now: datetime) -> Iterator[str]:
                 )
 
 
-def _written(mapper: TemporalMapper, overlap: _Overlap) -> tuple[str, str]:
-    """Return the event keys of two instants at which the clock shows the same time."""
-    return mapper.key_at(overlap.turn - overlap.length), mapper.key_at(overlap.turn)
+def _written(mapper: TemporalMapper, overlap: _Overlap, part: timedelta) -> set[str]:
+    """Return the event keys of the two parts that begin at one clock time; empty: there are no such parts."""
+    return {mapper.key_at(begins) for begins in overlap.beginnings(part)}
 
 
 def _next_overlap(zone: Zone, after: datetime) -> _Overlap | None:
