@@ -53,17 +53,20 @@ def test_a_stream_keeps_up_only_if_its_watchers_do_and_its_lag_is_known(browser:
         streams[1]["watchers"] = {"catching_up": 4}
         streams[2]["watchers"] = {"waiting": 4}
         streams[3] |= {"lag": None, "lag_seconds": None}
+        streams[4]["reported_at"] = "2026-11-20T07:08:09Z"
 
     with serving("big") as (_, address), open_page(browser) as (page, _):
         _change(page, "**/streams?*", states)
         load(page, f"{address}/streams")
         words = page.locator("tbody [data-row] td:nth-child(2)")
-        for index, word in enumerate(["keeps up", "catching up", "waiting", "running"]):
+        unknown = "not known since 11-20 07:08"
+        for index, word in enumerate(["keeps up", "catching up", "waiting", "running", unknown]):
             expect(words.nth(index)).to_have_text(word)
         load(page, address)
         expect(page.locator("#verdict")).to_contain_text(
-            "37 of 40 streams keep up, 1 runs without a known lag."
+            "36 of 40 streams keep up, 1 runs without a known lag, nothing is known about 1."
         )
+        expect(page.locator("main")).to_contain_text("has stopped reporting")
 
 
 def test_the_command_at_the_foot_of_each_screen_exists(browser: Browser) -> None:

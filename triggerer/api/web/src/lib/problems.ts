@@ -2,7 +2,7 @@
 
 import { count, duration, oneLine } from './format'
 import { link, path } from './router.svelte'
-import { streamState } from './streams'
+import { isOutdated, streamState } from './streams'
 import type { Run, Stream, Watcher } from './types'
 
 export type Overview = {
@@ -45,7 +45,8 @@ const WAITS = 7
 /** Why a stream pauses until somebody acts. The other reasons pass as its watchers take messages. */
 const HOLDS = ['parked_bound', 'standing']
 
-export function problemsOf(overview: Overview, streams: Stream[]): Problem[] {
+/** `readAt`: when the page read the streams, in milliseconds. */
+export function problemsOf(overview: Overview, streams: Stream[], readAt: number | null): Problem[] {
   const found: Problem[] = []
   const add = (rank: number, problem: Omit<Problem, 'rank'>) => found.push({ rank, ...problem })
   for (const id of overview.missing_instances)
@@ -76,7 +77,12 @@ export function problemsOf(overview: Overview, streams: Stream[]): Problem[] {
         key: `held ${one.id}`, kind: 'Stream held', state: 'held', title: one.stream, detail: oneLine(one.paused, 300),
         since: null, href: link(path('streams', one.id)), action: 'Open the stream',
       })
-    else if (streamState(one).kind === 'behind')
+    else if (isOutdated(one, readAt))
+      add(WAITS, {
+        key: `unknown ${one.id}`, kind: 'Stream unknown', state: 'unknown', title: one.stream, detail: `Its owner ${one.owner} has stopped reporting, so its lag is not known.`,
+        since: one.reported_at, href: link(path('streams', one.id)), action: 'Open the stream',
+      })
+    else if (streamState(one, readAt).kind === 'behind')
       add(4, {
         key: `stream ${one.id}`, kind: 'Stream behind', state: 'behind', title: one.stream, detail: `${duration(one.lag_seconds)} behind, ${count(one.lag, 'message')}`,
         since: null, href: link(path('streams', one.id)), action: 'Open the stream',
@@ -113,25 +119,26 @@ function urgentOf(problems: Problem[], overview: Overview): { number: number; is
   return { number: others + Math.max(failing, listed.filter((one) => one.kind === 'Failing watcher').length) + runs.value, isMore: runs.is_counted_short || isFull }
 }
 
-/** Say how many of all streams keep up. `known`: the first streams, with their states. */
-function streamsInWords(all: number, known: Stream[]): string {
+/** Say how many of all streams keep up. `known`: the first streams, with their states, as the page read them at `readAt`. */
+function streamsInWords(all: number, known: Stream[], readAt: number | null): string {
   if (!all) return ''
-  if (!known.length) return `nothing is known about ${count(all, 'stream')}`
-  const kinds = known.map((one) => streamState(one).kind)
+  const kinds = known.map((one) => streamState(one, readAt).kind)
   const number = (kind: string) => kinds.filter((one) => one === kind).length
-  const [good, running] = [number('good'), number('running')]
+  const [good, running, unknown] = [number('good'), number('running'), number('unknown')]
+  if (unknown === known.length) return `nothing is known about ${count(all, 'stream')}`
   const are = (some: number, one: string, many: string) => `${count(some)} ${some === 1 ? one : many}`
   const whole = all > known.length ? `the first ${count(known.length)} streams` : count(known.length, 'stream')
+  const rest = unknown ? `, nothing is known about ${count(unknown)}` : ''
   if (good === known.length && all === good) return are(all, 'stream keeps up', 'streams keep up')
   if (running === known.length && all === running) return are(all, 'stream runs', 'streams run')
-  if (!good && !running) return all === 1 ? 'the stream does not keep up' : `none of ${whole} keeps up`
-  if (!good) return `${count(running)} of ${whole} ${running === 1 ? 'runs' : 'run'}, without a known lag`
-  return `${count(good)} of ${whole} ${good === 1 ? 'keeps up' : 'keep up'}${running ? `, ${are(running, 'runs', 'run')} without a known lag` : ''}`
+  if (!good && !running) return (all === 1 ? 'the stream does not keep up' : `none of ${whole} keeps up`) + rest
+  if (!good) return `${count(running)} of ${whole} ${running === 1 ? 'runs' : 'run'}, without a known lag${rest}`
+  return `${count(good)} of ${whole} ${good === 1 ? 'keeps up' : 'keep up'}${running ? `, ${are(running, 'runs', 'run')} without a known lag` : ''}${rest}`
 }
 
 /** Answer "is anything wrong?" in one sentence. */
-export function verdict(problems: Problem[], overview: Overview, known: Stream[]): string {
-  const streams = streamsInWords(overview.streams, known)
+export function verdict(problems: Problem[], overview: Overview, known: Stream[], readAt: number | null): string {
+  const streams = streamsInWords(overview.streams, known, readAt)
   const { number, isMore } = urgentOf(problems, overview)
   if (number) return `${count(number)}${isMore ? '+' : ''} ${number === 1 ? 'thing needs' : 'things need'} you${streams ? `; ${streams}` : ''}.`
   const running = overview.run_states['running'] ?? 0
