@@ -61,6 +61,12 @@ def row(key: str, value: object, *, section: str = "executor") -> dict[str, obje
     return {"section": section, "key": key, "value": value, "source": "f:1"}
 
 
+def test_a_duration_names_its_unit(settings: Settings) -> None:
+    units = {(one.section, one.key): one.unit for one in list_settings(settings)}
+    assert units["executor", "lease_duration"] == units["triggerer", "stall_threshold"] == "seconds"
+    assert units["executor", "workers"] is None
+
+
 def test_a_setting_is_shown_as_the_part_has_it_that_uses_it() -> None:
     rows = [row("workers", 2), row("host", "a", section="metrics")]
     api = SettingsOfProcess("h:1", frozenset({"api"}), rows)

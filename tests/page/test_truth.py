@@ -69,6 +69,14 @@ def test_a_stream_keeps_up_only_if_its_watchers_do_and_its_lag_is_known(browser:
         expect(page.locator("main")).to_contain_text("has stopped reporting")
 
 
+def test_a_duration_of_the_configuration_has_its_unit(browser: Browser) -> None:
+    with serving("big") as (_, address), open_page(browser) as (page, _):
+        load(page, f"{address}/settings")
+        for key, shown in (("lease_duration", "15 s"), ("commit_timeout", "90 s, 1 min 30 s")):
+            row = page.locator("tbody [data-row]").filter(has_text=key)
+            expect(row.locator("td:nth-child(2)")).to_have_text(shown)
+
+
 def test_the_command_at_the_foot_of_each_screen_exists(browser: Browser) -> None:
     commands = {}
     with serving("one") as (double, address), open_page(browser) as (page, _):

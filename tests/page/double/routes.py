@@ -223,6 +223,7 @@ def _service(data: Data, parts: list[str], query: dict[str, str]) -> Any:
                     "key": key,
                     "value": value,
                     "source": source,
+                    "unit": "seconds" if key in ("lease_duration", "commit_timeout") else None,
                     "process": "node-1:4100",
                     "others": [
                         {
@@ -244,6 +245,8 @@ def _service(data: Data, parts: list[str], query: dict[str, str]) -> Any:
                         "postgresql://triggerer:***@db/triggerer",
                         "TRIGGERER__DATABASE__URL",
                     ),
+                    ("database", "commit_timeout", 90, "/etc/triggerer.toml:4"),
+                    ("triggerer", "lease_duration", 15, "default"),
                     ("triggerer", "max_deliveries", 10, "default"),
                     ("executor", "workers", 4, "/etc/triggerer.toml:9"),
                     (

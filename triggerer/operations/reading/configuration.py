@@ -20,6 +20,8 @@ class SettingView:
     value: Any
     source: str
     """`FILE:LINE`, the name of a variable or an option, or `default`."""
+    unit: str | None = None
+    """"seconds" if the value is a duration; None: the value has no unit, or its key names the unit."""
 
 
 def list_settings(settings: Settings) -> list[SettingView]:
@@ -38,6 +40,7 @@ def list_settings(settings: Settings) -> list[SettingView]:
             key=where[-1],
             value=redact(where[-1], _plain(value)),
             source=settings.sources[where],
+            unit="seconds" if isinstance(value, timedelta) else None,
         )
         for where, value in values.items()
     ]

@@ -90,6 +90,7 @@ def _merged(
         key,
         shown["value"],
         shown["source"],
+        shown.get("unit"),
         first.process,
         [
             OtherSetting(one.process, sorted(one.kinds), row["value"], row["source"])
