@@ -148,7 +148,7 @@ class InFlight:
         _remember(self._spared, delivery.id, self._spared.pop(delivery.id, 0) + 1)
 
     def failures(self, delivery: Delivery) -> int:
-        """Return how often the message has failed, with this time: SQS's count of deliveries, less the spared ones."""
+        """Return the number of the message's failures, including this one: SQS's deliveries, less the spared ones."""
         return max(1, delivery.deliveries - self._spared.get(delivery.id, 0))
 
 
