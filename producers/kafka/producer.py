@@ -49,8 +49,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
     failed message. A failed message is delivered again after a growing delay. After its second failure it is delivered
     alone, while its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The count is
     stored in the commit's metadata and so survives restarts.
-    - Rejected messages go to the dead-letter topic. Without one, the runtime sets them aside first, and `advance` logs
-    and skips them.
+    - Rejected messages go to the dead-letter topic. Without such a topic, the runtime parks them.
     - `advance` ignores messages of an assignment that has ended, and of a delivery that was rewound.
     - Pausing a lane pauses its partition and keeps the membership. A partition that is revoked and assigned again is
     not paused.

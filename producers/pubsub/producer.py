@@ -42,7 +42,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     message is given back after a growing delay; the later messages of its ordering key wait until it has come again.
     After `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are counted in memory;
     the subscription's own dead-letter policy counts deliveries, also beyond a restart.
-    - Rejected messages go to the dead-letter topic; without one they are logged and acknowledged.
+    - Rejected messages go to the dead-letter topic; without such a topic the runtime parks them.
     - An acknowledgement that an exactly-once subscription refuses for good is no error: the message comes again, and
     its idempotency key absorbs the repeat.
     - Closing gives back all messages in flight, so that the next producer gets them at once.

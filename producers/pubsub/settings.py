@@ -38,8 +38,8 @@ class PubSubSettings(DeliverySettings):
 
     dead_letter_topic: OptionalText = None
     """The topic for rejected messages, and for messages that failed `max_deliveries` times. None: rejected messages are
-    logged and acknowledged, and failed ones are delivered again until the subscription's own dead-letter policy removes
-    them."""
+    parked, and failed ones are delivered again until the subscription's own dead-letter policy removes them.
+    """
 
     max_outstanding_messages: Positive = 1_000
     """The most messages that Pub/Sub sends before some are acknowledged. Messages that wait in this process count

@@ -40,8 +40,8 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     and counts as settled: its key absorbs the events that are stored.
     - A failed message keeps its lock for a growing delay and is then abandoned; nothing else of its session is
     delivered meanwhile. A message that was rejected, or failed `max_deliveries` times, is dead-lettered with the
-    reason. If the entity is itself a dead-letter queue, failed messages come again, and rejected messages are logged
-    and completed.
+    reason. If the entity is itself a dead-letter queue, failed messages come again, and the runtime parks rejected
+    messages.
     - Locks are renewed in a separate thread until a message is settled.
     - At the end, messages in flight are given back without a counted delivery.
     """

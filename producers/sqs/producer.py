@@ -34,7 +34,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     stays. Other groups continue. SQS counts deliveries, so counts survive restarts.
     - After `max_deliveries` failures, or as many as the queue's redrive policy allows, a message goes to the
     dead-letter queue, with the reason in its attributes. Rejected messages go there too; without a dead-letter queue
-    they are logged.
+    the runtime parks them.
     - At the end, the producer waits for open polls, and then gives all messages in flight back.
     """
 
