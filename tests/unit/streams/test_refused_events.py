@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from tests.unit.streams.streams import Acking, Alone, Fast, Upstream, Watching
 from tests.unit.streams.supervised import supervised
-from triggerer.errors import LeaseLost, RowRefused
+from triggerer.errors import LeaseLost, NotSetAside, RowRefused
 from triggerer.streams import MemberState
 
 
@@ -67,3 +67,23 @@ async def test_an_error_that_is_no_fault_of_the_event_is_no_refusal(upstream: Up
         await service.settle_down()
         service.store.complete(LeaseLost("the stream is no longer ours"))
         assert one.refusals.latest is None
+
+
+async def test_a_message_that_cannot_be_parked_is_no_refused_event(upstream: Upstream) -> None:
+    async with supervised() as service:
+        (one,) = service.host(Fast(upstream.name))
+        with capture_logs() as lines:
+            one.refusals.record(NotSetAside("the table is full"))
+            assert one.refusals.latest == (
+                "a message cannot be parked, at 2026-01-01 00:00:00Z: the table is full"
+            )
+            await service.pass_time(1)
+            one.refusals.record(RowRefused("too large"))
+        assert one.refusals.latest == (
+            "an asset event was refused, at 2026-01-01 00:00:01Z: too large"
+        )
+    warnings = [line for line in lines if line["log_level"] == "warning"]
+    assert [(line["event"], line.get("refused")) for line in warnings] == [
+        ("message not parked", None),
+        ("asset event refused", 1),
+    ]

@@ -20,12 +20,12 @@ _QUIET_S: Final = 1.0
 
 
 class RefusedEvents:
-    """Counts refused events, and reports at most one per second.
+    """Counts refused events, and reports at most one refusal per second.
 
     Args:
         name: The trigger's name, for the log.
         now: Returns the time in UTC, which `latest` shows.
-        on_report: Called when an event is reported.
+        on_report: Called when a refusal is reported.
     """
 
     __slots__ = ("_at", "_clock", "_latest", "_now", "_on_report", "_reported_at", "count", "name")
@@ -45,6 +45,7 @@ class RefusedEvents:
         self._latest: Exception | None = None
         self._at = ""
         self.count = 0
+        """The asset events that the store refused. A message that cannot be parked is not among them."""
 
     @property
     def latest(self) -> str | None:
@@ -57,19 +58,24 @@ class RefusedEvents:
         return f"{events} refused, at {self._at}: {self._latest}"
 
     def record(self, error: Exception) -> None:
-        """Count an event, or a rejected message, that the store refused.
+        """Record that the store refused an event, or refused to park a rejected message.
 
         Other errors are ignored: a lost lease, and errors that are not the store's.
         """
         if not isinstance(error, StoreError) or isinstance(error, LeaseLost):
             return
-        self.count += 1
+        is_event = not isinstance(error, NotSetAside)
+        self.count += is_event
         self._latest = error
         now = self._clock.monotonic()
         if now - self._reported_at < _QUIET_S:
             return
         self._reported_at = now
         self._at = readable(self._now())
-        what = "message not parked" if isinstance(error, NotSetAside) else "asset event refused"
-        _log.warning(what, trigger=self.name, error=str(error), refused=self.count)
+        if is_event:
+            _log.warning(
+                "asset event refused", trigger=self.name, error=str(error), refused=self.count
+            )
+        else:
+            _log.warning("message not parked", trigger=self.name, error=str(error))
         self._on_report()
