@@ -1,7 +1,7 @@
 """The real runtime, recorder and scheduler on virtual time, against models of broker, store and clock with faults.
 
-A seed is the number from which all random choices of one run follow, and stands for this run. A step is one callback of
-the event loop. The cohort of a message is the set of watchers that must resolve the message.
+A seed is a number that decides all random choices of one run, and names this run. A step is one callback of the event
+loop. The cohort of a message is the set of watchers that must resolve the message.
 
 `python -m triggerer.testing.simulation --seeds N` looks for a seed that breaks a promise; `--replay SEED` shows how.
 `docs/notes/simulation.md` describes the models and the checks.

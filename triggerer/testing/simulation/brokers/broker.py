@@ -132,7 +132,7 @@ class Broker:
         return self._by_event[id(event)]
 
     def connect(self, owner: Owner) -> Session:
-        """Consume lanes from their committed positions, instead of the former session or beside it."""
+        """Open a session. It reads the former session's lanes, or a share of them, from their committed positions."""
         self.sessions += 1
         session = Session(self, owner, self.sessions)
         self._members.append(session)
@@ -231,7 +231,7 @@ class Session(Consumer):
         self._generations = [0] * len(broker.lanes)
         self._redeliveries: list[tuple[float, int, int, int]] = []
         self._rewound: dict[int, float] = {}
-        """The time at which a lane that was set back to a failed message continues, by lane."""
+        """By lane that was set back to a failed message: the time at which its delivery continues."""
         self._again_to: dict[int, int] = {}
         """By lane that was set back: the offset up to which all messages come again, even committed ones."""
         self._arrived = AutoResetEvent()
@@ -268,7 +268,7 @@ class Session(Consumer):
         return pause is not None and not pause.fetched
 
     def redeliver_later(self, delivery: Delivery) -> None:
-        """Deliver the message again after the delay, unless a new assignment reads the lane again anyway."""
+        """Deliver the message again after a delay. A lane that was assigned again repeats its messages anyway."""
         message = delivery.message
         if delivery.generation == self.broker.lanes[message.lane].generation:
             delay = self.broker.scenario.redelivery_delay * self.broker.faults.random.uniform(
@@ -282,7 +282,7 @@ class Session(Consumer):
             self.wake()
 
     def rewind(self, delivery: Delivery) -> None:
-        """Deliver the message and its successors in the lane again after the delay, as a log does."""
+        """Deliver the message and its successors in the lane again after a delay, as a log does."""
         lane, offset = delivery.message.lane, delivery.message.offset
         if delivery.generation != self.broker.lanes[lane].generation:
             return
@@ -328,7 +328,7 @@ class Session(Consumer):
         if lane in self._pauses:
             self._pauses[lane].fetched -= 1
         message = model.messages[offset]
-        # A consumer that has lost the lane may not know that yet, and continues to deliver in its own generation.
+        # A consumer that has lost the lane may not know that yet. Its deliveries keep its old generation.
         return Delivery(message, self, self._generations[lane])
 
     def _lanes_with_messages(self) -> list[int]:

@@ -17,7 +17,7 @@ _MOST_ANSWERS: Final = 4
 
 
 class JointlyAdvanced(SimulatedProducer):
-    """Sends the lanes in several requests, in any order, and reports some answers before the call ends."""
+    """Advances the lanes in several requests, in any order, and reports some lanes before the call returns."""
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         self._broker.checker.fail("S5", f"{batch} is advanced alone")

@@ -113,10 +113,10 @@ class SimulatedProducer(SharedStreamProducer):
                 await session.wait()
 
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
-        """The lane of a delivery; records the delivery's cohort too, because the runtime calls this at the broadcast.
+        """Return the lane of a delivery, and record its cohort, because the runtime calls this method at the broadcast.
 
-        If the lane was at its bound, the runtime has called this before the broadcast too, and the cohort is recorded
-        again. A call after the broadcast changes nothing.
+        If the lane is at its bound, the runtime also calls the method earlier; the cohort at the broadcast counts. A
+        call after the broadcast changes nothing.
         """
         lane = self.lane_of(broker_payload.message)
         if broker_payload.is_broadcast:
@@ -215,7 +215,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._broker.acknowledge(delivery)
 
     def _position(self, delivery: Delivery) -> int:
-        """The first offset of the lane whose message is not done, in this delivery's generation."""
+        """The offset of the lane's first message that is not done in this delivery's generation."""
         done = self._done.get((delivery.message.lane, delivery.generation), set())
         position = self._broker.lanes[delivery.message.lane].position
         while position in done:

@@ -10,7 +10,7 @@ from triggerer.testing.simulation.brokers.producer import SimulatedProducer
 
 
 class StoresMessages(SimulatedProducer):
-    """Stores a message as its key, because the model of the broker never deletes a message."""
+    """Dumps a message as its key, because the model of the broker never deletes a message."""
 
     def dump_event(self, event: Any) -> bytes:
         return self._broker.message_of(event).key.encode()
@@ -27,8 +27,8 @@ class StoresMessages(SimulatedProducer):
         watchers = [int(number) for number in re.findall(r"watcher (\d+)", named)]
         assert watchers
         if len(watchers) > 1:
-            # The reason names all watchers that share the trigger. Only the ones whose position is not past the message
-            # lack the message.
+            # The reason names all watchers that share the trigger. Leave out those whose position is past the message,
+            # because they have had it.
             watchers = [one for one in watchers if catching_up.is_standing_before(one, message)]
         if reason.startswith("the store has no room for messages"):
             catching_up.check_not_parked(watchers[0], message)
@@ -39,7 +39,7 @@ class StoresMessages(SimulatedProducer):
 
 
 class SettingAsideLog(StoresMessages, SimulatedLog):
-    """A log with parking. At times a message cannot be dumped or loaded, as after a deployment."""
+    """A log whose messages can be parked. At times `dump_event` or `load_event` raises, as after a deployment."""
 
     def dump_event(self, event: Any) -> bytes:
         if self._is_refused():

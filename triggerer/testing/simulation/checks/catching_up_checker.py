@@ -37,7 +37,7 @@ class CatchingUpChecker:
         """The store's rows of stored and parked messages, by watcher and key."""
         self.is_log = False
         self.sets_aside = False
-        """Whether messages of a log can be parked. Filters then treat a message in the same way each time."""
+        """Whether messages of a log can be parked."""
         self.is_ordered = True
         """Whether the messages of a lane of the broker have an order."""
         self.lanes: Callable[[str], Sequence[LaneOfBroker]] = lambda _: []
@@ -110,7 +110,7 @@ class CatchingUpChecker:
                 return
 
     def on_opened_live(self, watcher: int, delivery: Delivery) -> None:
-        """Check a live message: each earlier message that the watcher has not passed is already in an advance."""
+        """Check a live message: the watcher has passed each earlier message of the lane that is in no advance yet."""
         if not self.falls_behind:
             return
         message = delivery.message
@@ -131,7 +131,7 @@ class CatchingUpChecker:
         self._derived[at] = min(derived, self._derived.get(at, derived))
 
     def on_rejected(self, watcher: int, message: Message) -> None:
-        """Record a rejection while catching up. If messages cannot be parked, the lane stops there."""
+        """Record a rejection while catching up. If messages cannot be parked, the watcher stays at this message."""
         self._rejected.add((watcher, message.key))
 
     def on_rejected_live(self, watcher: int, message: Message) -> None:
@@ -192,9 +192,10 @@ class CatchingUpChecker:
         return (watcher, message.key) in self.parked
 
     def _came_later(self, watcher: int, message: Message) -> bool:
-        """Whether a message before the watcher's position was done before the watcher joined the lane.
+        """Whether others had finished a message before this watcher had to resolve any message of the lane.
 
-        The broker may deliver such a message again if an advance was lost. Then the watcher need not get it.
+        If the advance was lost, the broker delivers the message again. This watcher need not get it if its position is
+        past the message.
         """
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:
@@ -296,14 +297,14 @@ class CatchingUpChecker:
             self._fail("S13", f"the row of {key} for watcher {watcher} is deleted, but not durable")
 
     def _record_behind_to(self, watcher: int, key: str) -> None:
-        """Record the lane's last broadcast in each session: until then, a message was stored for the watcher."""
+        """Record the lane's last broadcast in each session. Up to it, the watcher had a stored message in the lane."""
         topic, lane, _ = key.rsplit("/", 2)
         if not self.is_log:
             for at, number in self.broadcasts.last_of(topic, int(lane)):
                 self._behind_to[watcher, at] = number
 
     def record_row(self, row: ParkedRow) -> None:
-        """Record the row of a stored or parked message. An unchanged row keeps its number."""
+        """Record when a message was stored or parked, unless its row is known already."""
         at = row.watcher, row.key
         if self._row_ids.get(at) != row.id:
             self._row_ids[at] = row.id
@@ -312,7 +313,7 @@ class CatchingUpChecker:
     def is_behind(self, watcher: int, message: Message) -> bool:
         """Whether other messages of a queue's lane are stored for the watcher.
 
-        If so, the watcher gets this message again.
+        If so, the watcher gets this message again later, in the lane's order.
         """
         return any(
             row.key != message.key for row in self._stored_in(watcher, message.topic, message.lane)

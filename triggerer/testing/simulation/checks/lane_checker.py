@@ -36,7 +36,7 @@ class LaneChecker:
         self._pulled: Delivery | None = None
         """The delivery that the stream yielded and that may not be broadcast yet."""
         self._touched: set[Hashable] = set()
-        """The lanes with a message that the runtime pulled or considered since their last pause."""
+        """The lanes with a message that the runtime pulled, or passed to `get_advance_lane`, since their last pause."""
         self._notifying: set[Hashable] = set()
         """The lanes for which `pause_lane` or `resume_lane` is running."""
         self.is_paused = False
@@ -134,7 +134,7 @@ class LaneChecker:
 
     @contextmanager
     def pausing(self, lane: Hashable) -> Iterator[None]:
-        """Check `pause_lane` while it runs. A paused lane is paused again only if it still delivered a message."""
+        """Check a call of `pause_lane`. A paused lane may be paused again only if it has still delivered a message."""
         if self._is_pulled:
             self._checker.fail("S9", f"pause_lane({lane}) while the stream is being pulled")
         if lane in self.paused and lane not in self._touched:
@@ -160,7 +160,7 @@ class LaneChecker:
 
     @contextmanager
     def resuming(self, lane: Hashable) -> Iterator[None]:
-        """Check `resume_lane` while it runs."""
+        """Check a call of `resume_lane`."""
         if lane not in self.paused:
             self._checker.fail("S9", f"lane {lane} is resumed, but was not paused")
         if self._is_full(lane):

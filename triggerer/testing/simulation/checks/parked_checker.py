@@ -36,7 +36,7 @@ class ParkedChecker:
         self.bounds: ParkedBounds | None = None
         """The bounds of parked messages; set before the first check."""
         self.has_one_stream = False
-        """Whether there is one stream. Only then is the total bound exact."""
+        """Whether there is one stream. Only then does the service keep exactly to the bound on all parked bytes."""
         self.has_room = False
         """Whether the bounds are too large to be reached."""
         self.max_deliveries: float = math.inf
@@ -47,17 +47,17 @@ class ParkedChecker:
         self._passed_probes = Counter[int]()
         """The number of probes that each watcher passed."""
         self._passed_before: dict[tuple[int, str], int] = {}
-        """The watcher's `_passed_probes` when it first got the message, by watcher and message."""
+        """By watcher and message: the watcher's `_passed_probes` when its filter first got the message."""
         self._failed: Counter[Backlog] = Counter()
         """The number of probes that failed for each backlog."""
         self._tried: dict[tuple[int, Hashable], set[str]] = {}
         """The keys of all probes, by watcher and lane."""
         self._blamed: dict[Backlog, tuple[Position, str | None, object]] = {}
-        """The backlogs whose watcher passed a probe after the message at this position had failed.
+        """The backlogs whose watcher passed a probe, so that the failed message gets one more attempt.
 
-        Each has the failed position, the key of the message that the watcher got since (None: no message), and the
-        catch-up attempt that gave this message. The watcher may have passed this message although the new position is
-        not stored yet.
+        The values: the position of the failed message, the key of the message that the filter got since (None: no
+        message), and the catch-up that gave it. If the attempt passes, the filter may get the next message before the
+        position moves; so the keys are compared too.
         """
 
     # Filters
@@ -73,8 +73,8 @@ class ParkedChecker:
         self._passed_before.setdefault(at, self._passed_probes[watcher])
         position, given, blamed_by = self._blamed.pop(backlog, (None, None, by))
         if blamed_by is not by or position != backlog.cursor or given not in (None, message.key):
-            # This is no repeat that a passed probe forbids: the lane has continued, or another filter has started
-            # before the failed message was parked.
+            # This is not one attempt too many: it is another message than the failed one, or another catch-up has
+            # begun since the probe.
             return
         self._blamed[backlog] = backlog.cursor, message.key, by
         if given is not None and self.has_room:

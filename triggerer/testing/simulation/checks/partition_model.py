@@ -48,7 +48,7 @@ class Keyed:
     """A schedule by partition keys: an expression, and a mapper for each asset."""
 
     needs: str
-    """`a`, `a & b` or `a | b`."""
+    """The expression of assets: `a`, `a & b` or `a | b`."""
     mappers: tuple[str, str]
     """The mappers of `a` and `b`.
 
@@ -57,8 +57,8 @@ class Keyed:
       after its end.
     - `regions`: due with both regions, or with one of them some time after the first event.
     - `months`: a quarter to its months.
-    - `hour`, `hour two`, `hour late`: minutes to hours. An hour is due with one minute, with two, or some time after
-      its end.
+    - `hour`, `hour two`, `hour late`: minutes to hours. An hour is due with events of one of its minutes, with events
+      of two, or some time after its end.
     """
 
     @property

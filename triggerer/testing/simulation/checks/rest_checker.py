@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _HELD = "its stream waits"
-"""The beginning of a watcher's shown error if its stream waits because another watcher's messages have no room."""
+"""How a watcher's shown error begins while its stream waits for room for another watcher's messages."""
 
 
 class RestChecker:
@@ -38,14 +38,14 @@ class RestChecker:
         self._fail = fail
         self._counted = 0
         self._advanced: dict[tuple[Owner, int], list[tuple[int, int]]] = {}
-        """The end of each advance that returned, with its number, by owner and lane."""
+        """By owner and lane: for each advance that returned, its number and the offset after its last message."""
         self._begun: dict[tuple[int, int], int] = {}
-        """The number of the last advance when a row, or its re-emission, began; by watcher and lane."""
+        """By watcher and lane: the number of the last advance before the row, or its re-emission, began."""
         self._given = Counter[tuple[int, str]]()
         """How often a filter that catches up got a message, by watcher and message."""
 
     def mark_advanced(self, delivery: Delivery) -> None:
-        """Record that an advance has returned, whose last message before the first failed one is this delivery."""
+        """Record that an advance has returned. `delivery` is its last message before the first failed one."""
         at = delivery.consumer.owner, delivery.message.lane
         self._counted += 1
         self._advanced.setdefault(at, []).append((self._counted, delivery.message.offset + 1))
@@ -82,7 +82,7 @@ class RestChecker:
             lanes: The lanes of its topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # Collect rows with messages left to read: a watcher may stay for ever at a message whose events the store
+        # Rows with messages left to read may remain: a watcher stays for ever at a message whose events the store
         # refuses.
         standing = {
             at

@@ -34,10 +34,10 @@ class Pauses(Protocol):
 
 
 class SlowSubscriberChecker:
-    """Records for each group since when a subscriber's cursor has paused the stream or a lane.
+    """Records for each group since when a subscriber's unresolved messages have paused the stream or a lane.
 
-    The cursors come from the runtime's own ledger. Checks of other rules compare this ledger with the messages that the
-    filters received.
+    The runtime's own ledger tells which messages are unresolved. Checks of other rules compare this ledger with the
+    messages that the filters received.
     """
 
     def __init__(self, fail: Callable[[str, str], None]) -> None:

@@ -122,7 +122,8 @@ class SimulatedHostingQueries:
         digests = set(stream_digests)
         rows = [row for row in session.store.triggers.values() if row.stream_digest in digests]
         stored = _stored_backlogs(session, digests, are_replayed=True)
-        # Replays are read before positions: if a replay is missing here, its position is already stored.
+        # Read replays before positions. A replay that is done in between then shows in both; in the other order it
+        # would show in neither.
         asked: dict[int, tuple[ReplayRequest, ...]] = {}
         for _, request in sorted(session.store.replays.items()):
             asked[request.watcher_id] = (*asked.get(request.watcher_id, ()), request)

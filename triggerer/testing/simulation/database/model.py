@@ -103,14 +103,14 @@ class ReadAt(NamedTuple):
 
     database: datetime
     host: datetime
-    """By the clock of the scheduler's host, which timetables read. This clock may be set before the run is created."""
+    """By the clock of the scheduler's host, which timetables read. The clock may have been set since."""
 
 
 class PlanningObserver(Protocol):
     """Observes transactions on DAGs and their runs, and records broken promises."""
 
     def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
-        """Called when a statement creates a run of a DAG that was read at `read_at`, if it was read."""
+        """Called when a statement creates a run. `read_at` is when its DAG was read; None if it was not read."""
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         """Called when a run commits, just before it is added to the store's runs."""
@@ -186,7 +186,7 @@ class Store:
         self.watcher_states: dict[int, WatcherState] = {}
         """The states of watchers, by watcher."""
         self.closed_until: dict[str, datetime | None] = {}
-        """When a new stream may be opened, by its digest; see `triggerer.domain.dag_files.new_streams`."""
+        """By digest: until when a new stream stays closed, if it does; see `triggerer.domain.dag_files.new_streams`."""
         self.shown: dict[str, LoadsShown] = {}
         """The loads that each instance read last, by instance."""
         self.derived_under: dict[datetime, Fence] = {}

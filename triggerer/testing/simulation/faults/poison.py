@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _LONGEST_S: Final = 20.0
-"""The longest time until a filter accepts a curable message. Half of the poison is curable."""
+"""The longest time for which a curable message is poison. Half of the poison is curable."""
 _MOST_FAILED: Final = 10
 """After this number of failed probes a lane stays at its message for good."""
 
@@ -27,7 +27,7 @@ class Poison:
     def __init__(self, scenario: Scenario) -> None:
         rng = self._random = Random(f"{scenario.seed}/poison")
         self.are_over = False
-        """Once true, every watcher accepts every message, except lasting poison of incurable watchers."""
+        """Once true, no message is poison, unless the seed's poison lasts and can be parked (`is_incurable`)."""
         self.is_incurable: Callable[[int], bool] = lambda _: False
         """Whether a watcher may keep its poison at the end, because its poison can be parked."""
         self.derives: Callable[[int, Message], bool] = lambda *_: True

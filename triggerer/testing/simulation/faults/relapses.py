@@ -73,7 +73,7 @@ class Relapses:
             self._is_some_mended.set()
 
     async def on_deleting(self, watcher: int, lane: int) -> None:
-        """Called when a transaction deletes a position: delay it for a deployed watcher."""
+        """Called when a transaction deletes a position: delay the transaction if the watcher was just deployed."""
         if (watcher, lane) in self._deployed and not self._world.faults.are_over:
             self._deployed.discard((watcher, lane))
             await asyncio.sleep(self._random.uniform(0.0, _DELETION_S))

@@ -14,7 +14,7 @@ LaneOfSession = tuple[str, int, int]
 
 
 def lane_of(delivery: Delivery) -> LaneOfSession:
-    """The lane and session within which the delivery's number counts."""
+    """The topic, session and lane of a delivery. Compare delivery numbers only within them."""
     return delivery.message.topic, delivery.consumer.number, delivery.message.lane
 
 
@@ -27,8 +27,8 @@ class Broadcasts:
         self._last: dict[LaneOfSession, int] = {}
         """The number of the last broadcast."""
         self._failed: dict[LaneOfSession, dict[int, float]] = {}
-        """By number of a failed delivery: the number of the last broadcast at the time when the broker learned of the
-        failure.
+        """By number of a failed delivery: the number of the last broadcast when the broker learned of the failure;
+        infinity until then.
         """
         self._failed_for_all: set[tuple[LaneOfSession, int]] = set()
         """The failed deliveries whose successors in the lane fail too."""

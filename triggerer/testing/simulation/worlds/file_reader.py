@@ -58,7 +58,7 @@ class FileReader:
         return bool(self._unread) or self._is_look_due or is_replaced
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Read until cancelled. The task has started when the files that were read within a second are stored."""
+        """Read until cancelled. The task counts as started once the files that can be read in a second are stored."""
         async with anyio.create_task_group() as tasks:
             for path, file in self._files.by_path.items():
                 if file.back_at is not None:
@@ -142,7 +142,7 @@ class FileReader:
                 world.declare(file.stream, file.declared)
                 changed.add(key)
         for key in new:
-            # Each file that has been seen by now declares watchers that must not miss the stream's first message.
+            # The watchers of all files that have been seen by now must get the new stream's first message.
             stream = world.stream(key)
             world.checker.owe(key, {one for one in files.of(stream) if f"{one}.py" in self._seen})
         if is_start:
@@ -166,7 +166,7 @@ class FileReader:
             self._database.wakeups.publish(Signal.STREAMS_CHANGED, *sorted(changed | set(closing)))
 
     def _forgive_unread(self) -> None:
-        """Require nothing for unread files that are missing at the start, because the reader cannot know them."""
+        """Require nothing of files that are missing at the start and were never stored: the reader cannot know them."""
         known = self._seen.keys() | self._files.stored.keys()
         for path, file in self._files.by_path.items():
             if path not in known:

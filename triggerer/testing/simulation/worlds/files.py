@@ -37,7 +37,7 @@ class Files:
         self.random = Random(f"files {seed}")
         self.by_path: dict[str, File] = {}
         self.stored: dict[str, datetime | None] = {}
-        """The files with stored watchers, each with the time since when it is missing; durable."""
+        """The files with stored watchers, each with the time at which it went missing, if it is missing; durable."""
         self.is_reading: Callable[[], bool] = lambda: True
         """Whether the current reader has files to read."""
         self.on_change: Callable[[], None] = lambda: None

@@ -58,8 +58,7 @@ class TriggerMaker:
         return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
-        # Raise an error unless the instance has loaded the class; `load` returns a placeholder, and the class is the
-        # world's.
+        # Raise an error unless the class is loaded. The loaded class is only a placeholder (see `_load`).
         self.prepared.class_load.result()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):
@@ -174,7 +173,7 @@ class ObservedManager(Manager):
 
 
 def _load(_: str) -> type[BaseEventTrigger]:
-    """Return a placeholder, because `ObservedManager` binds the class of each row to its lease."""
+    """Return a placeholder, because `ObservedManager` makes a class for each row and its lease."""
     return BaseEventTrigger
 
 
@@ -327,7 +326,10 @@ class Instance:
             leased.is_over = True
 
     def mark_stopped(self, leased: LeasedStream) -> None:
-        """Check a stream that is stopped at once: its lease must be over, or over by the instance's own clock (L4)."""
+        """Check a stream that is stopped without a drain (L4).
+
+        The lease must be lost, about to be released, or over by the instance's own clock.
+        """
         if leased.fence in self._held and not self.own_lease.is_over:
             leased.checker.fail("L4", f"{leased.fence} was given up, although the lease holds")
         self.record_end(leased.fence)

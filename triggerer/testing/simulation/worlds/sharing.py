@@ -52,11 +52,11 @@ class Sharing:
         self._every_s = self._random.choice((1.0, 3.0, 10.0))
 
     def kind_of(self, watcher: int) -> int:
-        """The kind of the watcher's filter, for good. Only watchers of one kind share a trigger."""
+        """The kind of the watcher's filter, which never changes. Only watchers of one kind share a trigger."""
         return self._first_kind + watcher % self._kinds
 
     def choose(self, triggers: Sequence[TriggerRow]) -> TriggerRow | None:
-        """The trigger that a declared watcher joins, among equal ones; None if the watcher gets its own."""
+        """Choose which of these equal triggers a declared watcher joins; None if the watcher gets its own."""
         if not triggers or self._random.random() >= _SHARE:
             return None
         return self._random.choice(triggers)

@@ -46,10 +46,7 @@ under_lease: ContextVar[LeasedStream] = ContextVar("under_lease")
 
 
 class SimulatedTrigger(BaseEventTrigger):
-    """A mix-in that comes before a trigger's class.
-
-    The mixed class reads from the model of the broker, and injects faults into the filter.
-    """
+    """A mix-in for a trigger's class: reads from the model of the broker, and injects faults into the filter."""
 
     leased: ClassVar[LeasedStream]
     original: ClassVar[type[BaseEventTrigger]]
@@ -130,7 +127,7 @@ class Acknowledged(SimulatedTrigger):
 
 
 class OnFastPath(SimulatedTrigger):
-    """A simulated trigger without acknowledgements. The group broadcasts deliveries, and filters get their events."""
+    """A simulated trigger on the fast path. The group broadcasts deliveries; a filter gets the raw event of each."""
 
     @staticmethod
     def event_of(broadcast: Any) -> Any:
@@ -145,7 +142,7 @@ class OnFastPath(SimulatedTrigger):
 
 
 def bind(cls: type[BaseEventTrigger], leased: LeasedStream, kind: int) -> type[BaseEventTrigger]:
-    """A subclass with the model's broker, in ack mode if the class or the scenario is.
+    """A subclass that reads from the model of the broker: in ack mode if the class or the scenario is, else fast path.
 
     Args:
         kind: The kind of the filter, for the simulation's own triggers.
@@ -193,7 +190,7 @@ class FilterRecord(ErrorProbe):
         self._subscriber = subscriber
         self._last = 0
         self._served: list[int] = []
-        """The watchers that the open event is for, without watchers that have a backlog."""
+        """The watchers that get the open event. A watcher with a backlog in its lane does not."""
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
         subscriber, checker = self._subscriber, self._leased.checker
@@ -300,7 +297,7 @@ class RereadingRecord(ErrorProbe):
             checker.parked.on_tried(in_flight.backlog, watcher, message)
             return
         if isinstance(in_flight, LaneMessageInFlight):
-            # A replayed message comes in no order with its lane's messages, so only messages of a backlog are checked.
+            # A replayed message has no order with the other messages of its lane, so only backlogs are checked.
             checker.catching_up.on_opened(watcher, message)
             checker.parked.on_given(in_flight.backlog, watcher, message, self._subscriber)
         checker.rest.on_given(watcher, message)

@@ -263,7 +263,7 @@ class World:
             self.files.delete(watcher)
 
     def withdraw(self, stream: Stream, watcher: int) -> None:
-        """Remove a watcher from the store, with its positions and replays."""
+        """Remove a watcher from the store, with its positions and replays. Its stored messages are parked."""
         self._leave_trigger(stream, watcher)
         for at in [at for at in self.store.positions if at[0] == watcher]:
             del self.store.positions[at]

@@ -266,8 +266,8 @@ class SimulatedExecutor:
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # Ask for a sweep: the result that is being written may belong to an older attempt, so this attempt may be
-            # lost.
+            # Ask for a sweep: this executor knows such a run only because it is writing a result of the run. If that is
+            # the result of an older attempt, nobody executes the current attempt.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:

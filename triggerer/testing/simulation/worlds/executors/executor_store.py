@@ -76,7 +76,10 @@ class ExecutorStore:
         return {run.pk: run.attempt for run in running if run.executor == executor}
 
     def sweep(self, executor: str, known: Set[int], now: float) -> dict[int, int]:
-        """Queue runs of dead executors and this executor's unknown runs again; returns its known attempts, by run."""
+        """Queue again the runs of dead executors, and this executor's runs that are not in `known`.
+
+        Returns the other attempts of this executor, by run. A run without attempts left fails.
+        """
         running = [run for run in self.runs.values() if run.state == "running"]
         for run in running:
             assert run.executor is not None

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Account:
-    """The events and runs of one DAG, by the checker's own account."""
+    """The checker's own record of one DAG's events and runs."""
 
     seen: set[int] = field(default_factory=set)
     queue: set[int] = field(default_factory=set)
-    """Events that are not divided yet."""
+    """Events that are not divided among keys yet."""
     waits: dict[str, set[int]] = field(default_factory=dict)
     """The events that wait for a run, by key."""
     taken: dict[str, set[int]] = field(default_factory=dict)
@@ -93,8 +93,8 @@ class PartitionChecker(TimeChecker):
             told = f"took {sorted(run.events)}, but {sorted(waited)} waited for the key"
             self._fail("P1", f"{run.run_id} of {dag.dag_id} for {key} {told}")
         account.taken.setdefault(key, set()).update(run.events)
-        # A quiet period or a deadline may have begun before the clock was set back. So count its time by the earlier
-        # clock.
+        # A quiet period or a deadline may have begun before the clock was set back. Undo these steps, so that the time
+        # that has passed does not look too short.
         at = run.made_at + self.set_back
         arrived = self._arrived(waited)
         assert dag.keyed is not None

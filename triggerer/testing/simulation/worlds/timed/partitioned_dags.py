@@ -110,7 +110,7 @@ def draw_dag(rng: Random, dag_id: str, keyed: Keyed | None = None) -> Dag:
 
 
 def draw_follower(rng: Random, dag_id: str) -> Dag:
-    """Draw a partitioned DAG that follows DAGs with keys from timetables."""
+    """Draw a partitioned DAG that waits for the outlets of DAGs with keys from timetables."""
     return draw_dag(rng, dag_id, _draw_keyed_by_time(rng))
 
 

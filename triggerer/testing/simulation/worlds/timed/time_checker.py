@@ -58,8 +58,7 @@ class TimeChecker:
             self._fail("T4", f"{dag.dag_id} is paused or stale, but got a run")
         gap, last = dag.min_run_gap_s, state.last_run_at
         if gap is not None and last is not None and not self.is_clock_set_back:
-            # The scheduler compared the time of its snapshot, which is before `made_at`. So the gap cannot look shorter
-            # here.
+            # The scheduler measured the gap at its snapshot, before `made_at`. So `passed` is at least as long.
             passed = (run.made_at - last).total_seconds()
             if passed < gap:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s of {gap}")
@@ -79,7 +78,7 @@ class TimeChecker:
             self._check_chain(dag, run, others)
 
     def _check_chain(self, dag: Dag, run: Run, others: list[Run]) -> None:
-        """Check T2: with catch-up each run follows the run before it."""
+        """Check T2: with catch-up, each run is the one that the timetable plans after the run before it."""
         if isinstance(dag.on, OnBoth):
             before = max(others, key=lambda one: one.pk, default=None)
             if self.is_clock_set_back:
@@ -206,10 +205,10 @@ class TimeChecker:
 
 
 def _moment_of(dag: Dag, run: Run) -> datetime:
-    """The instant for which the timetable planned a run, or an earlier instant.
+    """The instant for which the timetable planned a run, or the end of its interval if that is earlier.
 
-    A run of a schedule with assets and time has the instant of its creation, which is in the future if the clock was
-    set back since. The run's interval is not run again.
+    If a schedule needs assets and time, `run_after` is when the run was created. That instant is in the future if the
+    clock was set back since, although the interval has its run.
     """
     if isinstance(dag.on, OnBoth) and run.interval is not None:
         return min(run.run_after, run.interval.end)

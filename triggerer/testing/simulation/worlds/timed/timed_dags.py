@@ -52,7 +52,7 @@ _KEYED: tuple[Timetable, ...] = (
 
 
 def draw_dag(rng: Random, dag_id: str, *, is_followed: bool) -> Dag:
-    """Draw a DAG of any kind. If other DAGs follow it, its timetable usually produces partition keys."""
+    """Draw a DAG of any kind. If other DAGs wait for its outlet, its timetable usually produces partition keys."""
     start = EPOCH + timedelta(minutes=rng.randint(-180, 30))
     dag = Dag(
         dag_id,
