@@ -316,14 +316,17 @@ class StreamHarness:
 
     @property
     def states(self) -> dict[Hashable, Any]:
-        """The states that producers stored, by stream key. A test may put in a predecessor's state before `add`."""
+        """The states that producers stored, by stream key.
+
+        Before `add`, a test may insert the state that an earlier producer stored.
+        """
         return self._states.values
 
     @property
     def bookmarks(self) -> dict[int, Any]:
-        """The bookmarks by the number of the view, from 1 in the order of `add`.
+        """The stored bookmarks, by the trigger's number: 1 for the first `add`, 2 for the second.
 
-        A test may put in a bookmark before `add`.
+        Before `add`, a test may insert the bookmark that an earlier trigger stored.
         """
         return self._bookmarks.values
 
@@ -357,7 +360,8 @@ class StreamHarness:
 
         Args:
             start: Read messages that were published at this instant or later; None: from the earliest message.
-            reemit: Create events again that exist already. The harness stores no keys, so it shows every event anyway.
+            reemit: Create events again for messages that already have events. The harness stores no keys, so it shows
+                these events in any case.
         """
         self._replays += 1
         watcher_id = view.member.source.watchers[0].watcher_id
@@ -369,14 +373,17 @@ class StreamHarness:
         self._manager.remove(view.member, on_purpose=True)
 
     async def persist(self, n: int | None = None) -> None:
-        """Confirm the oldest `n` unconfirmed events; all by default, with the bookmarks after them."""
+        """Confirm the oldest `n` unconfirmed events. Without `n`, confirm all events and then all bookmarks."""
         for waiting in self._sink.take(n):
             waiting.persist()
         if n is None:
             self._bookmarks.persist()
 
     async def refuse(self, n: int | None = None) -> None:
-        """Act as a store that failed: never confirm the oldest `n` unconfirmed events, all by default."""
+        """Act as a store that failed: never confirm the oldest `n` unconfirmed events.
+
+        Without `n`: never confirm any of them, and refuse all unconfirmed bookmarks with a `StoreError`.
+        """
         self._sink.take(n)
         if n is None:
             self._bookmarks.refuse()

@@ -54,7 +54,7 @@ class InMemoryBroker:
     Args:
         max_deliveries: After this number of failed deliveries a message goes to `dead_letters`. A rejected message
             goes there at once. None: no limit, and no dead letters.
-        lock_s: Seconds of real time after which a producer that was not closed loses its lanes.
+        lock_s: How long a lock lasts unless its producer renews it, in seconds of real time.
     """
 
     def __init__(self, *, max_deliveries: int | None = None, lock_s: float = 30.0) -> None:
@@ -270,7 +270,7 @@ class InMemoryProducer(InMemoryQueueProducer):
             if log is None or offset >= len(log.values):
                 await self._broker.wait_for_change()
                 continue
-            # This stands for the request to a real broker, whose answer has all its messages.
+            # This stands for a request to a real broker, which returns all messages after the offset.
             await checkpoint()
             for value in log.values[offset:]:
                 yield value, InMemoryMessage(value, lane, offset, 0)

@@ -60,7 +60,7 @@ class InMemoryParked:
         change.on_done(None)
 
     def _put(self, watcher_id: int, what: Stored | SetAside, state: ParkedState) -> None:
-        """Add a message, unique by watcher and key. A repeat keeps its row, and a parked message stays parked."""
+        """Add a message, unique by watcher and key. A stored message can become parked, but not the reverse."""
         id_ = self._find(watcher_id, what.key)
         if id_ is not None and state is ParkedState.KEPT:
             return
@@ -80,7 +80,7 @@ class InMemoryParked:
     async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
     ) -> list[StoredMessage]:
-        # This stands for the query to the real store.
+        # This stands for the query of a real store.
         await checkpoint()
         return [
             message

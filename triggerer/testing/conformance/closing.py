@@ -14,13 +14,13 @@ from triggerer.testing.conformance.features import Feature, case
 from triggerer.testing.conformance.resolutions import acked, nothing
 from triggerer.testing.conformance.suite import ProducerSuite
 
-# An advance may finish before its cancellation arrives. Then the case tries the same wait again, up to this number of
-# times in all. After that, the next advance that finishes before its cancellation ends the case.
+# An advance may finish before its cancellation arrives. The case then repeats the cancellation at the same await, this
+# many times in all. The next advance that finishes too early ends the case.
 _LATE_AT_MOST = 5
 
 
 class ClosingCases(ProducerSuite):
-    """A producer may end at any moment and loses no message; part of `ProducerConformance`."""
+    """A producer that is closed or cancelled at any moment loses no message; part of `ProducerConformance`."""
 
     @case()
     async def test_a_producer_that_was_never_opened_can_be_closed(self) -> None:
@@ -56,7 +56,7 @@ class ClosingCases(ProducerSuite):
     async def _pull_beside_run(
         self, producer: SharedStreamProducer, came: list[str], wait: int
     ) -> bool:
-        """Pull messages beside `run`, as the runtime does. True if the `wait`-th wait of the pull was cancelled."""
+        """Pull messages beside `run`, as the runtime does. True if the pull was cancelled at its `wait`-th await."""
         async with anyio.create_task_group() as tasks:
             if type(producer).run is not SharedStreamProducer.run:
                 tasks.start_soon(producer.run)
@@ -92,15 +92,16 @@ class ClosingCases(ProducerSuite):
             async with await self._driving(nothing) as driver:
                 await self._await_all(more, driver)
                 came = driver.values
-                # The committed messages are a prefix of the published messages. So the rest must come, in order.
+                # Earlier advances committed a prefix of the published messages. So this producer gets all others, in
+                # order.
                 if self._has(Feature.ORDERING):
                     assert came == published[len(published) - len(came) :]
                 again = committed.intersection(came)
                 assert not again, f"{again} came again after they had been committed"
                 for values, payloads in driver.pending_by_lane():
                     batch = [AdvanceItem(payload, ACKED) for payload in payloads]
-                    # The broker's answer to one lane's advance may also cover another lane. The advance of that lane
-                    # then has nothing to await, and is not cancelled.
+                    # One answer of the broker may cover several lanes. An advance whose answer is already there awaits
+                    # nothing, and is not cancelled.
                     way = await cancelled_at(driver.producer.advance(batch), wait)
                     ways.add(way)
                     if way is not CancelledAt.CANCELLED:

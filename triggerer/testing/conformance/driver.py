@@ -1,4 +1,4 @@
-"""A tiny runtime for one producer: pulls its stream, lets the test resolve each message, and advances lane by lane."""
+"""A tiny runtime for one producer: pulls its stream, resolves each message as the case says, and advances the lanes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ class Delivery:
 
 
 Resolve = Callable[[Delivery], AdvanceOutcome | None]
-"""The outcome of a delivery. None leaves it unresolved: its lane waits until `Driver.advance` asks again."""
+"""Returns the outcome of a delivery, or None to leave the delivery unresolved.
+
+Its lane then waits until the function is called again: by `Driver.advance`, or at the lane's next delivery.
+"""
 
 
 class Driver:
@@ -112,7 +115,7 @@ class Driver:
         await self.until(lambda: len(self.advanced) >= number, f"{number} advances")
 
     async def ends_with(self, kind: type[Exception]) -> None:
-        """Wait until the producer has raised an error of this kind, and forget the error."""
+        """Wait until the producer has raised an error of this kind. The driver does not raise it again."""
         with anyio.move_on_after(self._patience_s):
             while self._error is None:
                 await self._changed.wait()
@@ -177,7 +180,7 @@ class Driver:
             tasks.start_soon(self._advance_lane, lane)
 
     async def advance(self) -> None:
-        """Ask `resolve` again about the open deliveries, and return once the resolved ones are advanced."""
+        """Call `resolve` again for the unresolved deliveries, and return once all resolved deliveries are advanced."""
         for is_done in list(self._advancing.values()):
             await is_done.wait()
         async with anyio.create_task_group() as tasks:
@@ -261,17 +264,17 @@ async def close(producer: SharedStreamProducer, patience_s: float) -> None:
 
 
 class CancelledAt(Enum):
-    """The result of an attempt to cancel work at one of its waits."""
+    """The result of an attempt to cancel work at one of its awaits."""
 
     CANCELLED = auto()
     NOT_REACHED = auto()
-    """The work ended before it had awaited that number of times."""
+    """The work ended before it reached the await."""
     TOO_LATE = auto()
-    """The answer that the work awaited, perhaps from a thread, came before the cancellation; then the work ended."""
+    """The result of the await, for example from a thread, came before the cancellation. The work ended uncancelled."""
 
 
 async def cancelled_at(work: Coroutine[Any, Any, None], wait: int) -> CancelledAt:
-    """Run `work` and cancel it while it awaits for the `wait`-th time."""
+    """Run `work` and cancel it at its `wait`-th await."""
     with anyio.CancelScope() as scope:
         await _counting_waits(work, wait, scope)
     if scope.cancelled_caught:

@@ -38,17 +38,18 @@ class Feature(StrEnum):
     LOG = "log"
     """Messages can be read again: `read_lane`, `get_position` and `find_positions`."""
     DUMP = "dump"
-    """Events can be stored as bytes: `dump_event` and `load_event`; with dead_letter also the method `dead_letter`."""
+    """Events can be stored as bytes: `dump_event` and `load_event`. If `dead_letter` is declared too, a loaded event
+    can be dead-lettered."""
     QUEUE = "queue"
-    """Messages are gone once consumed, so the store keeps them for a watcher that falls behind: `dump_event`,
-    `load_event`, `get_idempotency_key`, with sizes `get_size`, with dead_letter `dead_letter`. A log whose messages
-    can be parked may declare this feature too."""
+    """Messages are gone once consumed, so the store keeps them for a watcher that falls behind. Needs `dump_event`,
+    `load_event` and `get_idempotency_key`. If `sizes` or `dead_letter` is declared too, also `get_size` or the method
+    `dead_letter`. A log whose messages can be parked may declare this feature."""
     STATE = "state"
-    """The store keeps the producer's position: `use_state`. If `use_state` is not overridden, the cases are skipped."""
+    """The producer keeps its position in the store. If it does not override `use_state`, the cases are skipped."""
 
 
 class RunsCases(Protocol):
-    """The suite that `case` needs."""
+    """The part of a suite that `case` uses."""
 
     features: ClassVar[frozenset[str]]
 

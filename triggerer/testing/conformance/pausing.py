@@ -110,7 +110,10 @@ def _lane_of(letter: str, driver: Driver) -> Hashable:
 
 
 def _pause_lane_after(number: int, letter: str, driver: Driver) -> None:
-    """Pause the lane of this letter's values once `number` of them came, before the next pull, as the runtime does."""
+    """Pause the lane of the values with this letter once `number` of them have come.
+
+    The lane is paused before the next pull, as the runtime does.
+    """
     is_paused = False
 
     async def look() -> None:

@@ -207,7 +207,7 @@ class RereadingCases(ProducerSuite):
 
 
 def _as_stored(lane: Hashable) -> Hashable:
-    """A lane as the store returns it: stored as JSON, with tuples in place of lists."""
+    """A lane that was stored as JSON and loaded. JSON has only lists; loading turns them into tuples."""
     return _with_tuples(json.loads(json.dumps(lane)))
 
 

@@ -7,11 +7,11 @@ from triggerer.testing.conformance.driver import ACKED, FAILED, Delivery, Driver
 
 
 def nothing(_: Delivery) -> None:
-    """Leave every delivery open."""
+    """Leave every delivery unresolved."""
 
 
 def all_but(held: str) -> Resolve:
-    """Accept all values except this one, which stays open."""
+    """Accept all values except this one, which stays unresolved."""
     return lambda delivery: None if delivery.value == held else ACKED
 
 
@@ -21,7 +21,7 @@ def failing(value: str) -> Resolve:
 
 
 def once(value: str, outcome: AdvanceOutcome) -> Resolve:
-    """Give this value the outcome at its first delivery and leave later ones open; accept the other values."""
+    """Resolve this value with the outcome at its first delivery, and never again. Accept the other values."""
     seen = 0
 
     def resolve(delivery: Delivery) -> AdvanceOutcome | None:
@@ -35,7 +35,7 @@ def once(value: str, outcome: AdvanceOutcome) -> Resolve:
 
 
 def failing_once(value: str) -> Resolve:
-    """Fail this value at its first delivery. Accept its later deliveries, and all other values."""
+    """Fail this value at its first delivery. Accept it later, and all other values."""
     has_failed = False
 
     def resolve(delivery: Delivery) -> AdvanceOutcome:
@@ -49,7 +49,7 @@ def failing_once(value: str) -> Resolve:
 
 
 def first(value: str, outcome: AdvanceOutcome, times: int) -> Resolve:
-    """Give this value the outcome at its first `times` deliveries. Accept its later deliveries, and all others."""
+    """Resolve this value with the outcome at its first `times` deliveries. Accept it later, and all other values."""
     seen = 0
 
     def resolve(delivery: Delivery) -> AdvanceOutcome:
@@ -63,7 +63,7 @@ def first(value: str, outcome: AdvanceOutcome, times: int) -> Resolve:
 
 
 def gated(gate: list[bool]) -> Resolve:
-    """Leave every delivery open until `gate[0]` is true, then accept all."""
+    """Leave every delivery unresolved until `gate[0]` is true, then accept all."""
 
     def resolve(_: Delivery) -> AdvanceOutcome | None:
         return ACKED if gate[0] else None

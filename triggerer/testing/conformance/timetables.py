@@ -48,9 +48,9 @@ class TimetableConformance:
         datetime(2026, 10, 25, 0, 30, tzinfo=UTC),
         datetime(2026, 12, 31, 12, tzinfo=UTC),
     )
-    """The instants at which the cases ask the timetable."""
+    """The instants at which the cases call the timetable."""
     steps: ClassVar[int] = 30
-    """The number of runs that each case follows."""
+    """The most runs in a row that a case computes."""
     is_endless: ClassVar[bool] = True
     """Whether there is always a next run."""
     catches_up: ClassVar[bool] = True
@@ -84,7 +84,7 @@ class TimetableConformance:
                     assert before.logical_date < after.logical_date, (before, after)
 
     def test_the_same_question_has_the_same_answer(self) -> None:
-        """The answer depends only on the arguments and on `triggerer.timetables.now()`."""
+        """The next run depends only on the arguments and on `triggerer.timetables.now()`."""
         for moment in self.moments:
             for catchup in (False, True):
                 restriction = TimeRestriction(moment - timedelta(days=800), None, catchup)
@@ -107,7 +107,7 @@ class TimetableConformance:
                 )
 
     def test_after_years_without_catch_up_few_runs_lie_in_the_past(self) -> None:
-        """The answer comes fast, because the timetable does not go through the missed runs one by one."""
+        """The timetable may return up to two of the missed runs. The run after them lies in the future."""
         self._needs(self.catches_up, "catches_up")
         for moment in self.moments:
             last = self._ask(moment, None, TimeRestriction(moment, None, catchup=True))
@@ -171,7 +171,7 @@ class TimetableConformance:
                 assert timetable.before(after + timedelta(microseconds=1)) == after
                 assert timetable.after(before - timedelta(microseconds=1)) == before
 
-    # Asking
+    # Calls of the timetable
 
     def _ask(
         self, now: datetime, last: DataInterval | None, restriction: TimeRestriction

@@ -46,8 +46,8 @@ print(stream_digest(cls(**arguments).shared_stream_key()))
 class TriggerConformance:
     """Subclass it as `TestMyTrigger` and implement the hooks. Needs no broker.
 
-    A filter must be an async generator. It yields all events of a raw event before it pulls the next raw event, lets
-    an error of the stream pass, and ends when it is cancelled.
+    A filter must be an async generator. It yields all events of a raw event before it pulls the next raw event, does
+    not swallow an error of its stream, and ends when it is cancelled.
     """
 
     features: ClassVar[frozenset[str]] = frozenset()
@@ -157,7 +157,7 @@ class TriggerConformance:
             )
 
         async with anyio.create_task_group() as tasks:
-            for seed in ("1", "2"):  # the seed changes the order of a set in the key
+            for seed in ("1", "2"):  # a set in the key has another order under another hash seed
                 tasks.start_soon(ask, seed)
         for process in done:
             assert process.returncode == 0, process.stderr.decode()
@@ -193,7 +193,7 @@ class TriggerConformance:
         except PluginError as error:
             raise AssertionError(str(error)) from error
 
-    # Life
+    # Start and end
 
     @case()
     async def test_cleanup_before_the_first_run_is_harmless(self) -> None:
