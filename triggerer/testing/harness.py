@@ -389,7 +389,7 @@ class StreamHarness:
             self._bookmarks.refuse()
 
     async def quiesce(self) -> None:
-        """Wait until nothing can move unless time passes or the test acts.
+        """Wait until nothing more happens unless time passes or the test acts.
 
         Waits for work in threads too, but not for sleeps in real time or for a broker.
 

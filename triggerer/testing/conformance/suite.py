@@ -27,12 +27,12 @@ class ProducerSuite:
     quiet_s: ClassVar[float] = 0.1
     """How many seconds a case waits to see that nothing happens."""
     max_deliveries: ClassVar[int] = 3
-    """For the feature `dead_letter`: the limit of failed deliveries in the source of `setup`."""
+    """For the feature `dead_letter`: after how many failed deliveries the source dead-letters a message."""
     lock_s: ClassVar[float] = 0.2
     """For the feature `lock_renewal`: how many seconds a lock lasts unless it is renewed."""
     cancel_at: ClassVar[Iterable[int]] = range(1, 100)
-    """The waits (1: the first `await`) at which the cancellation cases cancel a call. A case ends at the first
-    wait that the call does not reach."""
+    """The awaits (1: the first) at which the cancellation cases cancel a call. A case ends at the first await that the
+    call does not reach."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -47,7 +47,7 @@ class ProducerSuite:
     # Hooks
 
     async def setup(self) -> None:
-        """Before each case: make an empty source, with at least two lanes if the suite has lanes."""
+        """Before each case: make an empty source, with at least two lanes if the suite declares `lanes`."""
 
     async def teardown(self) -> None:
         """After each case, whether it passed or failed: delete the source."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from triggerer.streams.delivery.group import Group
 
 _STEPS_AFTER_FAULTS = 400_000
-"""The most steps that a seed may need in 1,200 s of virtual time."""
+"""The most steps that a seed may need after its faults, in 1,200 s of virtual time."""
 _COLLECT_EVERY = 1000
 """The number of steps between two garbage collections."""
 

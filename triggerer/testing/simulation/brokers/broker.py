@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MARKED: Final = 0.5
-"""The share of a log's messages that a transaction marker follows, if the log has transactions."""
+"""The share of a log's messages that have a transaction marker after them, if the log has transactions."""
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -41,7 +41,7 @@ class Lane:
     end: int = 0
     """The next number of the incarnation."""
     position: int = 0
-    """A log's committed position: the broker delivers nothing before it again."""
+    """A log's committed position. After an assignment, the broker delivers the lane from here."""
     acked: set[int] = field(default_factory=set)
     """The offsets of a queue's messages that were acknowledged."""
     deliveries: dict[int, int] = field(default_factory=dict)
@@ -88,9 +88,7 @@ class Broker:
         self.refusing = Random(f"{scenario.seed}/{topic}/refusing")
         """The random generator that decides which messages cannot be dumped or loaded now."""
         self.marking = Random(f"{scenario.seed}/{topic}/marks") if has_marks(scenario) else None
-        """The random generator that decides after which messages of a log a number without a message follows; None if
-        there are no such numbers.
-        """
+        """Decides after which messages of a log a number is skipped, as by a transaction marker; None if none is."""
         self.lanes = [Lane() for _ in range(scenario.lanes)]
         self.is_shared = scenario.is_log and is_shared(scenario.seed, topic)
         self.session: Session | None = None
@@ -268,7 +266,7 @@ class Session(Consumer):
         return pause is not None and not pause.fetched
 
     def redeliver_later(self, delivery: Delivery) -> None:
-        """Deliver the message again after a delay. A lane that was assigned again repeats its messages anyway."""
+        """Deliver the message again after a delay. A new assignment of the lane repeats the message without this."""
         message = delivery.message
         if delivery.generation == self.broker.lanes[message.lane].generation:
             delay = self.broker.scenario.redelivery_delay * self.broker.faults.random.uniform(

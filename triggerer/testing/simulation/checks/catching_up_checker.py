@@ -212,7 +212,7 @@ class CatchingUpChecker:
     # The store
 
     def on_stored(self, watcher: int, key: str) -> None:
-        """Check the first durable event of a message: earlier missed messages of the lane must be durable already."""
+        """Check the first durable event of a message: the events of earlier missed messages must be durable already."""
         topic, lane, offset = key.rsplit("/", 2)
         for stored in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, stored
@@ -276,8 +276,8 @@ class CatchingUpChecker:
                 )
         told = self._advanced.get((before.topic, lane), set())
         if before.rewound_to is not None:
-            # The watcher had no backlog before the rewind, so it has seen these messages. Keys absorb the redelivered
-            # messages.
+            # The watcher had no backlog before the rewind, so it has seen these messages. If the broker delivers them
+            # again, keys absorb the events.
             return
         # A failed message that the broker delivers again does not count as advanced.
         told = {offset for offset in told if messages[offset].key not in self._comes_again}

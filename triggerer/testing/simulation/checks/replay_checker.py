@@ -45,9 +45,9 @@ class ReplayChecker:
         self._made: dict[tuple[int, str], int] = {}
         """When a message's events were last re-emitted, as a number from `_count`, by watcher and message."""
         self._rewound: dict[tuple[int, str, int], tuple[int, int, int]] = {}
-        """By watcher, topic and lane: the earliest rewind's offset, the lane's end then, and a number from `_count`."""
+        """By watcher, topic and lane: the earliest rewind's offset, the lane's end then, and its `_count` number."""
         self._reemissions: dict[tuple[int, str, int, int, int, int], int] = {}
-        """A number from `_count` for each re-emission, by watcher, topic, lane, request, first and last offset."""
+        """By watcher, topic, lane, request, first and last offset: the `_count` number when the re-emission began."""
 
     def _count(self) -> int:
         """Return the next number, which is higher than the numbers of all earlier records."""

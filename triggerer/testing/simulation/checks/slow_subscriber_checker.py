@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from triggerer.streams.delivery.subscriber import Subscriber
 
 _SLACK_S: Final = 1.0
-"""Seconds beyond the overflow grace, for the turns that the runtime needs."""
+"""Seconds beyond the overflow grace, for the turns of the event loop that the runtime needs."""
 _Delay = tuple[str, Hashable, "Subscriber"]
 """The kind of the pause ("stream" or "lane"), its key, and the subscriber that is to blame."""
 
@@ -127,6 +127,6 @@ def _entries_of(lane: Lane) -> Iterator[Entry]:
 
 
 def _are_most(left: Iterable[Entry], bound: int, bound_bytes: int) -> bool:
-    """Whether these entries exceed half of one of the bounds."""
+    """Whether these messages exceed half of the bound in number, or half of the bound in bytes."""
     sizes = [entry.size_bytes for entry in left]
     return len(sizes) > bound // 2 or sum(sizes) > bound_bytes // 2

@@ -23,7 +23,7 @@ class Partitions:
     keys: dict[str, tuple[int, datetime, datetime]] = field(default_factory=dict)
     """By key: the number of runs, when the next run is due, and the instant of the newest event."""
     noted: dict[str, datetime] = field(default_factory=dict)
-    """By key: the instant at which the scheduler computed when the next run is due."""
+    """By key: the instant of the scheduler's last calculation of when the key's run is due."""
     next_at: datetime = NEVER
     """When the next key is due, as in the DAG's row."""
 

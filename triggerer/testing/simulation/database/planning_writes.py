@@ -96,7 +96,10 @@ class PlanningWrites:
     async def change_dag(
         self, session: Locks, dag: Dag, is_paused: bool | None, is_stale: bool | None
     ) -> None:
-        """Store a changed DAG, as `triggerer.store.dags.sync` and `set_paused` do, with its timetable's next run."""
+        """Store a changed DAG, as `triggerer.store.dags.sync` and `set_paused` do.
+
+        If its schedule changed or its pause ended, store the timetable's next run too.
+        """
         store = session.store
         await session.lock_row(dag.dag_id)
         await store.faults.delay()

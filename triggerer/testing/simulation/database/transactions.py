@@ -95,7 +95,7 @@ class Database:
         return self.locks.setdefault(name, anyio.Semaphore(1))
 
     async def until_unshared(self) -> None:
-        """Wait until no transaction has locked the streams' rows. This stays true until the caller's next await."""
+        """Wait until the streams' rows are unlocked. They stay unlocked until the caller's next await."""
         while self.sharing or self.claiming is not None:
             await self._unshared.wait()
 
@@ -171,9 +171,9 @@ class Database:
         session.apply()
 
     def _commit_later(self, session: Transaction) -> None:
-        """Raise `OutcomeUnknown` in the caller first, and let the commit arrive later.
+        """Let the commit arrive after the caller has raised `OutcomeUnknown`.
 
-        The transaction's locks stay until then.
+        The transaction's locks stay until the commit arrives.
         """
         store = self.store
         number = store.next_id()

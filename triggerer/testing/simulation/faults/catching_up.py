@@ -143,7 +143,7 @@ def _with_relapses(drawn: CatchingUpDraws) -> CatchingUpDraws:
 
 
 def _with_poison(scenario: Scenario, drawn: CatchingUpDraws) -> CatchingUpDraws:
-    """Let the service recognise most poison, and the operator replay it; both take many steps."""
+    """Let the service park most poison, and the operator replay it. Both take many steps, so other faults are rare."""
     logs = Random(f"{scenario.seed}/set aside in logs")
     return replace(
         drawn,

@@ -31,7 +31,7 @@ class Poison:
         self.is_incurable: Callable[[int], bool] = lambda _: False
         """Whether a watcher may keep its poison at the end, because its poison can be parked."""
         self.derives: Callable[[int, Message], bool] = lambda *_: True
-        """Whether a watcher that accepts a message yields events for it or rejects it."""
+        """Whether a watcher's filter yields events for a message or rejects it, instead of skipping it."""
         self.lanes: Callable[[str], Sequence[LaneOfBroker]] = lambda _: []
         """The lanes of a topic."""
         self.count_failed: Callable[[int, int], int] = lambda *_: 0

@@ -23,7 +23,7 @@ _EVERY_S: Final = 1.0
 _SHARE: Final = 0.5
 """The share of watchers that get other arguments after they have read a lane to its end."""
 _SOON_S: Final = 0.1
-"""The longest time until such a watcher gets other arguments."""
+"""The longest time from the end of the lane until the watcher gets other arguments."""
 _DELETION_S: Final = 0.5
 """The longest time that the deletion of a position takes."""
 _PAUSE_S: Final = 0.2
@@ -31,7 +31,7 @@ _PAUSE_S: Final = 0.2
 _MESSAGES: Final = 3
 """The most messages that come in the lane of an unwell watcher."""
 _APART_S: Final = 0.3
-"""The longest time between two of these messages."""
+"""The longest time between two messages for an unwell watcher."""
 
 
 class RelapsingWorld(Protocol):

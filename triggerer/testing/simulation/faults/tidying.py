@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST_AT_ONCE: Final = 12
 """The most messages in a flood."""
 _AFTER_FAULTS_S: Final = 5.0
-"""After the faults, the average time until the operator decides again. A stream at a bound waits for the operator."""
+"""After the faults, the average time until the operator decides again. A stream without room waits for that."""
 
 
 class TidiedWorld(Protocol):
@@ -89,7 +89,7 @@ class Operator:
     def _decide(self, row: ParkedRow) -> Decision:
         world, at = self._world, (row.watcher, row.key)
         if row.is_stored:
-            # This stored message is not parked: the watcher gets it without the operator, so a discard is rare.
+            # The watcher gets a stored message without the operator, so the operator rarely discards it.
             is_discarded = not world.faults.are_over and self._deciding.random() < 0.02
             return "discard" if is_discarded else None
         if self._deciding.random() < 0.3:

@@ -39,7 +39,7 @@ class Broadcasts:
         self._done: dict[tuple[str, int], set[int]] = {}
         """By topic and lane: the offsets of the messages that all watchers of their cohort were done with."""
         self._done_before: dict[tuple[int, str, int], frozenset[int]] = {}
-        """By watcher, topic and lane: `_done` at the first broadcast of the lane that the watcher had to resolve."""
+        """By watcher, topic and lane: a copy of `_done` from the first broadcast that the watcher had to resolve."""
 
     def record_outstanding(self, delivery: Delivery) -> None:
         """Record a delivery that is about to be broadcast."""

@@ -181,7 +181,7 @@ class Owner(Protocol):
 
 
 class Cohort(NamedTuple):
-    """The watchers that must resolve a message when it is broadcast."""
+    """The watchers that must resolve a message, as they are at its broadcast."""
 
     watchers: dict[int, Subscriber | None]
     """The subscriber by watcher; None for an absent watcher."""

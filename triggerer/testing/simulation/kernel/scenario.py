@@ -98,7 +98,7 @@ def has_instant_answers(scenario: Scenario) -> bool:
 def has_standstills(scenario: Scenario) -> bool:
     """Whether the process stands still at times while a filter has a message open: in a sixth of the seeds.
 
-    With outages it is half of the seeds, because many watchers catch up then.
+    Of the seeds with outages it is half, because many watchers catch up in them.
     """
     share = 1 / 2 if has_outages(scenario) else 1 / 6
     return random.Random(f"{scenario.seed}/standstills").random() < share
@@ -146,9 +146,10 @@ def has_marks(scenario: Scenario) -> bool:
 
 
 def has_relapses(scenario: Scenario) -> bool:
-    """Whether watchers get other arguments when they have just caught up: in a tenth of the seeds with a log.
+    """Whether watchers get other arguments when they have just caught up: in a tenth of the seeds that can have this.
 
-    The seed then has one stream and few other faults, so that watchers fall behind for a moment, again and again.
+    The seed has a log and none of the other main faults. It then has one stream and few other faults, so that watchers
+    fall behind for a moment, again and again.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     is_other = has_outages(scenario) or has_poison(scenario) or has_instant_answers(scenario)
@@ -175,7 +176,7 @@ def has_shared_triggers(scenario: Scenario) -> bool:
 
 
 def is_shared(seed: int, topic: str) -> bool:
-    """Whether the consumers of a log divide its lanes, as a Kafka consumer group does: in half of the seeds."""
+    """Whether the consumers of a log divide its lanes, as a Kafka consumer group does: for half of the topics."""
     return random.Random(f"{seed}/{topic}/shared").random() < 0.5
 
 

@@ -1,4 +1,4 @@
-"""Reads the DAG files of the simulated world, and interprets them with the product's code."""
+"""Reads the DAG files of the simulated world. The product's code decides which are deleted, and which streams wait."""
 
 from __future__ import annotations
 

@@ -349,7 +349,7 @@ class Instance:
                 leased.checker.fail("L4", f"{key} was released for want of room, but did not grow")
 
     def _record_leases(self, fences: list[Fence]) -> None:
-        """Record the leases of a heartbeat: the instance owns exactly these streams."""
+        """Record the leases of a heartbeat. The instance has lost all its other leases."""
         held = set(fences)
         self._held = held - self._releasing
         for leased in self.under_lease():

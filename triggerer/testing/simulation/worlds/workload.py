@@ -78,7 +78,7 @@ class Workload:
             announce(session, Signal.EVENTS_QUEUED, *inserted.dag_ids)
 
     async def emit(self) -> None:
-        """Emit events as a user does. Their ids are drawn long before the commit."""
+        """Emit events as a user does. They get their ids up to three seconds before the commit."""
         store = self._store
         rows = [
             EventRow(asset, "{}", store.now(), 0, f"emitted {self._next_number()}", 0, key)

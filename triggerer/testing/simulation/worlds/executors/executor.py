@@ -32,7 +32,7 @@ _SLOTS = 2
 _TO_DIE_S = 0.5
 """The longest time from the end of the guard to the end of its last worker process."""
 _LENGTHS = (0.05, 0.5, 3.0)
-"""The lengths of runs, in leases. A long run is still executed when another executor may begin it."""
+"""The lengths of runs, as multiples of a lease. A long run still executes when another executor may begin it."""
 _UNWIND_TIMEOUT_S = 60.0
 
 
@@ -266,8 +266,8 @@ class SimulatedExecutor:
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # Ask for a sweep: this executor knows such a run only because it is writing a result of the run. If that is
-            # the result of an older attempt, nobody executes the current attempt.
+            # Ask for a sweep: for a run without a worker, a result is being written. If it is the result of an older
+            # attempt, nobody executes the current attempt.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:

@@ -78,7 +78,7 @@ class ExecutorStore:
     def sweep(self, executor: str, known: Set[int], now: float) -> dict[int, int]:
         """Queue again the runs of dead executors, and this executor's runs that are not in `known`.
 
-        Returns the other attempts of this executor, by run. A run without attempts left fails.
+        A run without attempts left fails. Returns the attempts of this executor's known runs, by run.
         """
         running = [run for run in self.runs.values() if run.state == "running"]
         for run in running:

@@ -17,7 +17,8 @@ from triggerer.testing.simulation.worlds.executors.executor_store import Executo
 
 _LEASES_WITH_FAULTS = 8
 _LEASES_AFTERWARDS = 40
-"""Every run has ended by then: a run takes up to three leases, and a dead executor's run is requeued after one."""
+"""All runs have ended this many leases after the faults: a run takes up to three leases, and a dead executor's run is
+requeued after one."""
 _ACTIONS = ("queue", "stand still", "cut off", "crash", "restart", "end the guard")
 _WEIGHTS = (5, 4, 2, 1, 1, 1)
 
@@ -79,7 +80,7 @@ class ExecutorWorld:
                 raise Violation("L1", f"no executor executes {one}, and it is not queued again")
 
     def _next(self) -> None:
-        """Perform the next due action: an action of the agenda, or a turn of an executor."""
+        """Perform what is due next: an action of the agenda, or a turn of an executor's event loop."""
         timeline = self.timeline
         due, chosen = timeline.next_due, None
         for executor in self._executors:

@@ -92,7 +92,7 @@ def schedule_for(keyed: Keyed) -> Schedule:
 
 
 def draw_dag(rng: Random, dag_id: str, keyed: Keyed | None = None) -> Dag:
-    """Draw a partitioned DAG, for the given model of its schedule or for any."""
+    """Draw a partitioned DAG with this model of its schedule, or with a drawn one."""
     keyed = keyed or _draw_keyed(rng)
     is_late = rng.random() < 0.2
     return Dag(

@@ -38,7 +38,7 @@ class PartitionedWorld(TimedWorld):
         Raises:
             Violation: A promise was broken.
         """
-        # The product's bound is far too large for a seed.
+        # A seed never reaches the product's bound on the events that are divided at once.
         module = cast("Any", dividing)
         before, module.MOST_EVENTS = module.MOST_EVENTS, self._most_divided
         try:

@@ -47,7 +47,7 @@ class TimeChecker:
         allowed = max(read_at.database, here)
         dag = self._store.dags[run.dag_id]
         if _answers_now(dag):
-            # The scheduler called the timetable after this read, and its host's clock may have been set since.
+            # The scheduler called the timetable after it had read the DAG. Its host's clock may have been set since.
             asked_at = read_at.host + max(here - read_at.database, timedelta())
             allowed = max(allowed, host_now(), asked_at)
         if run.run_after > allowed:
@@ -96,7 +96,7 @@ class TimeChecker:
             self._changed.add(dag.dag_id)
 
     def on_noted(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
-        """Check T5: a due run that was not created is not replaced by a run that is not due."""
+        """Check T5: a planned run that is due and was not created is not replaced by a run that is not due yet."""
         due = self._store.states[dag_id].next_run
         if due is None or due.run_after > decided_at:
             return
@@ -105,7 +105,7 @@ class TimeChecker:
         dag = self._store.dags[dag_id]
         if isinstance(dag.on, OnBoth) or _answers_now(dag):
             return
-        # After several missed runs the timetable names the last one.
+        # A later run will do: of several missed runs, the timetable may plan only the last.
         if not any(
             run.interval is not None and run.run_after >= due.run_after
             for run in self._runs(dag_id)
@@ -179,14 +179,14 @@ class TimeChecker:
         return None
 
     def _not_made(self, dag: Dag, info: DagRunInfo | None, runs: list[Run]) -> DagRunInfo | None:
-        """The first of the timetable's runs, in order from `info` on, whose interval has no run yet."""
+        """The timetable's first run, from `info` on, whose interval has no run in the store."""
         made = {run.interval for run in runs}
         while info is not None and info.data_interval in made:
             info = next_info(dag.on, info.data_interval, dag.restriction)
         return info
 
     def _following(self, dag: Dag, last: Run | None) -> DagRunInfo | None:
-        """The first of the timetable's runs, in order, that is later than `last`."""
+        """The timetable's first run that is later than `last`."""
         interval = None if last is None else last.interval
         for _ in range(_LONGEST_CHAIN):
             info = next_info(dag.on, interval, dag.restriction)
@@ -216,7 +216,7 @@ def _moment_of(dag: Dag, run: Run) -> datetime:
 
 
 def _answers_now(dag: Dag) -> bool:
-    """Whether the DAG's timetable may answer with the current time of its host."""
+    """Whether the DAG's timetable may plan a run for the current time of its host."""
     timetable = timetable_in(dag.on)
     if isinstance(timetable, Keyed):
         timetable = timetable.timetable

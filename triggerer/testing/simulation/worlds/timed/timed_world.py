@@ -37,10 +37,10 @@ from triggerer.testing.simulation.worlds.workload import Workload
 
 _FAULTS_S = 3 * 3600.0
 _CALM_S = 3600.0
-"""The time that the world continues after no run was due."""
+"""How long the world continues after the moment at which no run was due."""
 _UNTIL_IDLE_S = 12 * 3600.0
 _BOUND_S = 240.0
-"""The longest time that a run may be due without faults. A gap, a quiet period, and runs at the cap fit into it."""
+"""The longest time that a run may be due without faults. It allows for a gap, a quiet period or the cap on runs."""
 _SWEEP = timedelta(minutes=30)
 _LONGEST_RUN_S = 60.0
 _ACTIONS = (
@@ -219,7 +219,7 @@ class TimedWorld:
     # Actions
 
     def may(self, action: str) -> bool:
-        """Whether this seed has the action, and has it now."""
+        """Whether this seed allows the action at this time."""
         if self.faults.are_over:
             return self._idle_at is not None and action in _HARMLESS
         return self._do_clocks_jump or "clock" not in action
