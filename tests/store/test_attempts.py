@@ -16,7 +16,6 @@ from triggerer.domain.launches import CONNECT, FormerLaunch, Launch
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import MoveRefused, UnknownRun
 from triggerer.operations.runs import resolve_run
-from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.database.transactions import Database
 from triggerer.store.listing.views import AttemptView
 from triggerer.store.runs.attempts.claims import claim_runs, claimed_runs
@@ -28,6 +27,7 @@ from triggerer.store.runs.attempts.steps import (
     settle_attempts,
 )
 from triggerer.store.runs.cleaning import delete_runs
+from triggerer.store.runs.creation.create_run import create_manual_run
 from triggerer.store.runs.held import release_due
 from triggerer.store.runs.listing import list_runs
 from triggerer.store.runs.orphans import recover_orphans

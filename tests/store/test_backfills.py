@@ -31,7 +31,7 @@ from triggerer.operations.backfills import (
 )
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
-from triggerer.store.backfills.progress import advance
+from triggerer.store.backfills.execution import advance
 from triggerer.store.dags.candidates import Timed
 from triggerer.store.dags.due_moments import renew_due_moments
 from triggerer.store.dags.snapshots import ReadDags
@@ -40,7 +40,7 @@ from triggerer.store.database.script import Step as StoreStep
 from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.listing.views import BackfillView
-from triggerer.store.runs.new_runs import CreateRuns
+from triggerer.store.runs.creation.planned_runs import CreateRuns
 from triggerer.store.schema.models import Dag, DagRun
 
 DAILY = {"timetable": timetable_to_json(CronDataIntervalTimetable("@daily", timezone="UTC"))}

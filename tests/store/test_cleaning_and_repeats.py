@@ -27,13 +27,13 @@ from triggerer.executor.emissions import record_emitted
 from triggerer.operations import cleaning
 from triggerer.operations.key_backfills import start_key_backfill
 from triggerer.scheduler import Scheduler
-from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.database.script import perform, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.events.cleaning import delete_events
 from triggerer.store.partitions.keys import DIVIDED
 from triggerer.store.partitions.remapping import return_to_queue
 from triggerer.store.runs.cleaning import SHARED
+from triggerer.store.runs.creation.create_run import create_manual_run
 from triggerer.store.runs.results import AttemptUpdate
 from triggerer.store.schema.models import (
     Backfill,

@@ -6,12 +6,12 @@ import pytest
 from sqlalchemy import select, text, update
 
 from tests.store.seeding import NOW, add_asset, add_dag, asset_json
-from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row, Script, perform, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.runs.attempts.claims import claim_runs
 from triggerer.store.runs.attempts.steps import begin_run
+from triggerer.store.runs.creation.create_run import create_manual_run
 from triggerer.store.runs.listing import list_runs
 from triggerer.store.runs.orphans import MAX_ATTEMPTS, recover_orphans
 from triggerer.store.runs.transitions import (

@@ -8,11 +8,11 @@ from sqlalchemy import select, text, update
 from tests.run_orders import order
 from tests.store.explaining import working
 from tests.store.test_dag_sync import broken, dag, file, sync
-from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.database.script import Script, perform, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.runs.attempts.claims import claim_runs
+from triggerer.store.runs.creation.create_run import create_manual_run
 from triggerer.store.runs.held import (
     any_file_is_broken,
     hold_attempt,

@@ -19,8 +19,8 @@ from triggerer.store.database.opening import open_database
 from triggerer.store.database.script import Row, Script, Step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
-from triggerer.store.runs.new_run import EventSelection
-from triggerer.store.runs.new_runs import CreateRuns, PlannedDag, PlannedRun
+from triggerer.store.runs.creation.create_run_step import EventSelection
+from triggerer.store.runs.creation.planned_runs import CreateRuns, PlannedDag, PlannedRun
 
 NAMES = ("one", "two", "three")
 

@@ -25,14 +25,15 @@ from tests.store.seeding import (
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
 from triggerer.scheduler import Scheduler
-from triggerer.store.dags.candidates import create_run, lock_and_read
+from triggerer.store.dags.candidates import lock_and_read
 from triggerer.store.dags.snapshots import ReadDags
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.script import Row, Step, perform
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.events.emit import NewAssetEvent, record_events
-from triggerer.store.runs.new_run import CreateRun, EventSelection
+from triggerer.store.runs.creation.create_run import create_run
+from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelection
 
 
 class _Interrupted:

@@ -12,10 +12,10 @@ from tests.store.scheduling import end
 from tests.store.seeding import add_dag, runs_of
 from triggerer.domain.runs import RunState
 from triggerer.scheduler.explaining import why_not
-from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
 from triggerer.store.runs.attempts.claims import claim_runs, claimed_runs
+from triggerer.store.runs.creation.create_run import create_manual_run
 from triggerer.store.runs.pooled_claims import any_run_may_use_pools, claim_with_pools
 
 

@@ -18,15 +18,15 @@ from triggerer.domain.runs import RunState, RunType, TaskState
 from triggerer.errors import RowRefused
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.observability.metrics import table
-from triggerer.store.dags.candidates import create_run
 from triggerer.store.dags.snapshots import ReadDags
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.listening import listen
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.runs.attempts.claims import claim_runs, claimed_runs
-from triggerer.store.runs.new_run import CreateRun, EventSelection
-from triggerer.store.runs.new_runs import CreateRuns, PlannedDag, PlannedRun
+from triggerer.store.runs.creation.create_run import create_run
+from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelection
+from triggerer.store.runs.creation.planned_runs import CreateRuns, PlannedDag, PlannedRun
 from triggerer.store.runs.results import AttemptUpdate, SaveResults, run_claims
 from triggerer.store.schema.models import DagRun, TaskRun
 

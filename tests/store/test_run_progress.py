@@ -18,10 +18,10 @@ from triggerer.domain.attempts import (
     TaskResult,
 )
 from triggerer.domain.runs import RunState, RunType, TaskState
-from triggerer.store.dags.candidates import create_run
 from triggerer.store.database.transactions import Database
 from triggerer.store.listing.views import TaskRunView
 from triggerer.store.runs.attempts.claims import claim_runs
+from triggerer.store.runs.creation.create_run import create_run
 from triggerer.store.runs.listing import list_runs, list_task_runs
 from triggerer.store.runs.results import AttemptUpdate, SaveResults
 from triggerer.store.runs.transitions import record_progress

@@ -29,7 +29,6 @@ from tests.store.seeding import (
 from triggerer.domain.runs import RunState
 from triggerer.errors import DagError, RowRefused
 from triggerer.scheduler import Scheduler
-from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.database.clock import Now
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.postgres.runner import _Transaction
@@ -38,7 +37,8 @@ from triggerer.store.database.sqlite.thread import in_thread
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.events.emit import NewAssetEvent, record_events
-from triggerer.store.runs.new_run import CreateRun
+from triggerer.store.runs.creation.create_run import create_manual_run
+from triggerer.store.runs.creation.create_run_step import CreateRun
 from triggerer.store.schema.models import DagRun
 
 FOR_EVER = timedelta(hours=1)

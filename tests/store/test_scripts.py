@@ -18,7 +18,6 @@ from tests.store.seeding import add_asset, add_dag, asset_json, emit, runs_of
 from triggerer.domain.runs import RunType
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
 from triggerer.scheduler import Scheduler
-from triggerer.store.dags.candidates import create_run
 from triggerer.store.database.clock import Now
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.postgres.runner import PostgresRunner
@@ -40,7 +39,8 @@ from triggerer.store.database.statement import (
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.listening import listen
 from triggerer.store.database.wakeups.signals import Announced, Signal
-from triggerer.store.runs.new_run import CreatedRun
+from triggerer.store.runs.creation.create_run import create_run
+from triggerer.store.runs.creation.create_run_step import CreatedRun
 
 _ADD = Statement("INSERT INTO asset_alias (name) VALUES ({name})")
 _NAMES = Statement("SELECT name FROM asset_alias ORDER BY name")

@@ -23,10 +23,11 @@ from triggerer.domain.timetables import (
 )
 from triggerer.errors import RowRefused
 from triggerer.scheduler import Scheduler
-from triggerer.store.dags.candidates import create_manual_run, find_timed
+from triggerer.store.dags.candidates import find_timed
 from triggerer.store.dags.pausing import set_paused
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
+from triggerer.store.runs.creation.create_run import create_manual_run
 from triggerer.store.schema.models import Dag, DagRun
 from triggerer.store.schema.models.dags import NEVER
 

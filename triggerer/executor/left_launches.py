@@ -23,7 +23,7 @@ from triggerer.executor.result_writer import ResultWriter
 from triggerer.processes.child_process import ChildProcess
 from triggerer.processes.ipc import ChannelClosed
 from triggerer.store.database.transactions import Database
-from triggerer.store.runs.attempts.left import left_launches, update_left
+from triggerer.store.runs.attempts.open_launches import open_launches_of_ended_runs, update_launches
 from triggerer.store.runs.attempts.steps import settle_attempts
 from triggerer.synchronization import AutoResetEvent
 from triggerer.worker.protocol import message
@@ -93,7 +93,9 @@ class LeftLaunches:
     async def _end_some(self) -> None:
         alone = self._database.dialect == "sqlite"
         async with self._database.reading() as session:
-            found = await left_launches(session, executor=self._executor, alone=alone, limit=_MOST)
+            found = await open_launches_of_ended_runs(
+                session, executor=self._executor, alone=alone, limit=_MOST
+            )
         self._tries = {one.tag: self._tries[one.tag] for _, one in found if one.tag in self._tries}
         now = time.monotonic()
         due = [(pk, one) for pk, one in found if self._tries.get(one.tag, (now, 0.0))[0] <= now]
@@ -110,7 +112,7 @@ class LeftLaunches:
         if not news:
             return
         await self._database.perform_steps(
-            [update_left(news), settle_attempts([pk for pk, _ in news])]
+            [update_launches(news), settle_attempts([pk for pk, _ in news])]
         )
         for pk, launch in news:
             _log.info(

@@ -15,7 +15,7 @@ from triggerer.domain.schedules import partition_key_of, schedule_from_json, tim
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, MoveRefused, UnknownDag
 from triggerer.operations.audit import Action, record
-from triggerer.store.backfills import creation, listing, progress
+from triggerer.store.backfills import creation, execution, listing
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.views import BackfillView
@@ -114,7 +114,7 @@ async def start_backfill(
         max_active=max_active,
         params=params,
     )
-    await progress.advance(session, backfill_id)
+    await execution.advance(session, backfill_id)
     return await record_start(session, actor, backfill_id)
 
 
@@ -146,7 +146,7 @@ async def cancel_backfill(session: AsyncSession, actor: Actor, backfill_id: int)
         raise MoveRefused(
             f"there is no backfill {backfill_id}", hint="triggerer dags backfill --list"
         )
-    if found[0].state != "running" or await progress.cancel(session, backfill_id) is None:
+    if found[0].state != "running" or await execution.cancel(session, backfill_id) is None:
         raise MoveRefused(f"the backfill {backfill_id} has ended: {found[0].state}")
     cancelled = await find_backfill(session, backfill_id)
     await record(

@@ -20,7 +20,7 @@ from triggerer.domain.storable import check_partition_key
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, UnknownDag
 from triggerer.operations.backfills import record_start, refuse_second
-from triggerer.store.backfills import creation, listing, progress
+from triggerer.store.backfills import creation, execution, listing
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.views import BackfillView
@@ -136,7 +136,7 @@ async def start_key_backfill(
         backfill_id = await creation.insert_key_backfill(
             session, dag_id, checked, reprocess=reprocess, max_active=max_active, params=params
         )
-    await progress.advance(session, backfill_id)
+    await execution.advance(session, backfill_id)
     return await record_start(session, actor, backfill_id)
 
 

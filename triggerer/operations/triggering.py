@@ -18,8 +18,8 @@ from triggerer.domain.schedules import (
 )
 from triggerer.domain.timetables import DataInterval
 from triggerer.operations.audit import Action, record
-from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.dags.listing import list_dags
+from triggerer.store.runs.creation.create_run import create_manual_run
 from triggerer.store.runs.logical_dates import set_logical_date
 
 

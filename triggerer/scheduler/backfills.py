@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.errors import StoreError, TransientStoreError
-from triggerer.store.backfills.progress import advance, dags_with_pending
+from triggerer.store.backfills.execution import advance, dags_with_pending
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import ALL, Announced, Signal
 

@@ -19,8 +19,8 @@ from triggerer.scheduler.plan import (
 from triggerer.store.dags.snapshots import DagRow, ReadDags, dag_rows
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Announced, Signal
-from triggerer.store.runs.new_run import CreateRun, Unchanged
-from triggerer.store.runs.new_runs import (
+from triggerer.store.runs.creation.create_run_step import CreateRun, Unchanged
+from triggerer.store.runs.creation.planned_runs import (
     CreateRuns,
     NextRun,
     PlannedDag,

@@ -13,13 +13,14 @@ from triggerer.scheduler.decide import allot, look
 from triggerer.scheduler.dividing import NOTHING_DIVIDED, Divided, divide_all
 from triggerer.scheduler.looks import Look, NewRun
 from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
-from triggerer.store.dags.candidates import create_run, lock_and_read
+from triggerer.store.dags.candidates import lock_and_read
 from triggerer.store.dags.due_moments import StoreNextRun
 from triggerer.store.dags.snapshots import DagRow
 from triggerer.store.database.script import Announcement, Script
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.partitions.keys import StoreNextKey, TakePartition
-from triggerer.store.runs.new_run import CreateRun, EventSelection
+from triggerer.store.runs.creation.create_run import create_run
+from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelection
 
 # Counting of an asset's queued events stops at this number. If a DAG has more events, the scheduler looks again.
 BOUND: Final = 1_000

@@ -20,7 +20,7 @@ from triggerer.store.dags.snapshots import CLOCK_STEP, DagRow, read_dags
 from triggerer.store.database.script import Script
 from triggerer.store.partitions import keys as partitions
 from triggerer.store.partitions.keys import KeyRecord, KnownKey
-from triggerer.store.runs.new_runs import PlannedDag
+from triggerer.store.runs.creation.planned_runs import PlannedDag
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
 

@@ -20,8 +20,8 @@ from triggerer.store.dags.due_moments import StoreNextRun
 from triggerer.store.dags.snapshots import DagRow, ReadDags, dag_rows
 from triggerer.store.database.script import Script
 from triggerer.store.database.wakeups.signals import Announced, Signal
-from triggerer.store.runs.new_run import CreateRun
-from triggerer.store.runs.new_runs import CreateRuns
+from triggerer.store.runs.creation.create_run_step import CreateRun
+from triggerer.store.runs.creation.planned_runs import CreateRuns
 from triggerer.testing.simulation.database.model import Store
 from triggerer.testing.simulation.database.planning_writes import Locks, PlanningWrites
 

@@ -14,8 +14,8 @@ from triggerer.api.access.roles import ORDER, Access, RoleName, RunIdentity
 from triggerer.errors import RoleNeeded, ServerBusy, SignInNeeded, StoreError, StoreUnavailable
 from triggerer.store.access.run_tokens import find_run_token
 from triggerer.store.access.secrets import RUN_PREFIX
-from triggerer.store.access.sessions import find_session, session_counts
-from triggerer.store.access.tokens import find_token, mark_used, token_counts
+from triggerer.store.access.sessions import find_session, is_session_valid
+from triggerer.store.access.tokens import find_token, is_token_valid, mark_used
 
 if TYPE_CHECKING:
     from triggerer.api.context import ApiContext
@@ -145,7 +145,7 @@ async def still_counts(context: ApiContext, access: Access) -> bool:
         async with context.use.reading() as session:
             if access.run is not None:
                 return await find_run_token(session, key, access.run.token) is not None
-            check = session_counts if kind == "session" else token_counts
+            check = is_session_valid if kind == "session" else is_token_valid
             return await check(session, found_id)
     except (StoreError, ServerBusy):
         return True

@@ -44,7 +44,7 @@ from triggerer.scheduler.replay import (
     assets_waited_for,
     replay,
 )
-from triggerer.store.dags.in_force import Backlog, backlogs, folder_in_force
+from triggerer.store.dags.stored_folder import Backlog, backlogs, read_stored_folder
 from triggerer.store.dags.sync import show_incumbents
 from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.events.history import PastEvent, alias_members, newest_events
@@ -184,7 +184,7 @@ async def _read(database: Database, *, since: datetime | None, events: int) -> _
         past = await newest_events(session, limit=events, since=since)
         members = await alias_members(session)
         incumbents = await show_incumbents(session)
-        folder = await folder_in_force(session)
+        folder = await read_stored_folder(session)
         behind = await backlogs(session)
     found = {
         alias: frozenset(Asset.identified(*one) for one in assets)

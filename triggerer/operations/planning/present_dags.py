@@ -33,8 +33,8 @@ from triggerer.store.dags.waiting import (
     newest_queued,
     waiting_events,
 )
-from triggerer.store.database.apart import perform_apart
 from triggerer.store.database.script import Script
+from triggerer.store.database.separate_transactions import perform_in_separate_transactions
 from triggerer.store.database.transactions import Database
 
 MOST_AT_ONCE: Final = 1_000
@@ -82,8 +82,8 @@ async def present_dags(
     if not dags:
         return {}
     ids = sorted(dags)
-    rows = await perform_apart(database, read_dags(ids, bound=MOST_AT_ONCE))
-    queued = await perform_apart(database, count_queued(ids, bound=_MOST_EVENTS))
+    rows = await perform_in_separate_transactions(database, read_dags(ids, bound=MOST_AT_ONCE))
+    queued = await perform_in_separate_transactions(database, count_queued(ids, bound=_MOST_EVENTS))
     found = {}
     for group in rows_by_dag(rows):
         dag_id = group[0].dag_id
@@ -105,9 +105,13 @@ async def _present(
     queue = None
     if rows[0].is_partitioned:
         queue = (
-            await perform_apart(database, waiting_partitions(rows[0], bound=MOST_AT_ONCE))
+            await perform_in_separate_transactions(
+                database, waiting_partitions(rows[0], bound=MOST_AT_ONCE)
+            )
         ).queue
-        shared = await perform_apart(database, count_shared(dag_id, bound=_MOST_EVENTS))
+        shared = await perform_in_separate_transactions(
+            database, count_shared(dag_id, bound=_MOST_EVENTS)
+        )
         queued = {one: queued.get(one, 0) + shared.get(one, 0) for one in {*queued, *shared}}
     snapshot = _counted(snapshot_of(rows, queue), queued)
     total = sum(queued.values())
@@ -117,9 +121,15 @@ async def _present(
         return present
     waiting, past = [], NOTHING_TAKEN
     if queue is not None or is_partitioned(new.schedule):
-        waiting = await perform_apart(database, waiting_events(dag_id, limit=_MOST_EVENTS))
-        past = await perform_apart(database, past_of(dag_id, _divided(new, waiting)))
-    facts = await perform_apart(database, _facts(snapshot, waiting, rows[0].now + CLOCK_STEP))
+        waiting = await perform_in_separate_transactions(
+            database, waiting_events(dag_id, limit=_MOST_EVENTS)
+        )
+        past = await perform_in_separate_transactions(
+            database, past_of(dag_id, _divided(new, waiting))
+        )
+    facts = await perform_in_separate_transactions(
+        database, _facts(snapshot, waiting, rows[0].now + CLOCK_STEP)
+    )
     return replace(present, snapshot=facts, waiting=tuple(waiting), past=past)
 
 

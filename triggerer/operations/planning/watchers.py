@@ -11,7 +11,7 @@ from triggerer.domain.dag_files.parsed import ParsedWatcher, WatcherKey
 from triggerer.domain.dag_files.replacing import watchers_under_new_names
 from triggerer.observability.redaction import redact_text
 from triggerer.operations.planning.differences import Difference, differences_of_watchers
-from triggerer.store.dags.in_force import NO_BACKLOG, Backlog
+from triggerer.store.dags.stored_folder import NO_BACKLOG, Backlog
 
 _STANDALONE: Final = "trigger-"
 """The beginning of the digest of a standalone trigger, which has no stream key."""

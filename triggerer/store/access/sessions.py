@@ -53,7 +53,7 @@ async def find_session(session: AsyncSession, secret: str) -> KnownSession | Non
     return await _find(session, ApiSession.digest == digest_of(secret))
 
 
-async def session_counts(session: AsyncSession, session_id: str) -> bool:
+async def is_session_valid(session: AsyncSession, session_id: str) -> bool:
     """Return whether the session with this id, and the token that opened it, are still valid."""
     return await _find(session, ApiSession.digest.startswith(session_id)) is not None
 

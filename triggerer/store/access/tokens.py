@@ -82,19 +82,19 @@ async def find_token(session: AsyncSession, token: str) -> KnownToken | None:
     if row is None or not hmac.compare_digest(row.digest, digest_of(token)):
         return None
     now = await database_now(session)
-    if not _counts(row, now):
+    if not _is_valid(row, now):
         return None
     is_stale = row.last_used_at is None or now - row.last_used_at >= _LAST_USE_PRECISION
     return KnownToken(row.id, row.name, row.role, is_stale)
 
 
-async def token_counts(session: AsyncSession, token_id: str) -> bool:
+async def is_token_valid(session: AsyncSession, token_id: str) -> bool:
     """Return whether the token with this id is neither revoked nor expired."""
     row = await session.get(ApiToken, token_id)
-    return row is not None and _counts(row, await database_now(session))
+    return row is not None and _is_valid(row, await database_now(session))
 
 
-def _counts(row: ApiToken, now: datetime) -> bool:
+def _is_valid(row: ApiToken, now: datetime) -> bool:
     return row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
 
 

@@ -18,7 +18,7 @@ from triggerer.store.database.statement import (
     json_from,
     sqlite_instant,
 )
-from triggerer.store.runs.new_run import HINT
+from triggerer.store.runs.creation.create_run_step import HINT
 
 NEWEST_EVENTS: Final = 16
 """How many queued events of an asset, those with the highest ids, are read to find the time of the newest one.

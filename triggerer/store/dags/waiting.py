@@ -22,7 +22,7 @@ from triggerer.store.database.statement import (
     parameter_rows,
 )
 from triggerer.store.partitions.keys import keyed_events
-from triggerer.store.runs.new_run import HINT
+from triggerer.store.runs.creation.create_run_step import HINT
 
 Counts = Mapping[tuple[int, str, str], int]
 """Asset (id, name, URI) to the number of its waiting events."""

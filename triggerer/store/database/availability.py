@@ -72,7 +72,7 @@ class Availability:
             return f"the database refuses {use} since {readable(outage.since)}: {outage.reason}"
         return None
 
-    def is_refused(self, use: Use) -> bool:
+    def has_outage(self, use: Use) -> bool:
         """Return True during an outage of this use."""
         return use in self._lasting
 

@@ -114,7 +114,7 @@ async def open_database(
 
 async def _probe(database: Database) -> None:
     try:
-        await database.probe()
+        await database.check_connection()
     except TriggererError:
         raise
     except TypeError as error:

@@ -226,7 +226,7 @@ class Database:
 
     async def _changes_in_doubt(self, session: AsyncSession) -> int | None:
         """During an outage of writing on SQLite, return how many rows the connection has changed so far; else None."""
-        if self.path is None or not self.availability.is_refused(Use.WRITES):
+        if self.path is None or not self.availability.has_outage(Use.WRITES):
             return None
         connection = await (await session.connection()).get_raw_connection()
         return int(cast("Any", connection.driver_connection).total_changes)
@@ -248,7 +248,7 @@ class Database:
         _READS.observe(time.monotonic() - began)
         self.availability.record_success(Use.READS)
 
-    async def probe(self) -> None:
+    async def check_connection(self) -> None:
         """Check that the database answers. A failure is not logged, because the caller reports it.
 
         Raises:

@@ -25,7 +25,7 @@ from triggerer.store.database.statement import (
     parameter_rows,
     sqlite_instant,
 )
-from triggerer.store.runs.new_run import HINT
+from triggerer.store.runs.creation.create_run_step import HINT
 from triggerer.store.schema.models.dags import NEVER
 
 DIVIDED: Final = 0

@@ -67,8 +67,8 @@ async def list_watchers(
         query = query.where(shown_state == state)
     if after is not None:
         asset_name, watcher = after
-        follows = and_(Asset.name == asset_name, Watcher.name > watcher)
-        query = query.where(Asset.name >= asset_name, or_(Asset.name > asset_name, follows))
+        later_in_asset = and_(Asset.name == asset_name, Watcher.name > watcher)
+        query = query.where(Asset.name >= asset_name, or_(Asset.name > asset_name, later_in_asset))
     found = (await session.execute(limited(query, limit))).all()
     positions = await _positions_of(session, [row for row, *_ in found])
     set_aside = await count_set_aside(session, [row.id for row, *_ in found])

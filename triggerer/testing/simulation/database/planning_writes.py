@@ -17,8 +17,8 @@ from triggerer.domain.timetables import now as host_now
 from triggerer.store.dags.candidates import LockDags, LockFreeDags, Timed
 from triggerer.store.dags.due_moments import StoreNextRun
 from triggerer.store.dags.snapshots import CLOCK_STEP, ReadDags
-from triggerer.store.runs.new_run import CreateRun, EventSelection
-from triggerer.store.runs.new_runs import CreateRuns, PlannedDag
+from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelection
+from triggerer.store.runs.creation.planned_runs import CreateRuns, PlannedDag
 from triggerer.testing.simulation.database.model import Dag, DagState, ReadAt, Run, Store
 from triggerer.testing.simulation.database.partition_rows import NEVER
 

@@ -28,8 +28,8 @@ from triggerer.store.database.wakeups.signals import (
 from triggerer.store.events.batch_statement import RecordEvents
 from triggerer.store.events.bulk_insert import EventRow, InsertEvents
 from triggerer.store.partitions.keys import StoreNextKey, TakePartition
-from triggerer.store.runs.new_run import CreateRun
-from triggerer.store.runs.new_runs import CreateRuns
+from triggerer.store.runs.creation.create_run_step import CreateRun
+from triggerer.store.runs.creation.planned_runs import CreateRuns
 from triggerer.store.watchers.parked import StoreBodies
 from triggerer.synchronization import Notifier
 from triggerer.testing.simulation.database.model import REFUSED, Dag, Owners, Store

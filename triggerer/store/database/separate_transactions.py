@@ -14,7 +14,7 @@ from triggerer.store.database.script import (
 from triggerer.store.database.transactions import Database
 
 
-async def perform_apart(database: Database, script: Script[T]) -> T:
+async def perform_in_separate_transactions(database: Database, script: Script[T]) -> T:
     """Perform a script that only reads, each step in a transaction of its own.
 
     A long computation between two steps then leaves no transaction open. PostgreSQL would end a session that is idle in

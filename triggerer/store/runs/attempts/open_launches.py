@@ -22,7 +22,7 @@ from triggerer.store.schema.models import DagRun, Instance, RunAttempt, RunLaunc
 _ENDED: Final = text("dag_run.state IN ('success', 'failed', 'cancelled')")
 
 
-async def left_launches(
+async def open_launches_of_ended_runs(
     session: AsyncSession, *, executor: str, alone: bool, limit: int
 ) -> list[tuple[int, FormerLaunch]]:
     """Return the open launches of ended runs, each with its run's primary key.
@@ -65,7 +65,7 @@ async def left_launches(
     ]
 
 
-def update_left(launches: Sequence[tuple[int, Launch]]) -> BoundStatement:
+def update_launches(launches: Sequence[tuple[int, Launch]]) -> BoundStatement:
     """A step: store the current states of launches whose run has ended.
 
     The state is stored even if the run has a later attempt. If the stored launch has ended already, it does not change.

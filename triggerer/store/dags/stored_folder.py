@@ -35,7 +35,7 @@ class Backlog:
 NO_BACKLOG = Backlog()
 
 
-async def folder_in_force(session: AsyncSession) -> Folder:
+async def read_stored_folder(session: AsyncSession) -> Folder:
     """Return the DAGs that are not stale, the declared assets, and the watchers, each with its file.
 
     The store has no source locations and no `is_paused_upon_creation`, so these fields are empty.

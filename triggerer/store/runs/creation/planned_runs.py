@@ -17,7 +17,7 @@ from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row
 from triggerer.store.database.wakeups.notify import notify_cte
 from triggerer.store.database.wakeups.signals import Signal
-from triggerer.store.runs.new_run import COLUMNS, RUN_ID_INSTANT, EventSelection
+from triggerer.store.runs.creation.create_run_step import COLUMNS, RUN_ID_INSTANT, EventSelection
 from triggerer.store.schema.models.dags import NEVER
 
 

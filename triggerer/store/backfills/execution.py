@@ -12,10 +12,10 @@ from triggerer.domain.backfills import Reprocess, Step, step_for
 from triggerer.domain.runs import ACTIVE_STATES, RunState, RunType
 from triggerer.store.backfills.listing import existing_runs, runs_of_keys
 from triggerer.store.backfills.states import CANCELLED, PENDING, SKIPPED, STARTED
-from triggerer.store.dags.candidates import create_run
 from triggerer.store.database.script import perform
 from triggerer.store.database.transactions import database_now
 from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.runs.creation.create_run import create_run
 from triggerer.store.runs.repeat import LockedRun, lock_run, queue_again
 from triggerer.store.schema.models import Backfill, BackfillInterval, BackfillKey, Dag, DagRun
 

@@ -67,9 +67,9 @@ class Unchanged:
 class CreateRun:
     """A step: create a run; return its row (primary key, run id, run_after), or no row if its id exists already.
 
-    `triggerer.store.dags.candidates.create_run` explains the fields. If the run takes events, the step also changes the
-    row of the DAG, so that another scheduler that plans for the DAG notices. If the condition `unchanged` is given and
-    does not hold, the step changes nothing and returns no row.
+    `triggerer.store.runs.creation.create_run.create_run` explains the fields. If the run takes events, the step also
+    changes the row of the DAG, so that another scheduler that plans for the DAG notices. If the condition `unchanged`
+    is given and does not hold, the step changes nothing and returns no row.
     """
 
     dag_id: str
