@@ -238,6 +238,25 @@ async def test_a_stream_is_named_as_its_trigger_describes_it_now(database: Datab
     assert [row.key for row in await rows(database, Stream)] == ["kafka x (group g)"]
 
 
+async def test_a_new_text_of_a_streams_key_is_announced(database: Database) -> None:
+    """Otherwise an open page would show the former text until something else changed."""
+    await sync(database, FULL)
+    watchers = tuple(replace(one, stream_key="kafka x") for one in FULL.watchers)
+    renamed = replace(FULL, watchers=watchers)
+    with database.wakeups.subscribe(Signal.STREAMS_CHANGED) as subscription:
+        await sync(database, renamed)
+        assert subscription.take_nowait() == {Signal.STREAMS_CHANGED: {"s"}}
+
+
+async def test_a_stream_that_two_watchers_write_differently_is_not_renamed_at_each_update(
+    database: Database,
+) -> None:
+    x, y = FULL.watchers
+    two_texts = replace(FULL, watchers=(replace(x, stream_key="first"), y))
+    await sync(database, two_texts)
+    assert await sync(database, two_texts) == Changed()
+
+
 @pytest.mark.parametrize("expires_in_s", [60, -60])
 async def test_a_stream_is_not_deleted_while_it_is_leased(
     database: Database, expires_in_s: int

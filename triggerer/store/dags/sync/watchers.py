@@ -64,9 +64,13 @@ async def sync_watchers(
         before = None if row is None or row.trigger_id is None else by_id[row.trigger_id]
         changed.stream_digests |= _affected(watcher, before, triggers.get(watcher.trigger_digest))
     changed.stream_digests.update(before.stream_digest for _, before in gone)
+    renamed = await _renamed(session, found)
+    changed.stream_digests |= renamed.keys()
     if changed.stream_digests:
         # Lock streams before other rows. All transactions keep this order, so that they cannot deadlock.
         await perform(session, lock_out_owners(changed.stream_digests))
+    for digest, text in renamed.items():
+        await session.execute(update(Stream).where(Stream.digest == digest).values(key=text))
     new_streams = await _ensure_triggers(session, found, triggers)
     for key, (watcher, path) in wanted.items():
         trigger = triggers[watcher.trigger_digest]
@@ -105,25 +109,31 @@ def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger |
     return set() if is_as_it_was else {*digests, watcher.stream_digest}
 
 
+async def _renamed(session: AsyncSession, watchers: Iterable[ParsedWatcher]) -> dict[str, str]:
+    """Return the new text of each stored stream whose text differs, by digest.
+
+    The digest is equal, but an update of the plugin or of the service has changed how the key is written.
+    """
+    texts = _texts(watchers)
+    stored = await session.execute(select(Stream.digest, Stream.key))
+    return {
+        row.digest: texts[row.digest] for row in stored if texts.get(row.digest, row.key) != row.key
+    }
+
+
+def _texts(watchers: Iterable[ParsedWatcher]) -> dict[str, str]:
+    """Return the readable key of each stream, by digest. If watchers write the key differently, the last one counts."""
+    return {watcher.stream_digest: watcher.stream_key for watcher in watchers}
+
+
 async def _ensure_triggers(
     session: AsyncSession, watchers: Iterable[ParsedWatcher], triggers: dict[str, Trigger]
 ) -> set[str]:
     """Add missing triggers and streams; return the digests of the new streams."""
     watchers = list(watchers)
-    named = await session.execute(select(Stream.digest, Stream.key))
-    streams = {row.digest: row.key for row in named}
-    new_streams = set[str]()
-    for watcher in watchers:
-        if watcher.stream_digest not in streams:
-            streams[watcher.stream_digest] = watcher.stream_key
-            new_streams.add(watcher.stream_digest)
-            session.add(Stream(digest=watcher.stream_digest, key=watcher.stream_key, epoch=0))
-        elif streams[watcher.stream_digest] != watcher.stream_key:
-            # The digest is equal, but the text of the key is not. An update of the plugin or of the service has changed
-            # how the key is written.
-            streams[watcher.stream_digest] = watcher.stream_key
-            renamed = update(Stream).where(Stream.digest == watcher.stream_digest)
-            await session.execute(renamed.values(key=watcher.stream_key))
+    texts = _texts(watchers)
+    new_streams = texts.keys() - set(await session.scalars(select(Stream.digest)))
+    session.add_all(Stream(digest=digest, key=texts[digest], epoch=0) for digest in new_streams)
     await session.flush()
     for watcher in watchers:
         row = triggers.get(watcher.trigger_digest)
