@@ -57,7 +57,7 @@ class DeadLetters:
         await self.look_again(topics)
 
     async def look_again(self, topics: Collection[str]) -> None:
-        """Find out whether missing topics have been created, and look at those of topics that a pattern has found."""
+        """Look up the dead-letter topics that were missing, and the dead-letter topics of newly found topics."""
         places = {self._settings.dead_letter_topic_of(topic) for topic in topics} - self._present
         if places:
             await self._look(places)
