@@ -112,10 +112,10 @@ class CallbackRunner:
     async def _call_with(
         self, worker: WorkerProcess, call: CallbackOrder | None
     ) -> CallbackOrder | None:
-        """Make this call and further due calls, while the worker is usable.
+        """Make this call, then claim and make further due calls, while the worker lives and the lease is valid.
 
         Returns:
-            A call that was claimed but not made, for the next worker. None: there is no such call.
+            The call that was claimed last, if the worker was gone before it could make this call. None: no such call.
         """
         while call is not None and not worker.gone.is_set():
             try:
@@ -179,4 +179,4 @@ class CallbackRunner:
 
 
 class _Interrupted(Exception):
-    """The worker was killed during a call, because another executor may make this call."""
+    """The worker died with the lease's guard during a call. Another executor may make this call again."""

@@ -77,7 +77,7 @@ class ClaimedQueue:
             reserved = sum(order.needs_spark for order in self._orders.values())
             waiting -= min(reserved, free)
         room = free + ahead - waiting
-        # While all workers are busy, claim only when half of the room is free, not one run at a time.
+        # While all workers are busy, wait until half of `ahead` is unused. Otherwise each ended run would cost a claim.
         if free == 0 and room * 2 < ahead:
             return 0
         return max(room, 0)

@@ -102,7 +102,7 @@ class Claims:
             return await any_run_may_use_pools(session)
 
     async def to_cancel(self) -> list[int]:
-        """Cancel queued runs that a user wants cancelled. Return this executor's runs that the caller must cancel."""
+        """Cancel the queued runs that users want cancelled. Return the keys of this executor's runs to cancel."""
         async with self._database.transaction() as session:
             ended = await queries.cancel_queued(session)
             if ended:
@@ -171,7 +171,7 @@ def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
 
 
 def _count(orders: Sequence[RunOrder]) -> None:
-    """For the metrics, record the longest delay from the time of a scheduled run to its queuing."""
+    """For the metrics, record how late the latest of these scheduled runs was queued."""
     scheduled = [
         (order.queued_at - order.run_after).total_seconds()
         for order in orders

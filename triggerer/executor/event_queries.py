@@ -29,7 +29,7 @@ async def answer(
     question: QueryFrame,
     spools: Spools | None = None,
 ) -> dict[str, Any]:
-    """Return the reply to a worker's query. If the store is unavailable, the query waits.
+    """Return the reply to a query of a run's process. If the store is unavailable, wait for the store.
 
     Args:
         spools: Writes events into files. None: no files are written, and the run reads all events by pages.
@@ -51,7 +51,7 @@ async def answer(
             on_failure=log_failure(_log, "a question waits for the store", run=order.run_id),
         )
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        # Our own code sends no such query. Reply nevertheless, so that the sender does not wait for ever.
+        # The query is malformed, which our own code never sends. Reply, so that its sender does not wait for ever.
         reason = f"the question cannot be understood: {error!r}"
         return message("reply", number=question["number"], value=None, error=reason)
     except StoreError as error:

@@ -98,7 +98,7 @@ class Executor:
         """Runs in the claimed queue that the store shows as waiting."""
         self._log_files = LogFiles()
         self._changed = AutoResetEvent()
-        # In this order: True if there may be runs to claim, runs to cancel, changed DAGs.
+        # What may be due: `_more`: runs to claim. `_cancels`: runs to cancel. `_dags`: DAGs have changed.
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._uses_pools = self._has_broken_files = False
@@ -138,7 +138,7 @@ class Executor:
         """End all runs, because other executors may soon execute them. No run begins until `mark_lease_kept`.
 
         In the store, this executor still has the runs. Unless another executor takes them first, our next sweep queues
-        them again, and the attempts do not count.
+        them again. It does not count these attempts as attempts whose executor died.
         """
         self._has_lease = False
         self._leases_lost += 1
@@ -212,7 +212,7 @@ class Executor:
                 await self._changed.wait()
                 continue
             try:
-                await self._catch_up(tasks)
+                await self._do_what_is_due(tasks)
             except TransientStoreError as error:
                 if isinstance(error, OutcomeUnknown):
                     # The outcome is unknown: the claim may have succeeded. A sweep finds the claimed runs.
@@ -235,8 +235,8 @@ class Executor:
             if not await self._changed.wait_for(seconds) and self._claimed_queue:
                 await self._requeue_waiting()
 
-    async def _catch_up(self, tasks: TaskGroup) -> None:
-        """Do what is due: sweep, cancel runs, read what changed DAGs need, and claim runs."""
+    async def _do_what_is_due(self, tasks: TaskGroup) -> None:
+        """Sweep, cancel runs, claim runs. If DAGs have changed, read whether they need Spark, pools or holding."""
         if not self._sweeps.wait_s:
             self._cancels = False
             with self._sweeps.sweeping():
@@ -266,7 +266,7 @@ class Executor:
             step = self._claims.claim_step(room)
             orders = self._claims.claimed(await self._result_writer.perform_with_next_commit(step))
         if leases_lost != self._leases_lost:
-            # The lease has ended meanwhile, so other executors may have these runs. The next sweep finds out.
+            # The lease ended during the claim. The next sweep queues these runs again, unless others have them.
             return
         self._more |= len(orders) == room
         for order in orders:
@@ -306,7 +306,7 @@ class Executor:
             self._wants_warm |= (
                 self._settings.prewarm and order.needs_spark and slot.spark is Spark.COLD
             )
-        # Read this now, because the slot's next job resets it.
+        # Read this before `_assign_runs`, which may give the slot another run.
         was_cut_short = slot.was_cut_short
         if slot.has_left_launches:
             self._left_launches.ask()
@@ -380,7 +380,7 @@ class Executor:
         await self._requeue(self._claimed_queue.take_all(), have_begun=False)
 
     def _record_waiting(self) -> None:
-        """Show claimed runs without a worker as waiting. The store already shows them as running."""
+        """Store why claimed runs wait for a worker. Users would otherwise see these runs as running."""
         waiting = self._claimed_queue.waiting()
         self._shown_waiting &= {order.run_pk for order in waiting}
         for order in waiting:

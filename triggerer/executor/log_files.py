@@ -1,4 +1,4 @@
-"""The executor's access to the log of a run whose worker is gone."""
+"""The executor's access to the log of a run whose process is gone."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class LogFiles:
         """Locked by the thread while it reads or writes, even if the caller no longer waits."""
 
     async def end(self, path: str, run_id: str, how: str) -> None:
-        """Append the last line to a run's log, because the worker died before it could write this line.
+        """Append the last line to a run's log, because the run's process died before it could write this line.
 
-        Call this method only when the worker is gone and no other executor can have begun the run.
+        Call this method only when the process is gone and no other executor can have begun the run.
 
         Args:
             how: The text after `run <run_id>:`, such as `failed: the worker ...`.

@@ -161,7 +161,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return frozenset(self._unwritten)
 
     async def written(self, run_pk: int | None = None) -> None:
-        """Wait until the updates of this run, or else all updates, are stored."""
+        """Wait until all updates of this run are stored. None: the updates of all runs."""
         while self._unwritten if run_pk is None else run_pk in self._unwritten:
             await self._written.wait()
 
@@ -181,8 +181,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 if not group:
                     raise
                 refusal = error
-                # The store refused the group, not the steps. Perform the steps first, and then search for the refused
-                # update.
+                # The store refused the group, not the steps. Perform the steps alone. Then raise the refusal, so that
+                # `GroupCommit` searches for the refused update.
                 answers = await self._database.perform_steps(steps) if steps else []
         except BaseException as error:
             stopped = OutcomeUnknown("the result writer was stopped")
@@ -212,7 +212,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             self._database.transport.sender,
         )
         before, after = self._launch_steps(group)
-        # Store changes of waits after ends of runs, so that an ended run is not shown as waiting.
+        # Perform these steps after `save`: they change only running runs, so a run that `save` ends is not shown as
+        # waiting.
         after += [
             self._wait_step(update.order, update.wait)
             for update in group
@@ -356,7 +357,10 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 
 
 def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """Return a replacement for a refused update: without its events, or without its tasks if it had no events."""
+    """Return an update that reports failures in place of a refused one.
+
+    The replacement has no events. If the refused update had none, the replacement has no tasks.
+    """
     end = update.end
     if not any(task.events for task in update.tasks):
         error = f"the store refused it: {reason}"

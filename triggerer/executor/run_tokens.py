@@ -23,7 +23,7 @@ class RunTokens:
         self._key: bytes | None = None
 
     async def add_to(self, order: RunOrder) -> RunOrder:
-        """Return the order with its API token, or without one if the database is away: few runs need it."""
+        """Return the order with its API token, or unchanged if the database is away, because few runs need a token."""
         try:
             if self._key is None:
                 self._key = await service_key(self._database)

@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Hold the runs that could not begin. Return the other updates, which the caller must store.
+    """Queue the runs again that could not begin, and hold them. Return the other updates, which the caller must store.
 
     Raises:
         Errors of `Database.perform_steps`. The call may be repeated.
@@ -52,7 +52,10 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 
 
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
-    """Return the update to store. A blocked run that could not be held must be cancelled, so it ends as cancelled."""
+    """Return the update to store. A blocked run that could not be held ends as cancelled.
+
+    A request to cancel prevents the hold. So does another attempt that has the run, but then the store drops this end.
+    """
     if not update.is_blocked or update.end is None:
         return update
     cancelled = RunEnd(RunState.CANCELLED, update.end.ended_at, "cancelled")

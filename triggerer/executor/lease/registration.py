@@ -129,9 +129,7 @@ class Registration:
     async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Renew until cancelled. Then deregister, so that other executors need not wait for the expiry.
 
-        Call `renew` before, because the lease must be valid.
-
-        `task_status.started` is called when the holder knows about the lease.
+        Call `renew` first, because the lease must be valid. `task_status.started` is called after `mark_lease_kept`.
 
         Raises:
             ConfigurationError: This system cannot run a guard.
@@ -226,5 +224,5 @@ class Registration:
                 ) as session:
                     await self._queries.deregister_instance(session, self._instance_id)
             except StoreError as error:
-                # Go on, because the registration expires later.
+                # Ignore the error: a registration that is not extended expires.
                 _log.warning("the executor could not sign off", error=str(error))

@@ -1,4 +1,4 @@
-"""Decides and records the end of a run whose worker does not report it."""
+"""Decides and records the end of a run whose process does not report the end."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class RunEnding:
     log_files: LogFiles
     run: RunOrder | None
     verdict: RunEnd | None = None
-    """The end that was decided for the run, such as a cancellation. The run may still end earlier on its own."""
+    """The executor's decision how the run ends, such as a cancellation. The run may report another end first."""
     is_cut_short: bool = False
     """True: store no end of the run, because the run is queued again, or another executor executes it."""
     has_left_launches: bool = False
-    """True if a session of the dead worker may still be at work on a Spark Connect server."""
+    """True if a session of the dead process may still be at work on a Spark Connect server."""
     may_end_log: bool = True
     """False once another executor may have begun the run, and writes its log."""
 
@@ -48,25 +48,25 @@ class RunEnding:
         self.is_cut_short |= self.verdict is None
 
     def give_away(self) -> None:
-        """Record no end as in `cut_short`, and do not write to the log: another executor may execute the run now."""
+        """Call `cut_short`, and write no end into the run's log: another executor may execute the run now."""
         self.may_end_log = False
         self.cut_short()
 
     async def mark_unstarted(self) -> None:
-        """Record the verdict, if any, for a run that no worker has begun."""
+        """Record the verdict, if any, for a run that no process has begun."""
         if not self.is_cut_short and self.verdict is not None:
             await self.record_end(self.verdict.state, self.verdict.error)
 
     async def record_death(
         self, code: int, *, output: str, has_begun: bool, malformed: str | None = None
     ) -> None:
-        """Record the end of a run whose worker has died: the verdict, or else a failure.
+        """Record the end of a run whose process, or its worker, has died: the verdict, or else a failure.
 
         Args:
-            code: The exit code. Negative: the number of the signal that killed the worker.
+            code: The exit code. Negative: the number of the signal that killed the process or its worker.
             output: The worker's last output outside the run's log.
-            has_begun: True if the worker had accepted the run.
-            malformed: Why the worker's data could not be understood, if the worker was killed for that reason.
+            has_begun: True if the process had accepted the run.
+            malformed: Why the process's data could not be understood, if the process was killed for that reason.
         """
         assert self.run is not None
         if self.is_cut_short:
@@ -109,7 +109,7 @@ class RunEnding:
 
 
 def left_behind(run: RunOrder) -> tuple[Launch, ...]:
-    """Return the session that an attempt may have left on a Spark Connect server when its worker died."""
+    """Return the session that an attempt may have left on a Spark Connect server when its process died."""
     if run.connect is None:
         return ()
     return (

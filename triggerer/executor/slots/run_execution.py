@@ -1,4 +1,4 @@
-"""One run in a worker: from the process that takes the run's order to the end that the process reports."""
+"""One run in one process of a worker: hands the order to the process, and stores what the process reports."""
 
 from __future__ import annotations
 
@@ -80,9 +80,8 @@ class RunExecution:
     async def begin(self) -> RunHandle | None:
         """Return a process for this attempt, and store that a repeated attempt begins. None: do not execute the run.
 
-        Runs whose attempts repeatedly kill the service are given up. An attempt counts for that once its begin is
-        stored, which happens when there is a process. So it does not count if the service is killed while a worker
-        starts.
+        A run is given up after some attempts whose executor died. A repeated attempt counts once its begin is stored.
+        That happens after the worker has started, so an attempt does not count if the executor dies during that start.
 
         Raises:
             ChannelClosed: The worker is gone.

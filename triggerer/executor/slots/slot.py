@@ -98,12 +98,12 @@ class Slot:
 
     @property
     def was_cut_short(self) -> bool:
-        """True: store no end of the run, because the run is queued again, or another executor executes it."""
+        """True if no end of the run is stored, because the run is queued again, or another executor executes it."""
         return self._ending.is_cut_short
 
     @property
     def has_left_launches(self) -> bool:
-        """True if the run's worker died and may have left a launch behind, see `LeftLaunches`."""
+        """True if the run's process died and may have left a launch behind, see `LeftLaunches`."""
         return self._ending.has_left_launches
 
     def release_executors(self) -> None:
@@ -142,7 +142,7 @@ class Slot:
             await self._execution.stop(self.settings.cancel_grace)
 
     async def abandon(self) -> None:
-        """Kill the run and record nothing, because another executor has the run."""
+        """Kill the run with its worker, wait for the worker's end, and record nothing: another executor has the run."""
         self.cut_short()
         self._ending.is_cut_short = True
         if self.worker is not None:
@@ -203,7 +203,7 @@ class Slot:
                 self._free()
 
     async def _wait_for_room(self, run: RunOrder, error: OSError) -> None:
-        """Wait before the next start of a worker. If the run must no longer begin, stop waiting."""
+        """Wait before the next start of a worker. Return early if the run must no longer begin."""
         delay = self._scarcity.next_delay()
         said = "no worker can be started; the run waits"
         named = {"dag": run.dag_id, "run": run.run_id, "error": str(error)}
@@ -284,7 +284,7 @@ class Slot:
         return self._warmed
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> bool:
-        """Execute the run. Return False if its process died before it began the run: the caller must repeat this."""
+        """Execute the run. Return False if its process died before it began the run: call this method again."""
         execution = self._execution = RunExecution(
             order, worker, self._ending, self.services, self._on_wait, self._overdue.set
         )

@@ -60,7 +60,7 @@ class TaskTimers:
                 timer.cancel()
 
     def _count(self, start: TaskStart) -> None:
-        """Record how long a run waited for its first task, for the metrics, but not the waits of later attempts."""
+        """For the metrics, record how long the run waited for its first task. Ignore attempts after the first one."""
         if self.order.attempt == 1 and not self._is_counted:
             self._is_counted = True
             RUN_QUEUE.observe(max((start.started_at - self.order.queued_at).total_seconds(), 0.0))

@@ -47,14 +47,14 @@ class SparkFrame(TypedDict):
 
 
 class WarmedFrame(TypedDict):
-    """The worker has opened a Spark driver as `warm` asked, or could not."""
+    """The reply to `warm`: the worker has opened a Spark driver, or `error` says why not."""
 
     type: Literal["warmed"]
     error: str | None
 
 
 class StartedFrame(TypedDict):
-    """A try of a task has begun."""
+    """A try of a task has begun, or has failed and waits for its retry, see `TaskStart`."""
 
     type: Literal["started"]
     run: int

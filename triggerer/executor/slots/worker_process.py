@@ -162,7 +162,7 @@ class WorkerProcess(ChildProcess):
             await self.channel.send(content)
 
     async def take(self) -> RunHandle:
-        """Wait for a process that accepts an order, and return it. No other caller gets this process.
+        """Wait until a process is ready for an order, and return this process. No other caller gets it.
 
         Raises:
             ChannelClosed: The worker is gone.
@@ -182,7 +182,7 @@ class WorkerProcess(ChildProcess):
             self._changed.notify_all()
 
     async def send_ahead(self, content: dict[str, Any]) -> None:
-        """Send a frame to the process that accepts an order, if there is one."""
+        """Send a frame to the process that waits for the next order, if there is one."""
         if self._prepared is not None:
             with suppress(ChannelClosed):
                 await self._prepared.send(content)

@@ -161,7 +161,7 @@ def _plain(piece: Piece) -> list[pa.Array]:
 def _texts(values: Sequence[str | None]) -> pa.Array:
     first = values[0]
     if values.count(first) == len(values):
-        # Usually all values are equal, and repeating one value takes a fraction of the time.
+        # Usually all values are equal. Repeating one value is faster than converting each value.
         return pa.repeat(pa.scalar(first, pa.string()), len(values))
     return pa.array(values, pa.string())
 

@@ -84,7 +84,8 @@ class Spools:
         None: the files cannot be written, and the log says why. Then the run reads the events by pages.
 
         Args:
-            fields: `about` (`uri` or `alias`, as in queries for pages), `triggering`, `last_id` and `as_text`.
+            fields: `about` (the asset's `uri`, or an `alias`), `last_id` (ignore newer events), `as_text` (write
+                `extra` as JSON text), and `triggering` (only the events that triggered the run).
         Raises:
             KeyError, TypeError: The fields are malformed. Our own code never sends such fields.
         """
