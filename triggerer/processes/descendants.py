@@ -65,7 +65,7 @@ def end_children(
     """Kill this process's children except `kept`, and then their descendants, which this process has adopted.
 
     Args:
-        kept: Returns the ids of the children to spare. Called before each look at the children.
+        kept: Returns the ids of the children to spare. Called in every round.
         reap: Reaps the children that have ended, without blocking.
     Returns:
         The children that are still there after `within_s`, for instance because a file system hangs.

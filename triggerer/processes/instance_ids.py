@@ -24,7 +24,7 @@ def process_of(instance_id: str) -> str:
 
 
 def host_and_pid(instance_id: str) -> tuple[str, int | None]:
-    """Return the host and the process id of the instance with this id. The process id is None if the id has none."""
+    """Return the host and the process id that an instance's id contains. None: the id contains no process id."""
     host, _, pid = process_of(instance_id).rpartition(":")
     return host, int(pid) if pid.isdecimal() else None
 

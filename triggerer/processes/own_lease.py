@@ -72,7 +72,7 @@ class OwnLease:
     async def wait_until_over(self) -> None:
         """Return once the lease is over.
 
-        If the machine was suspended, this returns late, at most by the time that the lease had left before.
+        After the machine was suspended, this may return late: at most by the time that the lease had left before that.
         """
         while (left := self._ends_at - self.now()) > 0:
             with anyio.move_on_after(None if left == _NEVER else left):

@@ -15,15 +15,15 @@ def give_way(niceness: int) -> None:
     """Raise the niceness of this process, which leads a session, and of its descendants.
 
     With autogroups (sched(7)), Linux divides the processor among sessions. A process's niceness counts only within its
-    session, and the session has a niceness of its own. So this function raises both. The session's niceness stays as it
-    is if the system has no autogroups or denies the change, or if other processes change theirs for two seconds.
+    session, and the session has a niceness of its own. So this function raises both. The session's niceness is not
+    raised if the system has no autogroups, if it denies the change, or if it is busy with such changes for two seconds.
     """
     os.nice(niceness)
     for _ in range(_TRIES):
         try:
             _AUTOGROUP.write_text(str(niceness))
         except BlockingIOError:
-            # Without root, only one autogroup of the machine can change within a tenth of a second.
+            # Without root, the kernel allows one such change in a tenth of a second, in the whole machine.
             time.sleep(0.1)
         except OSError:
             # This system has no autogroups, or gives no permission.

@@ -67,7 +67,8 @@ def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
     finally:
         told.tell = _ignore
         for signum, handler in before:
-            # Do not restore a `_Leave`: at a later signal it would replace the exit code, and hide the block's error.
+            # Do not restore the handler of `leave_when_told`: a later signal would then end the process with that
+            # handler's exit code, and hide the block's error.
             if not isinstance(handler, _Leave):
                 signal.signal(signum, handler)
 
