@@ -51,12 +51,12 @@ class ApiChild:
         self._is_eager = settings.api.start == "eager"
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled; then stop the child in order."""
+        """Run until cancelled. Then stop the child, which may first finish its requests."""
         task_status.started()
         backoff = Backoff(first=0.2, longest=3.0, healthy_after=10.0)
         while True:
             if not self._is_eager:
-                # The child accepts the connection. Before the first connection there is no child, which costs nothing.
+                # Only wait here: the child accepts the connection. Before the first connection no child uses memory.
                 await anyio.wait_readable(self._listener)
             started = anyio.current_time()
             try:

@@ -1,4 +1,4 @@
-"""Reads the metrics of this process when they are scraped: of its streams, of the database, and of the service."""
+"""Supplies `/metrics` with the metrics of this process's streams, and with gauges that are read from the database."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class StreamMetrics:
 
 def _bounded(streams: Sequence[StreamLive]) -> list[StreamLive]:
     """Return the streams with series of their own, and one sum of all other streams."""
-    # The streams are sorted by name. So no stream changes between its own series and the sum from scrape to scrape.
+    # Sort by name. In another order, a stream could move between its own series and the sum at each scrape.
     named: dict[str, StreamLive] = {}
     for live in streams:
         # Two streams may have one readable name.
@@ -181,7 +181,7 @@ class DatabaseGauges:
             while True:
                 await anyio.sleep(_LOOK_EVERY.total_seconds())
                 if seen == GATHERING.scrapes:
-                    # Nobody has scraped since the last look, so nobody needs new values.
+                    # Nobody has scraped since the last round of this loop, so nobody needs new values.
                     self._samples = []
                     continue
                 seen = GATHERING.scrapes
@@ -189,7 +189,7 @@ class DatabaseGauges:
                     async with self._database.reading() as session:
                         self._samples = await read_gauges(session, self._bounds)
                 except StoreError as error:
-                    # Show no values, because the last ones would look fresh.
+                    # Show no values: the old values would look like new ones.
                     self._samples = []
                     _log.debug("the gauges of the database were not read", error=str(error))
         finally:

@@ -41,9 +41,9 @@ class SystemdNotifier:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> SystemdNotifier:
-        """Remove the manager's variables from the environment, so that no child process speaks for the service.
+        """Return the notifier for the manager's variables, and remove the variables from the environment.
 
-        Call it before any child process starts.
+        Call this before any child process starts. Otherwise a child could report to the manager in the service's name.
         """
         address = environ.pop("NOTIFY_SOCKET", None) or None
         watchdog = _read_watchdog(

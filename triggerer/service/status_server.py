@@ -1,8 +1,8 @@
 """Answers `/metrics`, `/livez` and `/readyz` from threads, also while the event loop is blocked.
 
 The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one. Each connection has a
-thread, so there are at most eight connections: a ninth ends the oldest, so that slow clients keep no probe out. A
-connection that is silent for 10 s is closed, too.
+thread, so there are at most eight connections. A ninth closes the oldest one: slow clients must not keep a health probe
+from connecting. A connection that is silent for 10 s is closed, too.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ class _Server:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with suppress(OSError):
-                # The handler's constructor reads the request and answers it. It takes no argument for the routes, so a
-                # new subclass has them.
+                # The handler's constructor reads the request and answers it. The constructor has no argument for the
+                # routes, so pass the routes as an attribute of a new subclass.
                 type("_Handler", (_Handler,), {"routes": self._routes})(connection, ("", 0), None)
         finally:
             self._close(connection)

@@ -63,7 +63,7 @@ async def unless_it_returns(
 
 
 def without_status(run: Callable[[], Awaitable[None]]) -> Runs:
-    """Turn a function without `task_status` into a part, which counts as started just before the function is called."""
+    """Turn a function without `task_status` into a part. The part counts as started before the function is called."""
 
     async def running(*, task_status: TaskStatus[None]) -> None:
         task_status.started()
