@@ -98,7 +98,7 @@ class Executor:
         """Runs in the claimed queue that the store shows as waiting."""
         self._log_files = LogFiles()
         self._changed = AutoResetEvent()
-        # What may be due: `_more`: runs to claim. `_cancels`: runs to cancel. `_dags`: DAGs have changed.
+        # True if there may be: `_more`: runs to claim. `_cancels`: runs to cancel. `_dags`: changed DAGs.
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._uses_pools = self._has_broken_files = False

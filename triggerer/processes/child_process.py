@@ -174,8 +174,8 @@ class ChildProcess:
     async def reap(self) -> int:
         """End the process and read all of its output. `supervise` must be running.
 
-        A process that closed its channel has a second to end, so that its own exit code is returned, and not that
-        of our SIGKILL.
+        A process that closed its channel has a second to end. Otherwise this would return the code of our SIGKILL, and
+        not the process's own exit code.
 
         Returns:
             The exit code, as from `wait`.

@@ -55,7 +55,7 @@ class Spools:
         Cancellation: All files of this executor are deleted.
         """
         try:
-            await anyio.to_thread.run_sync(self._sweep)
+            await anyio.to_thread.run_sync(self._delete_left)
             while True:
                 await self._has_ended.wait()
                 self._has_ended.clear()
@@ -72,7 +72,7 @@ class Spools:
             self._ended.append(folder)
             self._has_ended.set()
 
-    def _sweep(self) -> None:
+    def _delete_left(self) -> None:
         for folder in self._root.glob("*"):
             if folder != self._folder and (lock := _try_lock(folder)) is not None:
                 _delete(folder)
