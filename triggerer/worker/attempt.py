@@ -104,8 +104,7 @@ class WorkerContext:
     """True: a run whose DAG file does not load is queued again. False: the run fails."""
     sightings: Sightings
     query: Callable[..., Any]
-    """A `QueryEvents` with the run's primary key as an additional first argument, which the callables below take
-    too."""
+    """Like `QueryEvents`, with the run's primary key as an additional first argument. So are the callables below."""
     spark: SparkHolder
     output: Output
     on_start: Callable[[int, TaskStart], None]
@@ -119,7 +118,7 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
     """Execute a run and report its results. The last task and the end of the run are in one report.
 
     Raises:
-        WorkerStopped: The executor wants the worker to stop. The run's end is not reported.
+        WorkerStopped: The executor stops this process. The run's end is not reported.
     """
     with ExitStack() as stack:
         try:
@@ -188,9 +187,9 @@ class _Attempt:
         self._end(tasks, failures)
 
     def _are_former_gone(self) -> bool:
-        """End the launches of former attempts, except applications that a task may wait for.
+        """End the launches of former attempts, but leave running applications to their tasks, which can wait for them.
 
-        If a launch may still be at work, report that the run must wait, and return False.
+        If the state of a launch stays unknown, report that the run must wait, and return False.
         """
         try:
             self._followed = self._former_attempts().end_all(self._order.former, keep=True)
@@ -209,7 +208,7 @@ class _Attempt:
         )
 
     def _end_unfollowed(self) -> None:
-        """End the applications of former attempts that no task waited for, perhaps because the DAG lost the task."""
+        """End the applications of former attempts for which no task has waited. Perhaps the DAG has lost the task."""
         left = [one for one in self._followed if one.tag not in self._on_launch.reported]
         if left:
             try:
@@ -219,7 +218,7 @@ class _Attempt:
                 logger.warning("%s", unknown)
 
     def _load_when_stable(self) -> LoadedFile:
-        """Load the DAG file. If it fails or lacks the DAG, load it again at each change: it may be incomplete.
+        """Load the DAG file. If it does not load or lacks the DAG, it may be incomplete: load it again at each change.
 
         Raises:
             Exception: The file does not load, and is stable or has changed for too long. The last loading raised this
@@ -253,8 +252,7 @@ class _Attempt:
             if _Files.now(path, self._worker.dags_folder) != files:
                 return True
             if files.file is None:
-                # The file has vanished. Return True, so that the caller waits for the file, unless that wait is over
-                # already.
+                # The file has vanished. Return True if the caller may still wait for a missing file.
                 return time.monotonic() < until.missing
             watched_s = self._worker.sightings.unchanged_s(path, files)
             if watched_s >= STABLE_AFTER_S and files.are_stable(stable_s):

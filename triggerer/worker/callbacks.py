@@ -1,4 +1,4 @@
-"""Calls a DAG's callbacks after one of its runs, in the worker."""
+"""Calls a DAG's callbacks after one of its runs, in a process that a worker has forked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def call_back(order: CallbackOrder, worker: WorkerContext) -> None:
     """Call the callbacks one after the other. If a callback fails, log its error and call the next callback.
 
     Raises:
-        WorkerStopped: The executor wants the worker to stop.
+        WorkerStopped: The executor stops this process.
     """
     run = order.run
     try:

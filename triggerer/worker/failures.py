@@ -1,4 +1,4 @@
-"""The error texts of failed tasks and dead workers."""
+"""The error texts of failed tasks, and of runs whose process died."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TaskTimeout(BaseException):
 
 
 class WorkerStopped(BaseException):
-    """The executor wants this worker to stop. A `BaseException`, so that user code does not catch it."""
+    """The executor stops this process (SIGTERM). A `BaseException`, so that user code does not catch it."""
 
 
 def explain(error: BaseException, dags_folder: Path) -> str:
@@ -62,13 +62,13 @@ def storable(text: str) -> str:
 
 
 def death_reason(code: int, *, has_begun: bool, malformed: str | None = None) -> str:
-    """Return the error of a run whose worker has died.
+    """Return the error of a run whose process, or its worker, has died.
 
     Args:
-        code: The exit code. Negative: the number of the signal that killed the worker.
-        has_begun: True if the worker had accepted the run.
-        malformed: Why the executor could not understand the data in the worker's channel, and so ended the worker.
-            None: the worker was not ended for that.
+        code: The exit code. Negative: the number of the signal that killed the process or its worker.
+        has_begun: True if the process had accepted the run.
+        malformed: Why the executor could not understand the data in the process's channel, and so killed the process.
+            None: the process was not killed for that.
     """
     if malformed is not None:
         return (

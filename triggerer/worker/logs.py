@@ -1,4 +1,4 @@
-"""Directs a worker's output into the log of the present run."""
+"""Directs the output of a run's process into the run's log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.worker.parallel.threads import own_task
 
 
 def tail(path: str | Path, size: int = 4000) -> str:
-    """Return the last `size` bytes of a file as text; empty if the file does not exist."""
+    """Return the last `size` bytes of a file as text; empty if the file cannot be read."""
     try:
         with Path(path).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - size))

@@ -18,7 +18,7 @@ A run's process receives `release` (give Spark's executors back to the cluster),
 
 A run's process sends:
 
-- `started`: a try of a task has begun, or has failed and the next try waits for its time (`TaskStart`).
+- `started`: a try of a task has begun, or has failed and waits for its retry (`TaskStart`).
 - `waiting`, `progress` and `launch`: a `Wait`, a `RunProgress` or a `Launch` has changed.
 - `query`: a question, for instance about events, or the request to store a `Launch` before the launch begins.
 - `results`: tasks or the run have ended (`RunReport`).
@@ -46,13 +46,13 @@ SPOOL_FROM: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TaskStart:
-    """A try of a task has begun."""
+    """A try of a task has begun, or has failed and waits for its retry."""
 
     task_id: str
     try_number: int
     started_at: datetime
     timeout_s: float | None
-    """None: the task has no timeout, or the try has failed and the next one waits for its time."""
+    """None: the task has no timeout, or the try has failed and waits for its retry."""
 
 
 @dataclass(frozen=True, slots=True)

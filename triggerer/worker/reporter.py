@@ -1,4 +1,4 @@
-"""Sends a worker's reports to its executor, from any thread of the worker."""
+"""Sends the reports of a run's process to the executor, from any thread of the process."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class SparkHolder:
         return how
 
     def close(self) -> None:
-        """Release the session on a Spark Connect server. A local JVM stays, because later runs use it."""
+        """Release the session on a Spark Connect server. A local JVM stays for later runs, unless it is broken."""
         if self._is_connect:
             self.end_run()
         elif self._is_broken and self._driver is not None:

@@ -41,7 +41,7 @@ class TaskOutcomes:
             self.failures.append(f"task {task.task_id} was left as it is: {state}")
 
     def leave_out(self, task: Task) -> bool:
-        """Record a task that cannot run because an upstream task failed or was skipped. Return True if so."""
+        """If an upstream task failed or was skipped, record that this task is not executed, and return True."""
         missing = [before.task_id for before in task.upstream if before.task_id not in self.values]
         failed = [name for name in missing if name not in self._skips]
         if failed:

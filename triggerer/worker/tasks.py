@@ -50,7 +50,7 @@ class TaskRunner:
 
     Args:
         on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
-            failed and the next one waits for its time.
+            failed and the task waits for its retry.
         cancel_work: Ends the work on Spark of one task, by its id. Called from another thread, when the time of a task
             that runs beside others is up.
         on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may go on.
@@ -82,7 +82,7 @@ class TaskRunner:
         """Try the task until it succeeds or has no retries left. The last error becomes the error of the result.
 
         Raises:
-            WorkerStopped: The executor wants the worker to stop. The task's `finally` blocks have run.
+            WorkerStopped: The executor stops this process. The task's `finally` blocks have run.
         """
         for try_number in range(1, task.retries + 2):
             started_at = datetime.now(UTC)
@@ -195,7 +195,7 @@ def _exhaust(generator: GeneratorType[Any, Any, Any], outlet_events: OutletEvent
 def time_limit(limit: timedelta | None) -> Iterator[None]:
     """Raise `TaskTimeout` in the main thread when the time is up. Only the main thread may call this function.
 
-    Code that does not return to Python, for instance in a C library, is not interrupted. The executor kills the worker
+    Code that does not return to Python, for instance in a C library, is not interrupted. The executor kills the process
     a little later.
     """
     if limit is None:

@@ -12,7 +12,7 @@ from triggerer.worker.fork_server.control import Control
 
 
 class Role(Enum):
-    """What a child process is for."""
+    """The purpose of a child process."""
 
     NEXT = auto()
     """The child waits for its order: a run to execute, or callbacks to call."""

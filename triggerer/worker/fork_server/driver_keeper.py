@@ -65,7 +65,7 @@ class DriverKeeper:
 
     @property
     def pids(self) -> set[int]:
-        """The ids of processes that serve no run alone: JVMs, and the maker of the archive of Spark's classes."""
+        """The ids of processes that outlive a run: JVMs, and the process that makes the archive of Spark's classes."""
         drivers = [*self._former, *filter(None, [self._driver])]
         found = {driver.pid for driver in drivers if driver.pid is not None}
         return found | ({self._training.pid} if self._training is not None else set())
@@ -216,7 +216,7 @@ class DriverKeeper:
     # Ending a driver.
 
     def on_end(self, pid: int, code: int) -> None:
-        """Handle the end of a child of no run: a JVM, or the process that makes the archive of Spark's classes."""
+        """Handle the end of a JVM, or of the process that makes the archive of Spark's classes."""
         if self._training is not None and self._training.pid == pid:
             self._end_training()
         for driver in [*self._former, *filter(None, [self._driver])]:

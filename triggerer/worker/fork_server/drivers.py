@@ -20,7 +20,7 @@ class Driver:
         write_end: The writing end of the pipe that the opening process gives to the JVM for its output.
         output: The reading end of that pipe, which does not block.
         pid: The JVM's process id; None: the JVM has not started.
-        shared: What a process needs to attach to the driver (`SharedDriver` as JSON); None until the driver is open.
+        shared: The data for attaching to the driver (`SharedDriver` as JSON); None until the driver is open.
         code: The JVM's exit code; None: it has not ended.
     """
 

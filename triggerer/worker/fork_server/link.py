@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ForkServerLink:
-    """Sends questions to the fork server, and stores its other messages. One question at a time is under way.
+    """Sends questions to the fork server, one at a time, and stores the messages that are no replies.
 
     Attributes:
         may_begin: True once all processes of the former run are gone, so that this process may accept an order.
@@ -66,7 +66,7 @@ class ForkServerLink:
         self._control.send("unusable", reason=reason, pid=pid)
 
     def sighted(self, path: str, **state: Any) -> None:
-        """Tell the fork server the state of a DAG file that did not load, so that the next runs know this state."""
+        """Tell the fork server the state of a DAG file that this run cannot use, so that later runs know the state."""
         self._control.send("sighted", path=path, **state)
 
     def owns(self, folder: str) -> None:

@@ -7,7 +7,7 @@ channel ends with the process. So a process that a run leaves behind cannot send
 1. The server forks a process with the role `NEXT`, and sends the process's channel to the executor. `NEXT` waits for
    the message `go`, which means that the former run's process and its descendants are gone. Then `NEXT` attaches to the
    Spark driver, if there is one, and waits for an order.
-2. `NEXT` receives an order, sends `taken`, and has the role `RUN` from now on. The server forks another `NEXT`.
+2. `NEXT` receives an order, sends `taken`, and has the role `RUN` from then on. The server forks another `NEXT`.
 3. `RUN` ends. The server kills the process group of `RUN`, and its other descendants, which the server has adopted.
 """
 

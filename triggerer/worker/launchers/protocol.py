@@ -1,4 +1,4 @@
-"""The protocol of launchers. A launcher is synchronous, and runs in the run's process.
+"""The protocol of launchers. A launcher is synchronous. It runs in a run's process, or in `launchers.main`.
 
 Two attempts are never at work at once: the service stores a tag before `launch` is called, and the next attempt calls
 `find` and `stop` for each stored tag before it executes the user's code. The *place* of a launch is its server or
@@ -100,7 +100,8 @@ class Launcher(Protocol):
         """Look for a launch by its tag. It never raises: if the search fails, the state is `Unknown`.
 
         Args:
-            external_id: The place's own id of the launch, if it is known. The id only makes the search quicker.
+            external_id: The place's own id of the launch, if it is known. Without the id, a standalone cluster cannot
+                tell the state of a launch while any driver is active there.
         """
 
     def stop(self, handle: Handle) -> Sighting:

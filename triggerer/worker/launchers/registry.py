@@ -26,7 +26,7 @@ def launcher_named(name: str, settings: SparkSettings) -> Launcher:
     """Return the launcher with this name.
 
     Raises:
-        ConfigurationError: No launcher has this name, or the settings do not say where it launches.
+        ConfigurationError: No launcher has this name, or the settings do not name its cluster.
     """
     if name not in _LAUNCHERS:
         raise ConfigurationError(

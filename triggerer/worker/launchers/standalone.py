@@ -57,7 +57,7 @@ _REASONS: Final = {
     "ERROR": "the worker of its driver was lost, or could not start it",
 }
 _NOT_ALIVE: Final = "Current state is not alive"
-"""How the answer of a master begins that is on standby, or is recovering its drivers."""
+"""A master answers with this text while it is on standby, or recovers its drivers."""
 _REST_HINT: Final = (
     "start it with spark.master.rest.enabled=true; another port than 6066 goes into spark.master.rest.port of"
     " [spark] conf"

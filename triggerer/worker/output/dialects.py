@@ -156,7 +156,7 @@ _MARIADB: Final = Dialect(
     quotes=("`", "`"),
     options={
         "allowMultiQueries": "true",
-        # Spark does not know MariaDB, and so quotes names by `"`. This mode lets MariaDB accept these quotes.
+        # Spark does not know MariaDB, so it puts names into `"`. This mode lets MariaDB accept these quotes.
         "sessionVariables": "sql_mode=CONCAT(@@sql_mode,',ANSI_QUOTES')",
     },
 )

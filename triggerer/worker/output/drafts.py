@@ -46,7 +46,7 @@ class Files(Protocol):
         """Return a file's text; None if there is no such file."""
 
     def create(self, path: str, text: str, *, by_way_of: str) -> None:
-        """Create a file with its whole text at once, unless the file exists.
+        """Create a file with its whole text in one step, unless the file exists.
 
         Args:
             by_way_of: A temporary path where the text may be written first. Its folder must exist.
@@ -68,7 +68,7 @@ def prepare(files: Files, path: str, name: str) -> str | None:
     """Finish the commits that earlier tries left in the folder, and delete drafts that cannot be committed.
 
     Returns:
-        The mark of the try that wrote this output. None: no try has written it.
+        The mark of the call that wrote this output. None: no call has written it.
     """
     _tidy(files, path)
     commit = _commit_of(files, path, name)
@@ -79,7 +79,7 @@ def commit(files: Files, path: str, name: str, mark: str) -> str:
     """Commit the draft and move its files to their final names, unless another try has committed first.
 
     Returns:
-        The mark of the try whose draft the readers see.
+        The mark of the call whose draft the readers see.
     Raises:
         FileNotFoundError: The draft is more than a week old, or was deleted.
     """

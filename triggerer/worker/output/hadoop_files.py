@@ -123,7 +123,7 @@ class HadoopFiles:
         new = self._path(path)
         try:
             if self._scheme == "gs":
-                # Google's connector asks the store for the generation 0, which only a new object has.
+                # With `overwrite` false, Google's connector makes the store refuse a name that is in use.
                 stream = self._fs.create(new, False)
             else:
                 stream = self._fs.createFile(new).recursive().must(_CONDITIONAL, True).build()
@@ -137,9 +137,9 @@ class HadoopFiles:
     def _rename_to_new(self, source: str, target: str) -> None:
         """Rename a file unless the target exists.
 
-        HDFS checks and renames in one step. Azure's connector sends `If-None-Match: *` with the rename, so an account
-        with a hierarchical namespace does too. Its conditional creation of a file is no alternative, because it creates
-        an empty file first. Some other object stores check and copy in two steps.
+        HDFS checks and renames in one step. So does an Azure account with a hierarchical namespace, because Azure's
+        connector sends `If-None-Match: *` with the rename. (The connector's conditional creation of a file is no
+        alternative, because it creates an empty file first.) Some other object stores check and copy in two steps.
         """
         from py4j.protocol import Py4JJavaError
 

@@ -117,7 +117,7 @@ def write_iceberg(df: DataFrame, table: IcebergTable, writing: Writing) -> Outco
     writing.require_current()
     found = table.writer_of(writing.name)
     if found is not None:
-        _sweep(table, writing, table.drafts(), own="")
+        _drop_old_drafts(table, writing, table.drafts(), own="")
     elif table.create_branch(branch := f"{_branches_of(writing.name)}{writing.mark}"):
         found = _append_and_pick(df, table, writing, branch)
     else:
@@ -141,13 +141,15 @@ def _append_and_pick(df: DataFrame, table: IcebergTable, writing: Writing, branc
             raise OutputRefused(
                 f"another attempt has dropped the draft of the rows for {table.name}"
             )
-        _sweep(table, writing, drafts, own=branch)
+        _drop_old_drafts(table, writing, drafts, own=branch)
     finally:
         table.drop_branch(branch)
     return found
 
 
-def _sweep(table: IcebergTable, writing: Writing, drafts: Iterable[str], *, own: str) -> None:
+def _drop_old_drafts(
+    table: IcebergTable, writing: Writing, drafts: Iterable[str], *, own: str
+) -> None:
     """Drop the branches of this output's earlier tries, and branches of other outputs that are a week old."""
     for branch in drafts:
         of_this = branch.startswith(_branches_of(writing.name))

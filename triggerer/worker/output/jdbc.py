@@ -57,7 +57,7 @@ class Connection:
         return self._read(f"SELECT * FROM {table} WHERE 1 = 0").columns
 
     def write(self, df: DataFrame, table: str) -> None:
-        """Add rows to a table. Each partition of the frame is a transaction."""
+        """Add rows to a table. Each partition of the DataFrame is a transaction."""
         writer = df.write.format("jdbc").mode("append").options(**self._options)
         writer.option("dbtable", table).save()
 
@@ -86,7 +86,7 @@ def write_jdbc(
     if found is None:
         found = _write(df.toDF(*columns), connection, output, writing, columns, keys)
     else:
-        _sweep(connection, output, is_written=True)
+        _drop_drafts(connection, output, is_written=True)
     return writing.outcome(found, table)
 
 
@@ -136,7 +136,7 @@ def _write(
                 raise
             return found
     finally:
-        _sweep(connection, output, drafts, is_written=drafts is not None)
+        _drop_drafts(connection, output, drafts, is_written=drafts is not None)
     return writing.mark
 
 
@@ -153,7 +153,7 @@ def _refuse_repeated_keys(connection: Connection, output: Statements, keys: Sequ
         )
 
 
-def _sweep(
+def _drop_drafts(
     connection: Connection,
     output: Statements,
     drafts: Sequence[Any] | None = None,

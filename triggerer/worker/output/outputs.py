@@ -66,7 +66,7 @@ class Output:
             table: The table's name. A text with a slash is the table's path.
             mode: `append` or `overwrite`.
         Raises:
-            OutputRefused: This attempt is a former one, or Spark lacks Delta's extension.
+            OutputRefused: This attempt is no longer the run's current one, or Spark lacks Delta's extension.
         """
         delta_tables.check_mode(mode)
         found = delta_tables.DeltaTable(_session(df, "delta"), str(table))
@@ -100,7 +100,8 @@ class Output:
             key: The columns of a unique constraint: a row replaces the row with the same key. `()`: rows are added.
             properties: Properties of the connection, such as `user` and `password`.
         Raises:
-            OutputRefused: This attempt is a former one, the database is not known, or the rows do not fit the table.
+            OutputRefused: This attempt is no longer the run's current one, `output.jdbc` does not know the database, or
+                the rows do not fit the table.
         """
         connection = jdbc_tables.Connection(_session(df, "jdbc"), url, properties)
         writing = self._begin("jdbc", (url, table))
@@ -112,7 +113,7 @@ class Output:
 
 
 def _session(df: Any, writer: str) -> Any:
-    """Return the frame's session.
+    """Return the DataFrame's session.
 
     Raises:
         OutputRefused: `df` is no Spark DataFrame.

@@ -20,7 +20,7 @@ class Place(Protocol):
     """A folder for Parquet files. `drafts` describes the methods."""
 
     identity: str
-    """The folder's address, equal however the user writes the path."""
+    """The folder's address. Different spellings of the path give the same address."""
 
     def draft(self, name: str, mark: str) -> str: ...
     def prepare(self, name: str) -> str | None: ...

@@ -134,7 +134,7 @@ class Statements:
 
     @property
     def _target(self) -> str:
-        """The table's name as the database reads it, so that it is equal however the user writes it."""
+        """The table's name as the database stores it. Different spellings by users give the same name."""
         return self._folded(self._parts[1])
 
     @property

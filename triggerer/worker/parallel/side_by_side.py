@@ -39,7 +39,7 @@ def execute_side_by_side(
         report: Sends the unreported outcomes. Not called after the last task, because the caller sends the rest with
             the run's end.
     Raises:
-        WorkerStopped: The executor wants the worker to stop. The tasks were stopped as well.
+        WorkerStopped: The executor stops this process. The tasks were stopped as well.
     """
     pending, settled = list(tasks), set[str]()
     running: dict[str, threading.Thread] = {}

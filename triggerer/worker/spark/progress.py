@@ -49,7 +49,7 @@ class ProgressWatch:
         self._counts_rows = False
 
     def follow(self, session: SparkSession) -> None:
-        """Watch this session, instead of any session that was given before."""
+        """Watch this session from now on."""
         if session is self.session:
             return
         self.session = session

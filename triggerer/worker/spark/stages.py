@@ -1,4 +1,4 @@
-"""Collects the stages of the Spark work of a run or of a task: a sum of all stages, and the newest one by one."""
+"""Collects the stages of the Spark work of a run or a task: the newest stages, and a sum of all stages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from triggerer.domain.attempts import Progress, StageProgress, TaskProgress
 
 MOST_STAGES: Final = 20
-"""The most stages of a task that are reported one by one. The store keeps them with the run, and a screen is small."""
+"""The most stages of a task that are reported separately. The store keeps them with the run, and a screen is small."""
 
 
 class Stages:

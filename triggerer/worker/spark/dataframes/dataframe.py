@@ -126,7 +126,7 @@ def _uploaded(spark: SparkSession, files: Sequence[str]) -> list[DataFrame]:
 
 
 def _union(frames: list[DataFrame]) -> DataFrame:
-    """Return the union of frames as a balanced tree. A chain of hundreds would exceed Spark's stack."""
+    """Return the union of DataFrames as a balanced tree. A chain of hundreds would exceed Spark's stack."""
     if len(frames) == 1:
         return frames[0]
     middle = len(frames) // 2

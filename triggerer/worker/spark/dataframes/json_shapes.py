@@ -38,7 +38,7 @@ class Shape:
     has_huge: bool = False
 
     def all_items(self) -> Shape:
-        """Return the shape of all values of the objects, under any key."""
+        """Return one shape for the values of the objects under all keys."""
         if self.keys is None:
             assert self.items is not None
             return self.items

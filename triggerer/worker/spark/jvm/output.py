@@ -72,7 +72,7 @@ class JvmOutput(Protocol):
         """Close our copy of the writing end, so that reading ends when the JVM is gone."""
 
     def wait_for_end(self, timeout_s: float) -> None:
-        """Wait until all output of a JVM that has ended was read."""
+        """After the JVM has ended, wait until all of its output is read."""
 
 
 class CopiedOutput:

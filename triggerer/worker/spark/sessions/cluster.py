@@ -66,7 +66,7 @@ def describe_need(
     """Return the missing resource and the probable reason, as the end of a sentence for the user.
 
     Args:
-        cores: The cores of an executor; None: all cores of a worker.
+        cores: The cores of an executor; None: all cores of a Spark worker.
     """
     wanted = f"{tasks} task" if tasks == 1 else f"{tasks} tasks"
     size = "all cores of a worker" if cores is None else f"{cores} core{'s' * (cores != '1')}"
@@ -103,7 +103,7 @@ def has_lost_master(session: SparkSession) -> bool:
 
 
 def quieten(session: SparkSession) -> None:
-    """Silence a message that Spark logs ten times a second while a master is unavailable."""
+    """Silence two loggers of Spark, which write ten times a second while a master is unavailable."""
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001
     # If Spark uses another logging library, there is nothing to configure.
     with contextlib.suppress(Exception):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _KILL_TIMEOUT: Final = ("spark.python.task.killTimeout", "2s")
 _MONITOR_S: Final = 2.0
-"""How often Spark looks for Python workers of interrupted tasks. It kills such a worker after a further `killTimeout`.
-Source: PythonRunner.MonitorThread in Spark 4.1."""
+"""The interval at which Spark searches for Python workers of interrupted tasks. Spark kills such a worker a further
+`killTimeout` later. Source: PythonRunner.MonitorThread in Spark 4.1."""
 _MARGIN_S: Final = 0.5
 _ENDING_S: Final = 5.0
 """How long a Spark task may take to end once its Python worker is gone. Usually it takes less."""
@@ -34,7 +34,7 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 def await_end(session: SparkSession, task_id: str | None) -> bool:
     """Return True once no job, no Spark task and no Python worker is at work for the session.
 
-    A Spark Connect server does not report this. With such a server, the call waits for as long as a Python worker of an
+    A Spark Connect server does not report what is at work. There the call waits for as long as a Python worker of an
     interrupted Spark task may live.
 
     Args:
