@@ -70,7 +70,7 @@ class ClaimedQueue:
         Args:
             free: The number of idle workers.
             ahead: The number of runs to claim beyond the idle workers, see `PrefetchLimit`.
-            warming: True while a Spark session opens. Runs that wait for this session do not reduce the room.
+            warming: True while a Spark session opens. Runs that wait for this session do not reduce the result.
         """
         waiting = len(self._orders)
         if warming:

@@ -111,7 +111,7 @@ class Claims:
         return [pk for pk, run in ours.items() if run.cancel_requested]
 
     async def sweep(self, known: Set[int]) -> dict[int, RunClaim]:
-        """Repair what no wake-up announces. Return the running runs that belong to this executor, as the store says.
+        """Repair what no wake-up announces. Return the runs that the store shows as running on this executor.
 
         Runs of dead executors are queued again. This executor's runs that are not in `known` are queued again, too: it
         claimed them in a transaction whose outcome it did not learn. Queued runs with a request to cancel are

@@ -162,8 +162,8 @@ class Executor:
         back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            # Not `await tasks.start(...)`: a cancellation would then wait for `_work`, which ends only after the
-            # `finally` below.
+            # Do not use `await tasks.start(...)`: a cancellation of this wait would wait for `_work`, which ends only
+            # after the `finally` below.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -236,7 +236,7 @@ class Executor:
                 await self._requeue_waiting()
 
     async def _do_what_is_due(self, tasks: TaskGroup) -> None:
-        """Sweep, cancel runs, claim runs. If DAGs have changed, read whether they need Spark, pools or holding."""
+        """Sweep, cancel runs and claim runs. If DAGs have changed, read whether any needs Spark, a pool or a hold."""
         if not self._sweeps.wait_s:
             self._cancels = False
             with self._sweeps.sweeping():
@@ -312,8 +312,8 @@ class Executor:
             self._left_launches.ask()
         self._assign_runs()
         self._warm_up()
-        # If a run of another slot waits for cores, give this slot's cores back between its runs. A slot that always has
-        # a next run would never do so otherwise.
+        # If a run of another slot waits for cores, give this slot's cores back between two runs. Otherwise a slot that
+        # always has a next run would keep its cores.
         if any(other.is_waiting for other in self._slots):
             slot.release_executors()
         if was_cut_short:
@@ -343,8 +343,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # In the store, this executor has a run that no slot executes, and the run's results are not all stored.
-            # Another sweep, after they are stored, decides about the run.
+            # No slot executes such a run, but its results are not all stored yet. Sweep again soon: if the store still
+            # shows the run as running after they are stored, the run is queued again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)

@@ -82,7 +82,7 @@ class ChildProcess:
             lifelines: Reading ends of pipes. When all writers of one of these pipes have ended, the group is killed.
             captures_output: True: store the end of the child's output in `output`. False: the child writes to the
                 standard error of this process.
-            inherits: Further descriptors that the child inherits. Their numbers are equal in the child.
+            inherits: Further descriptors that the child inherits. They have the same numbers in the child.
         Raises:
             OSError: The process cannot be started.
         """

@@ -31,7 +31,7 @@ MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 _AT_ONCE: Final = 64 * 1024
 _DESCRIPTORS_AT_ONCE: Final = 16
 _STALL_S: Final = 60.0
-"""If a part of a frame has arrived, and then no byte for this time, the rest of the frame counts as lost."""
+"""If a part of a frame has arrived, and then no byte for this time, the frame counts as malformed."""
 
 
 class ChannelClosed(Exception):
@@ -293,8 +293,8 @@ def connect_to_parent() -> ChildChannel:
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:
-        # The kernel stores the receiver of the signal with the open file, and the parent process shares the open file
-        # of an inherited descriptor. So open the pipe again.
+        # The signal's receiver belongs to the open file description (fcntl(2), F_SETOWN), which parent and child share.
+        # So the child opens the pipe again.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

@@ -55,8 +55,8 @@ def arm_again() -> None:
     inherited = _armed.copy()
     _armed.clear()
     for lifeline in inherited:
-        # The kernel stores the receiver of the signal with the open file, which parent and child share. So the child
-        # opens the pipe again.
+        # The signal's receiver belongs to the open file description (fcntl(2), F_SETOWN), which parent and child share.
+        # So the child opens the pipe again.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
 

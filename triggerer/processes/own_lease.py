@@ -72,7 +72,7 @@ class OwnLease:
     async def wait_until_over(self) -> None:
         """Return once the lease is over.
 
-        After the machine was suspended, this may return late: at most by the time that the lease had left before that.
+        If the machine was suspended, this may return late, by at most the time that the lease had left at that moment.
         """
         while (left := self._ends_at - self.now()) > 0:
             with anyio.move_on_after(None if left == _NEVER else left):

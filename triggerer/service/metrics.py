@@ -156,9 +156,9 @@ def _samples_of(live: StreamLive, acked: int) -> Iterable[Sample]:
 
 
 class DatabaseGauges:
-    """Reads the gauges of the database again at most every 15 s, and only while somebody scrapes.
+    """Reads the gauges of the database at most every 15 s, and only while somebody scrapes.
 
-    A scrape itself shows the last values and never asks the database.
+    A scrape itself returns the values that were read last, and never queries the database.
     """
 
     def __init__(self, database: Database, bounds: ParkedBounds) -> None:

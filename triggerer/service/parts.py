@@ -293,7 +293,7 @@ async def _start_executor(
         holder=None if database.dialect == "sqlite" else executor,
     )
     readiness.add("the lease on runs", lambda: registration.is_held)
-    # The registration outlives the executor. Otherwise another executor would take over its last runs.
+    # The registration outlives the executor. Otherwise another executor would take over runs that are still ending.
     await background.start(
         unless_it_returns,
         "registration",

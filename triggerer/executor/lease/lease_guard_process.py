@@ -23,7 +23,7 @@ class LeaseGuard:
     """One guard process, from `start` to `aclose`. See `triggerer.executor.lease.lease_guard`.
 
     Attributes:
-        lifeline: The reading end of a pipe whose only writer is the guard, for workers.
+        lifeline: The reading end of a pipe, which workers arm. Only the guard has the writing end.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class LeaseGuard:
 
     def extend(self, ends_at: float) -> None:
         """Move the guard's end to this later time."""
-        # A guard that is gone is noticed by `wait`. A guard that does not read ends at its previous time, which is
-        # safe.
+        # `wait` notices that a guard is gone. A guard that does not read this message ends at its previous time, which
+        # is safe.
         with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             self._channel.send(repr(ends_at).encode())
 

@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 _KIND: Final = "executor"
 _DEREGISTER_TIMEOUT: Final = timedelta(seconds=2)
-# The following times are fractions of the lease.
+# The following times are fractions of the lease's duration.
 _INTERVAL: Final = 1 / 3
 _RETRY_INTERVAL: Final = 1 / 10
 """The time from a failed heartbeat to the next."""
