@@ -104,7 +104,7 @@ class WorkerContext:
     """True: a run whose DAG file does not load is queued again. False: the run fails."""
     sightings: Sightings
     query: Callable[..., Any]
-    """Like `QueryEvents`, with the run's primary key as an additional first argument. So are the callables below."""
+    """Like `QueryEvents`, with the run's primary key as the first argument. The callables below have it, too."""
     spark: SparkHolder
     output: Output
     on_start: Callable[[int, TaskStart], None]

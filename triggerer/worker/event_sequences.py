@@ -69,8 +69,8 @@ class _PagedReader:
     """Reads a sequence page by page from one of its ends, and caches recent pages.
 
     Args:
-        fetch: Returns the rows of one page. Takes the fields of `triggerer.store.events.run_events.Page`, except
-            `last_id`.
+        fetch: Returns the rows of one page. Its arguments are the fields of `triggerer.store.events.run_events.Page`,
+            except `last_id`.
         newest_first: True: the reading begins at the newest event, which has the index 0.
     """
 

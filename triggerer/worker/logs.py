@@ -58,7 +58,7 @@ def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
 def set_up_logging() -> None:
     """Send the log messages of users' code to standard error, which is the run's log file during a run.
 
-    A further call undoes changes that a run made to the standard streams and to the root logger.
+    A further call undoes changes that imported modules made to the standard streams and to the root logger.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, f"__{name}__")
@@ -82,7 +82,7 @@ def set_up_logging() -> None:
     logging.captureWarnings(True)
     # Py4J logs every call of the session at INFO.
     _set_level(logging.getLogger("py4j"), logging.WARNING)
-    # Enable our loggers again: a run's `dictConfig` disables all loggers that it does not name.
+    # Enable our loggers again: a module's `dictConfig` disables all loggers that it does not name.
     for name in ("triggerer.run", "triggerer.worker.session"):
         logging.getLogger(name).disabled = False
 

@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 _OPENING_S: Final = 30.0
 """A session that takes longer to open counts as waiting for its cluster. With free cores, it takes less."""
 _INTERRUPT_S: Final = 2.0
-"""How long a JVM may take to accept the request to cancel its jobs. Usually this takes a small part of that time."""
+"""How long a JVM may take to accept the request to cancel its jobs."""
 _DYING_S: Final = 2.0
-"""How long to wait for the kernel's report that a JVM has ended, after the connections to the JVM have ended."""
+"""How long to wait for the kernel's report that a JVM has ended, after a connection to the JVM was lost."""
 
 
 class SparkHolder:

@@ -145,7 +145,7 @@ class TaskRunner:
         self, task: Task, results: Mapping[str, Any], outlet_events: OutletEvents
     ) -> tuple[Any, tuple[EmittedEvent, ...]]:
         arguments = self._context.arguments(task, outlet_events)
-        # This is the last line before the user's code, because it measures the time from queuing to the start.
+        # Log this directly before the user's code starts, because the message says how long that took.
         logger.info(
             "task %s begins %.6f s after the run was queued",
             task.task_id,

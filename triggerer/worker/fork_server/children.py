@@ -42,7 +42,7 @@ class Child:
     folders: list[str] = field(default_factory=list)
     """The folders to remove after the child has ended."""
     is_reaped: bool = False
-    """True: the kernel may have given the process id to another process."""
+    """True once the process was reaped: its id may belong to another process now."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, and not to its group."""

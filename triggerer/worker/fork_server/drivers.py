@@ -63,7 +63,8 @@ class Driver:
     def close_in_child(self) -> None:
         """In a forked child: close the pipes' ends that only the fork server may have.
 
-        The JVM ends when its standard input is closed, and an open copy of the writing end would prevent that.
+        The JVM ends when no process has the writing end of its standard input any longer. A copy in the child would
+        prevent that.
         """
         if not self.is_dropped:
             os.close(self._alive)

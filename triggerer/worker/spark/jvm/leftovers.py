@@ -189,7 +189,7 @@ def _log_level(java: _Classes) -> str:
 def _added(java: _Classes, scala: Any, name: str) -> Any:
     """Return the addresses of a context's files, archives or JARs; None: it has none.
 
-    A change of this Java set changes the context.
+    The result is a view: removing an address from it changes the context.
     """
     inner = java.as_java(getattr(scala, name)()).get(_DEFAULT)
     return None if inner is None else java.as_java(inner).keySet()

@@ -75,7 +75,7 @@ class Installation:
     spark_home: Path
     java: Java
     java_home: Path
-    """The value of `JAVA_HOME`. It may differ from the home of `java`."""
+    """The `JAVA_HOME` for Spark's launcher: the home of `java`, or a folder with a script that calls `java`."""
     archive: ClassArchive
     directory: Path
     """Spark's folder in the service's home, with archives, the configuration of logging, and tables."""
@@ -296,7 +296,7 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
         variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         variables["TRIGGERER_LIFELINES"] = os.pathsep.join(lifelines)
     if "PYSPARK_PYTHON" not in os.environ:
-        # Spark executes Python functions in this Python, not in the first on PATH. On a cluster the paths differ.
+        # Spark executes Python functions in this Python, not in the first on PATH. A cluster may have other paths.
         here = sys.executable if is_local(master_of(settings)) else None
         # PySpark ignores `spark.pyspark.python`, which only `spark-submit` applies. So it is applied here.
         variables["PYSPARK_PYTHON"] = settings.conf.get("spark.pyspark.python") or here

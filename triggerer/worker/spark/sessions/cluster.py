@@ -133,7 +133,7 @@ def release_executors(session: SparkSession) -> None:
     # replace the killed executors.
     if not _within(_RELEASE_S, lambda: _is_empty(session, backend.getRequestedTotalExecutors())):
         return
-    # SparkContext.killExecutors refuses during dynamic allocation, so call the method underneath.
+    # SparkContext.killExecutors refuses during dynamic allocation, so call the scheduler's backend.
     adjust_target, count_failures, force = False, False, True
     backend.killExecutors(backend.getExecutorIds(), adjust_target, count_failures, force)
     # Wait, so that other applications can get the cores before the next run requests them.

@@ -35,7 +35,7 @@ logger = logging.getLogger("triggerer.run")
 _PACKAGES: Final = "spark.jars.packages"
 _CLOSING: Final = timedelta(seconds=5)
 _INTERRUPT_S: Final = 2.0
-"""How long a JVM may take to accept the request to cancel its jobs. Usually this takes a small part of that time."""
+"""How long a JVM may take to accept the request to cancel its jobs."""
 
 
 class DagSettings(NamedTuple):

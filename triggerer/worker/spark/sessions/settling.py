@@ -26,7 +26,7 @@ _MONITOR_S: Final = 2.0
 `killTimeout` later. Source: PythonRunner.MonitorThread in Spark 4.1."""
 _MARGIN_S: Final = 0.5
 _ENDING_S: Final = 5.0
-"""How long a Spark task may take to end once its Python worker is gone. Usually it takes less."""
+"""How long a Spark task may take to end once its Python worker is gone."""
 _LOOK_EVERY_S: Final = 0.05
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 

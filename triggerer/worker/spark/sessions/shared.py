@@ -80,7 +80,8 @@ def attach(driver: SharedDriver) -> SparkSession:
     try:
         with jvm.laid_over_environment(driver.environment), interrupt_handler_kept():
             gateway: Any = jvm.connect(driver.port, driver.secret)
-            # PySpark's handler of Java's errors needs the JVM, and is in place already if this process had a session.
+            # Set these first: PySpark's handler of Java's errors uses them, and an earlier session of this process has
+            # installed the handler already.
             SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # noqa: SLF001
             client = gateway._gateway_client  # noqa: SLF001
             _name_in_full(gateway.jvm, client)
