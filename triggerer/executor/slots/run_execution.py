@@ -80,8 +80,8 @@ class RunExecution:
     async def begin(self) -> RunHandle | None:
         """Return a process for this attempt, and store that a repeated attempt begins. None: do not execute the run.
 
-        A run is given up after some attempts whose executor died. A repeated attempt counts once its begin is stored.
-        That happens after the worker has started, so an attempt does not count if the executor dies during that start.
+        The begin is stored once there is a process. If the executor dies before that, the attempt does not count for
+        the limit of `recover_orphans`, because the run cannot have killed the executor.
 
         Raises:
             ChannelClosed: The worker is gone.
