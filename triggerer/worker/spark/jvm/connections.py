@@ -16,7 +16,8 @@ def forget_connection() -> None:
     """Let this thread's next call open another connection to the JVM.
 
     The interrupted call's answer still arrives on the old connection. PySpark cleans up next, and would read that
-    answer as the answer to its own first call. The old connection closes once the interrupted frames are gone.
+    answer as the answer to its own first call. The old connection closes once the stack frames of the
+    interrupted call are gone.
     """
     module: Any = sys.modules.get("pyspark.core.context")
     gateway = None if module is None else module.SparkContext._gateway  # noqa: SLF001

@@ -313,7 +313,7 @@ def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def interrupt_handler_kept() -> Iterator[None]:
-    """After the block, restore the handler of SIGINT that PySpark has replaced, except Python's default handler."""
+    """After the block, restore the handler of SIGINT, which PySpark replaces, but not Python's default handler."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     try:
