@@ -16,7 +16,7 @@ from triggerer.domain.watchers.parked import ParkedStore
 from triggerer.domain.watchers.stream_states import EventsWithState, StateStore
 from triggerer.processes.own_lease import OwnLease
 from triggerer.streams.clock import Clock, SystemClock
-from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.pending_limit import PendingLimit
 from triggerer.streams.settings import RuntimeSettings
 
 _MOST_PENDING_BEHIND: Final = 1_000

@@ -16,7 +16,7 @@ from triggerer.domain.events import EventSource, HasPayload, PendingEvent
 from triggerer.streams import RuntimeSettings
 from triggerer.streams.delivery.lanes import Lanes
 from triggerer.streams.delivery.ledger import Ledger, LedgerMember
-from triggerer.streams.delivery.loop_tick import LoopTick
+from triggerer.streams.loop_tick import LoopTick
 from triggerer.testing import StreamHarness
 
 

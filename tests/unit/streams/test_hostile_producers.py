@@ -22,7 +22,7 @@ from triggerer.abc import SharedStreamProducer
 from triggerer.domain.watchers.lane_positions import LanePosition, ReplayRequest
 from triggerer.domain.watchers.parked import ParkedChange, SetAside
 from triggerer.streams import Manager, RuntimeContext
-from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.pending_limit import PendingLimit
 
 
 class HostileScene(Scene):

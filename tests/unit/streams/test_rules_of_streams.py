@@ -28,7 +28,7 @@ from triggerer.processes.own_lease import OwnLease
 from triggerer.streams import MemberState, RuntimeSettings
 from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.delivery.group import Group
-from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.pending_limit import PendingLimit
 from triggerer.testing import StreamHarness
 from triggerer.testing.clock import VirtualClock
 

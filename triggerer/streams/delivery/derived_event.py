@@ -13,7 +13,7 @@ from triggerer.streams.clock import published_at
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Entry
 from triggerer.streams.delivery.ledger import LedgerMember
-from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.pending_limit import PendingLimit
 
 
 class _Completed(Enum):

@@ -34,14 +34,14 @@ from triggerer.streams.delivery.flow import Flow
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Lanes
 from triggerer.streams.delivery.ledger import Ledger
-from triggerer.streams.delivery.loop_tick import LoopTick
-from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.streams.delivery.pump import Pump
 from triggerer.streams.delivery.rejected import Rejected
 from triggerer.streams.delivery.slow_subscribers import SlowSubscribers
 from triggerer.streams.delivery.staged_events import stage
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.streams.delivery.subscribers import Subscribers
+from triggerer.streams.loop_tick import LoopTick
+from triggerer.streams.pending_limit import PendingLimit
 from triggerer.streams.settings import RuntimeSettings
 from triggerer.streams.supervision.stream_state import has_state, no_state
 

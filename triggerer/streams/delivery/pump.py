@@ -15,7 +15,7 @@ from triggerer.observability.redaction import redact_text
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Lane
-from triggerer.streams.delivery.loop_tick import LoopTick
+from triggerer.streams.loop_tick import LoopTick
 
 _BURST: Final = 512
 """Events that are handled before other tasks run, if many become ready at once."""

@@ -15,9 +15,9 @@ from triggerer.errors import SubscriberOverflow
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Entry, Lane
-from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.streams.delivery.subscribers import Subscribers
+from triggerer.streams.pending_limit import PendingLimit
 from triggerer.synchronization import AutoResetEvent
 
 TURNS_BEFORE_OVERFLOW: Final = 8

@@ -23,12 +23,12 @@ from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import PluginError
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery.derived_event import DerivedEvent, Deriver
-from triggerer.streams.delivery.filtering import filtered
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Entry, Lane, Rejection
 from triggerer.streams.delivery.ledger import IDLE
-from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.streams.delivery.selection import selector_of
+from triggerer.streams.filtering import filtered
+from triggerer.streams.pending_limit import PendingLimit
 
 
 class Subscriber(Deriver):

@@ -8,8 +8,8 @@ from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSink, EventSource, WatcherRef
 from triggerer.errors import GroupEnded
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.streams.delivery.subscriber import Subscriber
+from triggerer.streams.pending_limit import PendingLimit
 
 
 class Subscribers:

@@ -19,7 +19,7 @@ from triggerer.domain.watchers.bookmarks import (
     BookmarkStore,
 )
 from triggerer.errors import PluginError, RowRefused
-from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.pending_limit import PendingLimit
 
 
 async def run_from_bookmark(

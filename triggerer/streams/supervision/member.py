@@ -20,8 +20,8 @@ from triggerer.errors import GroupEnded, PluginError
 from triggerer.streams.cancellation import plugin_code, take_back_stray_cancellations
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.group import Group
-from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.streams.delivery.subscriber import Subscriber
+from triggerer.streams.pending_limit import PendingLimit
 from triggerer.streams.supervision.blocked_loop import named_task
 from triggerer.streams.supervision.bookmark_runner import run_from_bookmark
 from triggerer.streams.supervision.refused_events import RefusedEvents

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import PluginError
-from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.pending_limit import PendingLimit
 
 
 class Runner:

@@ -16,7 +16,7 @@ from triggerer.streams.catchup.processing.catch_up_tasks import CatchUpTasks
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.counts import StreamCounts
 from triggerer.streams.delivery.group import Group
-from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.pending_limit import PendingLimit
 from triggerer.streams.supervision.member import Member
 from triggerer.streams.supervision.stream_state import load_state
 from triggerer.synchronization import AutoResetEvent, Notifier

@@ -33,8 +33,8 @@ from triggerer.streams.catchup.reading.queue_reader import QueueMessage, begin_g
 from triggerer.streams.catchup.reading.reader_slots import ReaderSlots
 from triggerer.streams.catchup.reading.replayed_messages import ReplayedMessages
 from triggerer.streams.context import RuntimeContext
-from triggerer.streams.delivery.filtering import filtered
 from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.filtering import filtered
 from triggerer.streams.supervision.member import Member
 
 _log = structlog.get_logger(__name__)
