@@ -26,7 +26,7 @@ from triggerer.service import ALL_PARTS, run
 from triggerer.store.events.event_batch import EventBatch
 from triggerer.store.events.recorder import EventRecorder
 from triggerer.streams.delivery.derived_event import DerivedEvent
-from triggerer.streams.delivery.lanes import Entry
+from triggerer.streams.delivery.lane import Entry
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from triggerer.abc import AdvanceItem
-from triggerer.streams.delivery.lanes import Entry, Lane, Lanes
+from triggerer.streams.delivery.lane import Entry, Lane
+from triggerer.streams.delivery.lanes import Lanes
 from triggerer.streams.delivery.ledger import Ledger, LedgerMember
 
 pytestmark = pytest.mark.rule(

@@ -12,7 +12,7 @@ from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery import pump
 from triggerer.streams.delivery.deadlines import _Advances
 from triggerer.streams.delivery.group import Group
-from triggerer.streams.delivery.lanes import Lane
+from triggerer.streams.delivery.lane import Lane
 from triggerer.streams.delivery.pump import Pump
 from triggerer.streams.supervision.stream import SharedStream
 from triggerer.testing.simulation.brokers.producer import SimulatedProducer

@@ -6,7 +6,7 @@ from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.abc import AdvanceOutcome
 from triggerer.domain.watchers.lane_positions import Position
 from triggerer.streams.catchup.decision.falling_behind import FallingBehind
-from triggerer.streams.delivery.lanes import Entry, Lane
+from triggerer.streams.delivery.lane import Entry, Lane
 from triggerer.streams.delivery.subscriber import Subscriber
 
 

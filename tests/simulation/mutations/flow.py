@@ -11,7 +11,7 @@ from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.abc import SharedStreamProducer
 from triggerer.streams.delivery import slow_subscribers
 from triggerer.streams.delivery.flow import Flow
-from triggerer.streams.delivery.lanes import Lane
+from triggerer.streams.delivery.lane import Lane
 from triggerer.streams.delivery.slow_subscribers import TURNS_BEFORE_OVERFLOW
 
 

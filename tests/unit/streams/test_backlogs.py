@@ -15,7 +15,8 @@ from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.clock import SystemClock
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.lanes import Lanes, OutcomeCounts
+from triggerer.streams.delivery.lane import OutcomeCounts
+from triggerer.streams.delivery.lanes import Lanes
 from triggerer.streams.delivery.ledger import Ledger
 from triggerer.streams.settings import RuntimeSettings
 

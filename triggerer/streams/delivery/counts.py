@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from triggerer.abc import AdvanceOutcome
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.lanes import Decide, Entry
+from triggerer.streams.delivery.lane import Decide, Entry
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from triggerer.domain.events import EventSource
 from triggerer.streams.clock import published_at
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.lanes import Entry
+from triggerer.streams.delivery.lane import Entry
 from triggerer.streams.delivery.ledger import LedgerMember
 from triggerer.streams.pending_limit import PendingLimit
 

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from triggerer.abc import SharedStreamProducer
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.lanes import Lane
+from triggerer.streams.delivery.lane import Lane
 from triggerer.streams.delivery.slow_subscribers import TURNS_BEFORE_OVERFLOW, SlowSubscribers
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.streams.delivery.subscribers import Subscribers

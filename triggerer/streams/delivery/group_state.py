@@ -21,7 +21,8 @@ from triggerer.streams.catchup.reading.lane_ends import LaneEnds
 from triggerer.streams.catchup.reading.lane_tail import LaneTail, Message
 from triggerer.streams.clock import Clock
 from triggerer.streams.delivery.absences import Absences
-from triggerer.streams.delivery.lanes import Entry, Lanes
+from triggerer.streams.delivery.lane import Entry
+from triggerer.streams.delivery.lanes import Lanes
 from triggerer.streams.delivery.ledger import Ledger
 from triggerer.streams.delivery.progress import Progress
 from triggerer.streams.delivery.selection import Selection

@@ -20,7 +20,8 @@ from collections.abc import Hashable
 from operator import itemgetter
 from typing import Any, Final
 
-from triggerer.streams.delivery.lanes import Entry, Lanes, OutcomeCounts, Rejection
+from triggerer.streams.delivery.lane import Entry, OutcomeCounts, Rejection
+from triggerer.streams.delivery.lanes import Lanes
 
 IDLE: Final = sys.maxsize
 """The cursor of a member that passes every event as it is broadcast, until `Ledger.mark_active`."""

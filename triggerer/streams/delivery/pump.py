@@ -14,7 +14,7 @@ from triggerer.observability.metrics.table import OPERATION_DURATION, PROCESS_DU
 from triggerer.observability.redaction import redact_text
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.lanes import Lane
+from triggerer.streams.delivery.lane import Lane
 from triggerer.streams.loop_tick import LoopTick
 
 _BURST: Final = 512

@@ -16,7 +16,7 @@ from triggerer.domain.watchers.parked import ParkedChange, SetAside
 from triggerer.errors import LeaseLost, NotSetAside
 from triggerer.observability.error_texts import error_text
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.lanes import Decide, Entry, Nacks, Rejection
+from triggerer.streams.delivery.lane import Decide, Entry, Nacks, Rejection
 from triggerer.streams.delivery.producer_answers import (
     dead_letters_rejected,
     dump_event,

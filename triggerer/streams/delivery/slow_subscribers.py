@@ -14,7 +14,7 @@ from triggerer.domain.watchers.lane_positions import following, is_before
 from triggerer.errors import SubscriberOverflow
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.lanes import Entry, Lane
+from triggerer.streams.delivery.lane import Entry, Lane
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.streams.delivery.subscribers import Subscribers
 from triggerer.streams.pending_limit import PendingLimit

@@ -12,7 +12,7 @@ from triggerer.domain.watchers.stream_states import EventsWithState, Submission
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery.derived_event import DerivedEvent
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.lanes import Entry
+from triggerer.streams.delivery.lane import Entry
 from triggerer.streams.supervision.stream_state import StoredState, tells_state_ahead
 
 _MOST: Final = 512

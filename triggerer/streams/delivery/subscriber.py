@@ -24,7 +24,7 @@ from triggerer.errors import PluginError
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery.derived_event import DerivedEvent, Deriver
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.lanes import Entry, Lane, Rejection
+from triggerer.streams.delivery.lane import Entry, Lane, Rejection
 from triggerer.streams.delivery.ledger import IDLE
 from triggerer.streams.delivery.selection import selector_of
 from triggerer.streams.filtering import filtered

@@ -15,7 +15,7 @@ from triggerer.domain.watchers.lane_positions import encode_lane
 from triggerer.observability.redaction import redact_text
 from triggerer.streams.clock import published_at
 from triggerer.streams.delivery.group import Group
-from triggerer.streams.delivery.lanes import Lane
+from triggerer.streams.delivery.lane import Lane
 from triggerer.streams.supervision.manager import Manager
 from triggerer.streams.supervision.member import Member, MemberState
 from triggerer.streams.supervision.stream import SharedStream

@@ -10,7 +10,7 @@ from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import Position, is_before
 from triggerer.streams.delivery.derived_event import Deriver
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.lanes import Entry, Lane
+from triggerer.streams.delivery.lane import Entry, Lane
 from triggerer.streams.delivery.subscribers import Subscribers
 
 _MOST_FAILED: Final = 256

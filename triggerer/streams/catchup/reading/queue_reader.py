@@ -15,7 +15,7 @@ from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.delivery.group_state import GroupState, Newest
-from triggerer.streams.delivery.lanes import Entry
+from triggerer.streams.delivery.lane import Entry
 from triggerer.streams.delivery.producer_answers import idempotency_key
 
 _log = structlog.get_logger(__name__)

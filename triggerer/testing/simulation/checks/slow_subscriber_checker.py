@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from triggerer.streams.delivery.group import Group
-    from triggerer.streams.delivery.lanes import Entry, Lane
+    from triggerer.streams.delivery.lane import Entry, Lane
     from triggerer.streams.delivery.subscriber import Subscriber
 
 _SLACK_S: Final = 1.0
