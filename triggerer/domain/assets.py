@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Combinable:
-    """Gives `&` and `|` to everything that may be part of an asset expression."""
+    """The base of everything that `&` and `|` combine to an asset expression."""
 
     __slots__ = ()
 
@@ -92,8 +92,8 @@ class Asset(Combinable):
     watchers: tuple[AssetWatcher, ...] = field(compare=False, repr=False)
     defined_at: SourceLocation | None = field(compare=False, repr=False)
 
-    # A generated `__eq__` compares the classes as well. But an asset made by `@asset`, which is of a subclass, must
-    # equal a plain asset of the same identity.
+    # The `__eq__` of a dataclass compares the classes as well. But an `AssetFunction`, a subclass, must equal a plain
+    # asset with its name and URI.
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Asset):
             return NotImplemented
@@ -145,7 +145,7 @@ class Asset(Combinable):
 
     @classmethod
     def identified(cls, name: str, uri: str) -> Asset:
-        """Return the asset with this identity. Nothing is checked, because its definition was checked before."""
+        """Return an asset without checking its name and URI, because the asset's definition was checked before."""
         asset = cls.__new__(cls)
         asset._set(name, uri, None)  # noqa: SLF001  (its own class)
         return asset

@@ -45,7 +45,7 @@ ENDS: Final = frozenset(
     }
 )
 
-# An attempt may end before the store learns that it began, so `INTENDED` may become a final state directly. No final
+# An attempt may end before the store learns that it began, so `INTENDED` may become a final state at once. No final
 # state changes, because the next attempt relies on it.
 _MOVES: Final[dict[AttemptState, frozenset[AttemptState]]] = {
     AttemptState.INTENDED: ENDS

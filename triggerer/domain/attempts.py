@@ -40,15 +40,16 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The results of a run's earlier attempts that a repeat of the run takes over."""
+    """What the next attempt of a run must know about the attempts before it."""
 
     kept: Mapping[str, TaskState] = field(default_factory=dict)
-    """The final state by task id. A kept task runs again only if another task needs its return value."""
+    """The tasks to keep, with their final states. A kept task is executed again only if another task needs its return
+    value."""
     cleared: Mapping[str, int] = field(default_factory=dict)
-    """How often each task was cleared, by task id. After each clearing, the task's outlets get new events and the
-    task's output gets a new token."""
+    """How often each task was cleared, by task id. A cleared task emits events for its outlets again, and its output
+    gets a new token."""
     after_attempt: int = 0
-    """The number of attempts before the repeat. The limit on attempts whose executor died does not count them."""
+    """Attempts up to this number do not count for the limit on attempts whose executor died."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the column `dag_run.again` stores."""
@@ -77,12 +78,12 @@ class RunOrder(RunDetails):
     epoch: int = 0
     """Grows with each claim of the run. The store refuses reports of an older epoch."""
     tag: str = ""
-    """The name of the attempt in a cluster or at a server, see `triggerer.domain.launches.attempt_tag`."""
+    """The name of the attempt in a cluster or on a server, see `triggerer.domain.launches.attempt_tag`."""
     connect: str | None = None
     """The address of the Spark Connect server where this attempt opens a session. None: the attempt uses no server."""
     former: tuple[FormerLaunch, ...] = ()
-    """The launches of former attempts that may still be at work. Before the user's code begins, each of them must have
-    ended, or be an application that a task can wait for."""
+    """The launches of former attempts that may still be at work. The user's code begins once all of them have ended.
+    Only an application in a cluster may continue: its task in the new attempt then waits for this application."""
     api_token: str = field(default="", repr=False)
     """The attempt's token for the HTTP API. Empty: no token."""
 
@@ -122,8 +123,7 @@ class CallbackOrder:
     state: RunState
     error: str | None
     calls: int
-    """How often an executor has begun this call, the present time included: above 1 if an executor died during the
-    call."""
+    """How often an executor has begun this call: 1, or more if an executor died during the call."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CallbackOrder:
@@ -139,14 +139,14 @@ class EmittedEvent:
     asset_uri: str
     extra: dict[str, Any]
     ordinal: int
-    """The number of the event among this task's events for one asset, from 0. Every attempt gives it this number."""
+    """The number of the event among this task's events for one asset, from 0. It is equal in each attempt."""
     aliases: tuple[str, ...] = ()
     partition_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The last try of a task, running or ended. `events` is empty unless the task succeeded."""
+    """The result of a task's last try, or its state while it runs. `events` is empty unless the task succeeded."""
 
     task_id: str
     state: TaskState
@@ -164,16 +164,16 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A change: a running run begins to wait for something, or no longer waits."""
+    """A report of an attempt: it has begun to wait for something, or it waits no longer."""
 
     reason: str | None
-    """The reason for waiting, such as a missing executor in the Spark cluster; None: the run continues."""
+    """The reason for waiting, such as a missing executor in the Spark cluster; None: the attempt waits no longer."""
     since: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the Spark work of a running attempt is, as Spark counts it. Work that was over quickly may be missing."""
+    """How far the Spark work of a running attempt is, as Spark counts it. Short stages may be missing."""
 
     stages: int
     """All stages that were seen, ended or not."""
@@ -222,7 +222,7 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """How far the Spark work of a task's last try has come, or had come when the try ended."""
+    """How far the Spark work of a task's last try is, or was when the try ended."""
 
     total: Progress
     newest_stages: tuple[StageProgress, ...]
@@ -276,6 +276,6 @@ class RunEnd:
         lines = self.error.strip().split("\n\n", 1)[0].splitlines() or [""]
         if "Traceback (most recent" not in lines[0]:
             return lines[0]
-        # The frames of a traceback are indented, so the first other line names the exception. It need not be the last
-        # line, because Spark's messages have several lines.
+        # The frames of a traceback are indented, so the first line without an indent names the exception. That need not
+        # be the last line, because Spark's messages have several lines.
         return next((line for line in lines[1:] if not line.startswith(" ")), lines[-1])

@@ -1,4 +1,4 @@
-"""Any/all expressions over assets and aliases."""
+"""Asset expressions: assets and aliases, combined by `&` (all) and `|` (any)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Condition: TypeAlias = "Asset | AssetAlias | AssetAll | AssetAny"
 
 @dataclass(frozen=True, slots=True, init=False)
 class _Group(Combinable):
-    """Distinct operands in their order. A nested group of the same kind is flattened."""
+    """An expression of distinct operands, in the order of writing. `a & (b & c)` becomes `a & b & c`."""
 
     objects: tuple[Condition, ...]
     repeated: tuple[Leaf, ...] = field(compare=False, repr=False)
@@ -56,9 +56,11 @@ class AssetAny(_Group):
 
 
 def is_satisfied(condition: Condition, has_event: Callable[[Leaf], bool]) -> bool:
-    """Return whether the expression is true, given whether an event waits for each asset or alias.
+    """Return whether the expression is true.
 
-    `has_event` resolves aliases. It is called only for as many operands as the answer needs.
+    Args:
+        has_event: Returns whether an event waits, for an asset or for any of an alias's assets. It is not called for
+            operands that cannot change the result.
     """
     match condition:
         case AssetAll():
@@ -79,7 +81,7 @@ def leaves_of(condition: Condition) -> Iterator[Leaf]:
 
 
 def written_leaves_of(condition: Condition) -> Iterator[Leaf]:
-    """Yield what `leaves_of` yields, and also the assets and aliases that were dropped because they equal another."""
+    """Yield what `leaves_of` yields, and also the equal assets and aliases that `AssetAll` and `AssetAny` dropped."""
     if isinstance(condition, AssetAll | AssetAny):
         for operand in condition.objects:
             yield from written_leaves_of(operand)

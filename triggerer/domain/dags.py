@@ -56,15 +56,15 @@ class DAG:
             expression or preset, a `timedelta` or a timetable; `AssetOrTimeSchedule` or
             `AssetAndTimeSchedule`. None: runs are triggered by hand only.
         max_active_runs: The most runs that may be queued or running at once. Further events wait.
-        params: JSON that each run gets. Somebody who triggers a run by hand may replace some values.
+        params: JSON values that each run gets. Whoever triggers a run by hand may replace some of them.
         default_args: Options of `@task` for all tasks that do not set them.
         is_paused_upon_creation: True if the DAG starts out paused when it is seen for the first time.
         events_per_run: The most events of each asset in one run; None: a run takes all queued events.
         on_success_callback, on_failure_callback: Functions that a worker calls with a mapping after a run has succeeded
             or failed. Errors that they raise are logged.
-        start_date, end_date: The scheduler makes runs between these dates, both included; None: no bound. For a
-            timetable, the start of the data interval counts. A cron expression uses the zone of `start_date`. Dates
-            without a zone are UTC. An `end_date` before `start_date` is an error.
+        start_date, end_date: The scheduler makes runs between these dates, both included; None: no limit. For a
+            timetable of data intervals, the start of the interval counts. A cron expression uses the zone of
+            `start_date`. Dates without a zone are UTC. An `end_date` before `start_date` is an error.
         catchup: True to make all runs that a timetable missed after `start_date` or during a pause, in order. False to
             make the last of them at most.
         min_run_gap: The least time between two runs that the scheduler makes. Events that arrive in the gap go into
@@ -216,7 +216,7 @@ class DAG:
             function, args, kwargs, owner=owner, names_assets=names_assets, internal=internal
         )
         task = Task(self, task_id, function, arguments, options.over(self._defaults))
-        # Check after merging: `default_args` may name templated arguments as well.
+        # Check only the call's own `templated`: names in `default_args` need not be arguments of each function.
         for name in options.templated or ():
             if name not in arguments.bound.signature.parameters:
                 raise DagError(

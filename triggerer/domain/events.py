@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Fence(NamedTuple):
-    """Proof of ownership of a stream. A write succeeds only while the store shows this owner and epoch."""
+    """Proof that an instance owns a stream. A write succeeds only while the stream's row has this owner and epoch."""
 
     stream_digest: str
     owner: str
@@ -17,7 +17,7 @@ class Fence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WatcherRef:
-    """A watcher that gets one asset event for each event of the trigger."""
+    """A watcher and its asset. Each event of the watcher's trigger becomes one event of the asset."""
 
     watcher_id: int
     asset_id: int
@@ -39,7 +39,7 @@ class PendingEvent(Protocol):
 
     @property
     def published_at(self) -> datetime | None:
-        """When the event's message was published; None: unknown. Read it while the event is submitted, not later."""
+        """When the event's message was published; None: unknown. Read it during `submit_nowait`, not later."""
 
     def complete(self, error: Exception | None) -> None:
         """Report the result: None if the asset events are durable, else the error. Synchronous, cheap, never raises."""
@@ -57,9 +57,9 @@ class EventSink(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """True if the events that wait to be stored, of all streams, have reached the limit of bytes.
+        """True if the pending events of all streams together have reached the limit of bytes.
 
-        While it is True, call `wait_for_room` before submitting an event.
+        In this case, call `wait_for_room` before submitting an event.
         """
 
     async def wait_for_room(self) -> None:
@@ -75,11 +75,11 @@ class EventSink(Protocol):
     ) -> None:
         """Add an event to the next group commit, even if the sink is full. Never blocks.
 
-        The streams limit the number of pending events per stream.
+        The sink does not limit the number of a stream's pending events. The stream does.
 
         Args:
-            yielded: The trigger's event. Its payload is read during the call, because the trigger may change it
-                afterwards. The store encodes it at once and does not retain the object.
+            yielded: The trigger's event. The store encodes its payload during the call, because the trigger may change
+                the payload afterwards.
             source: The watchers that receive the event, and the lease.
             key: The idempotency key of the message, if the message has one.
             ordinal: The event's number among the events that the trigger derived from the message.

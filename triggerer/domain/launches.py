@@ -1,7 +1,7 @@
 """Launches: the work that an attempt starts outside its own process, such as a session of Spark Connect.
 
-A launch is found again by its tag. The tag is computed from the attempt, so it is known even if the attempt died before
-it could report anything.
+A later attempt finds a launch by its tag. The tag is computed from the attempt's numbers, so the tag is known even if
+the attempt died before it could report the launch.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from uuid import UUID, uuid5
 from triggerer.domain.attempt_states import AttemptState
 
 WORKER: Final = "worker"
-"""`Launch.launcher` of work that is done inside the attempt's process, and ends with this process."""
+"""`Launch.launcher` of work inside the attempt's process. The work ends with this process."""
 CONNECT: Final = "connect"
-"""`Launch.launcher` of a session on a Spark Connect server. The session goes on if its client dies."""
+"""`Launch.launcher` of a session on a Spark Connect server. The session continues if its client dies."""
 
 _SESSIONS: Final = UUID("2f8c1a52-6f6e-4f0b-9a57-3f1f6f6d2b1e")
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is known now about one launch of the present attempt."""
+    """The latest report about one launch of the present attempt."""
 
     tag: str
     """Unique: see `attempt_tag` and `task_tag`."""
     launcher: str
-    """The name of the launch's `triggerer.worker.launchers.Launcher`."""
+    """The name of the `triggerer.worker.launchers.Launcher` that started it, such as `connect` or `yarn`."""
     state: AttemptState
     at: datetime
     """When the launch was seen in this state."""
     task_id: str | None = None
     """The task to which the launch belongs. None: the launch belongs to the whole attempt."""
     place: str | None = None
-    """The address of the server or the cluster of the launch, without secrets."""
+    """The address of the server or the cluster where the launch runs, without secrets."""
     external_id: str | None = None
     """The id of the launch on its server or cluster, such as the id of an application or a session."""
     link: str | None = None
@@ -60,7 +60,7 @@ class FormerLaunch:
     external_id: str | None = None
     link: str | None = None
     unknown_since: datetime | None = None
-    """Since when nobody can tell whether the launch is still at work; None: it is not in the state unknown."""
+    """The instant since which the launch has been in the state unknown; None: it is in another state."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> FormerLaunch:
@@ -80,16 +80,16 @@ def attempt_tag(executor: str, run_pk: int, attempt: int, epoch: int) -> str:
 
 
 def task_tag(tag: str, task_id: str, try_number: int) -> str:
-    """Return the tag of the launch of one try of a task. `tag` is the tag of the attempt.
+    """Return the tag of the launch that belongs to one try of a task. `tag` is the tag of the attempt.
 
-    Task ids may have characters that no tag of YARN may have, so a digest stands for the id.
+    The tag has a digest in place of the task's id, because the id may have characters that YARN refuses in a tag.
     """
     digest = hashlib.sha256(task_id.encode()).hexdigest()[:8]
     return f"{tag}-{digest}-{try_number}"
 
 
 def tag_of_instance(executor: str) -> str:
-    """Return the part of an instance's id that no other instance has."""
+    """Return the unique part of an instance's id: the text after the last colon."""
     return executor.rsplit(":", 1)[-1]
 
 

@@ -22,9 +22,9 @@ class LaneLive:
     seconds: float | None
     """How long the lane's oldest message has been outstanding; None: the lane has no outstanding message."""
     standing: str | None
-    """Why the lane stands; None: it does not."""
+    """Why the lane stands; None: it does not stand."""
     is_full: bool
-    """True if the lane has reached a bound and waits for room."""
+    """True if the lane has as many outstanding messages or bytes as it may have, so that nothing is pulled for it."""
     lag_messages: int | None = None
     """Messages that wait at the broker, plus the outstanding messages. None: the producer cannot tell."""
 
@@ -41,14 +41,14 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class StreamHistory:
-    """The last minutes of a stream as its owner saw them, oldest first. The last value is of the present minute."""
+    """One value for each of a stream's last minutes, oldest first. The last value is for the present minute."""
 
     newest: int
     """When the present minute began, in seconds since 1970, by the owner's clock."""
     lag: Sequence[int | None]
-    """The highest `lag_messages` that was seen in each minute. None: the lag was unknown, or was not measured."""
+    """The highest `lag_messages` of each minute. None: the lag was unknown or not measured."""
     consumed: Sequence[int | None]
-    """The messages that came in each minute."""
+    """The number of messages that were broadcast in each minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class StreamLive:
     stream_id: str
     """The digest of the stream key."""
     stream: str
-    """The readable stream key."""
+    """The stream's name for people."""
     system: str
-    """The broker or source: the first word of the stream's readable name, such as kafka."""
+    """The first word of `stream`, which usually names the kind of broker or source, such as `kafka`."""
     epoch: int
     """The epoch of the owner's lease."""
     consumed: int
@@ -69,7 +69,7 @@ class StreamLive:
     """The part of `consumed` that is no longer outstanding: the broker's position moved past the message, or the broker
     was told to deliver the message again."""
     rejected: int
-    """Messages that a watcher rejected, and that no watcher failed."""
+    """Messages that at least one watcher rejected, and that failed for no watcher."""
     failed: int
     """Messages that the broker was told to deliver again."""
     restarts: int
@@ -95,7 +95,7 @@ class StreamLive:
 
 
 def stream_from_json(value: Mapping[str, Any]) -> StreamLive:
-    """Return a stream from the JSON of a report. Keys that only a later release knows are ignored."""
+    """Return a stream from the JSON of its owner's report. Unknown keys, which a later release wrote, are ignored."""
     known: dict[str, Any] = {name: value.get(name) for name in StreamLive.__dataclass_fields__}
     known["paused"] = [Pause(one["reason"], one.get("detail")) for one in value["paused"]]
     names = LaneLive.__dataclass_fields__

@@ -1,7 +1,7 @@
 """A request for a part of a run's log, which one service sends to an executor on another machine.
 
-A request is one line of JSON, signed with a key from the database that all services read. The answer is one line of
-JSON, followed by the bytes. All instants are from the database's clock, so the machines' clocks do not matter.
+A request is one line of JSON, signed with a key that all services read from the database. The answer is one line of
+JSON, followed by the bytes. All instants are from the database's clock, so the machines' clocks may differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VALID_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """Bytes of a run's log from `start` on, at most `limit`. A negative start counts from the end."""
+    """Asks for at most `limit` bytes of a run's log, from `start` on. A negative `start` counts from the log's end."""
 
     dag_id: str
     run_id: str

@@ -10,15 +10,15 @@ from hashlib import sha256
 from typing import Final
 
 _DIGITS: Final = 32
-"""128 bits: no two outputs get one token by chance. Longer tokens would not fit into all names that contain a token."""
+"""128 bits, so that two outputs never get the same token by chance. Some names that contain a token allow no more."""
 
 
 def output_token(dag_id: str, run_id: str, task_id: str, repetition: int) -> str:
-    """Return a text of 32 hexadecimal digits that tells this output from every other.
+    """Return the token: 32 hexadecimal digits that no other output has.
 
     Args:
         repetition: How often the task was cleared. A retry does not change it; see `Repeat.cleared`.
     """
-    # JSON keeps the names apart, whichever characters they have.
+    # JSON separates the names unambiguously, whichever characters they contain.
     parts = json.dumps([dag_id, run_id, task_id, repetition])
     return sha256(parts.encode()).hexdigest()[:_DIGITS]

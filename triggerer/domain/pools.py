@@ -17,11 +17,11 @@ class QueuedRun:
 
     run_pk: int
     pools: frozenset[str]
-    """The run occupies one slot of each pool from its beginning to its end, whichever task is running."""
+    """The pools of the run's tasks. The run occupies a slot of each from its begin to its end, whichever task runs."""
 
 
 def pools_in(column: str | None) -> frozenset[str]:
-    """Return the pools that a database column names."""
+    """Return the pools in the text of a database column, where commas separate them."""
     return frozenset() if column is None else frozenset(column.split(","))
 
 

@@ -32,7 +32,7 @@ class RunState(StrEnum):
         return state in _MOVES[self]
 
 
-# A run whose executor died is queued again, and its next claim is a new attempt. People can requeue an ended run.
+# A running run is queued again if its executor died, for instance. An ended run is queued again if somebody retries it.
 _MOVES: Final[dict[RunState, frozenset[RunState]]] = {
     RunState.QUEUED: frozenset({RunState.RUNNING, RunState.FAILED, RunState.CANCELLED}),
     RunState.RUNNING: frozenset(
@@ -65,7 +65,7 @@ class TaskState(StrEnum):
         return state in _TASK_MOVES[self]
 
 
-# The state stays `running` when a try fails and another one follows.
+# A failed try that is followed by another try does not change the state: it stays `running`.
 _TASK_MOVES: Final[dict[TaskState, frozenset[TaskState]]] = {
     TaskState.RUNNING: frozenset(TaskState) - {TaskState.UPSTREAM_FAILED},
     # A task that has ended begins again when its run is retried or cleared, or when the run's executor died.

@@ -48,7 +48,7 @@ class OnTime:
 
 @dataclass(frozen=True, slots=True)
 class OnEither:
-    """The timetable makes runs and the expression makes runs. A run of the timetable takes no events."""
+    """A run whenever the timetable says so, without events; and a run, with its events, once the expression is true."""
 
     timetable: Timetable
     condition: Condition
@@ -158,10 +158,10 @@ def timetable_in(schedule: Schedule | None) -> Timetable | None:
 def next_info(
     schedule: Schedule | None, last: DataInterval | None, restriction: TimeRestriction
 ) -> DagRunInfo | None:
-    """Return the run that the schedule's timetable asks for next; None: no run.
+    """Return the next run of the schedule's timetable, even if it is due later; None: no run.
 
     Args:
-        last: The data interval of the last run that the timetable asked for.
+        last: The data interval of the timetable's last run.
     """
     timetable = timetable_in(schedule)
     if timetable is None:
@@ -170,7 +170,7 @@ def next_info(
 
 
 def partition_key_of(schedule: Schedule | None, interval: DataInterval) -> str | None:
-    """Return the partition key that the schedule's timetable gives a data interval; None: no key.
+    """Return the partition key that the schedule's timetable makes from a data interval; None: no key.
 
     Raises:
         RowRefused: The timetable returned something that cannot be a partition key.
@@ -183,7 +183,7 @@ def partition_key_of(schedule: Schedule | None, interval: DataInterval) -> str |
 
 
 def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
-    """Return the first run that the schedule's timetable gives this partition key; None: it gives no keys.
+    """Return the first run of the schedule's timetable with this partition key; None: the timetable makes no keys.
 
     Raises:
         InvalidPartitionKey: The timetable produces keys, but never this key.

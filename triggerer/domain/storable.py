@@ -1,4 +1,4 @@
-"""Text that no database can store: NUL characters, in text and in JSON, and halves of surrogate pairs."""
+"""Finds text that PostgreSQL cannot store: NUL characters, in text and in JSON, and halves of surrogate pairs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def strings_with_nul(document: object) -> Iterator[str]:
 
 
 def storable_text(text: str) -> str:
-    """Return the text with escapes for the characters that no database can store."""
+    r"""Return the text, with escapes such as `\x00` for the characters that PostgreSQL cannot store."""
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 

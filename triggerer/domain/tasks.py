@@ -83,12 +83,12 @@ OPTION_NAMES = frozenset(field.name for field in fields(TaskOptions))
 
 
 class Task:
-    """One task of a DAG. Passed to another task's call, it stands for its return value.
+    """One task of a DAG. As an argument of another task, it stands for its own return value.
 
     To make a task, call a `@task` function inside a DAG, not this class.
     """
 
-    # Without this line, a loop over a task would ask for `task[0]`, `task[1]` and so on for ever.
+    # Without this line, a `for` loop over a task would read `task[0]`, `task[1]` and so on for ever.
     __iter__ = None
 
     def __init__(
@@ -140,7 +140,7 @@ class Task:
         """Call the user's function and return its result, which is a generator if the function yields.
 
         Args:
-            context: Values for at least `context_names`.
+            context: Values by name, at least for `context_names`.
             results: The return values of the upstream tasks, by task id.
             render: Receives the name and value of each `templated` argument, and returns the new value.
         """
@@ -150,7 +150,7 @@ class Task:
         )
 
     def argument(self, name: str) -> str:
-        """Return the words for an argument in error messages: its name, the task and the DAG."""
+        """Return what error messages call an argument: `argument 'x' of task 't' of DAG 'd'`."""
         return f"argument {name!r} of task {self.task_id!r} of DAG {self.dag.dag_id!r}"
 
     def follow(self, upstream: Task) -> None:
@@ -165,7 +165,7 @@ class Task:
                 f"{upstream.task_id!r} of DAG {upstream.dag.dag_id!r}",
                 hint="let the one emit an asset that the other is scheduled on",
             )
-        # No task waits for a new task, so a new task can close no cycle. This spares the search for most tasks.
+        # Most tasks are new, so that no task waits for them. Such a task cannot close a cycle, so skip the search.
         if (self._is_followed or upstream is self) and (path := _path(upstream, self)):
             names = " >> ".join(task.task_id for task in (*path, self))
             raise DagError(f"DAG {self.dag.dag_id!r}: its tasks wait for one another: {names}")
@@ -183,7 +183,7 @@ class Task:
         _order(other, self)
         return other
 
-    # Python calls these for `[a, b] >> c` and `[a, b] << c`, because a list has no such operators.
+    # Python calls these methods for `[a, b] >> c` and `[a, b] << c`, because a list has no `>>` and `<<`.
     def __rrshift__(self, other: Ordered) -> Task:
         _order(other, self)
         return self
@@ -197,7 +197,7 @@ class Task:
 
 
 class SkipTask(Exception):
-    """Raise it in a task to skip the task, and with it the tasks that wait for it. No asset is updated.
+    """Raise it in a task to skip this task and all tasks that wait for it. No outlet of them is updated.
 
     A skipped task is not retried. A run succeeds if all its tasks succeeded or were skipped.
     """
@@ -289,7 +289,7 @@ def task(
 
 
 def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Turn a function into a task maker: calling the result inside a DAG adds a task.
+    """Turn a function into a `TaskFunction`, which adds a task when it is called inside a DAG.
 
     Args:
         function: The worker calls it once per try, with the results of other tasks and with the `CONTEXT_ARGUMENTS`

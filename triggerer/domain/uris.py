@@ -17,7 +17,7 @@ _ILLEGAL = re.compile(r"[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]")
 _USERINFO = re.compile(r"//[^/]*@")
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _RESERVED_SCHEMES: Final = frozenset({"airflow", "triggerer"})
-# Azure URIs have the container in the position of the user name.
+# Azure URIs have the container where other URIs have the user name.
 _USER_IS_CONTAINER: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 
 
@@ -27,7 +27,7 @@ class _Needs(NamedTuple):
     authority: str | None = None
     path: tuple[str, ...] = ()
     optional: int = 0
-    """The number of path parts that may be missing."""
+    """The number of path parts that a URI may leave out."""
 
     @property
     def example(self) -> str:
@@ -160,7 +160,7 @@ def _check_parts(parts: SplitResult, shown: str) -> None:
     if needs is None:
         return
     hint = f"it looks like {parts.scheme}://{needs.example}"
-    # A port alone is no host, and an empty container before an account is no container.
+    # `//:9092` has an authority but no host, and `//@account` has an empty container.
     if needs.authority and not parts.hostname:
         raise DagError(f"{shown!r} names no {needs.authority}", hint=hint)
     if needs.authority and "@" in needs.authority and not parts.username:

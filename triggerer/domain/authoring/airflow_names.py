@@ -32,7 +32,7 @@ ARGUMENTS: Final = {
     "timetable": "schedule",
     "waiter_delay": "poke_interval",
 }
-"""Airflow's name of an argument -> our name. The hint is given only if the called function has an argument of our
+"""Airflow's name of an argument -> our name. Users get the hint only if the called function has an argument with our
 name."""
 
 ADVICE: Final = {
@@ -86,9 +86,9 @@ def argument_hint(name: str, known: Iterable[str]) -> str | None:
 
 
 def import_hint(names: Collection[str]) -> str | None:
-    """Return the import that provides these names here, and advice for names that exist only in Airflow.
+    """Return the import statement for these names of Airflow, and advice for names without a counterpart here.
 
-    None: nothing here replaces any of the names.
+    None: there is neither an import nor advice for any of the names.
     """
     found: dict[str, list[str]] = {}
     advice: list[str] = []

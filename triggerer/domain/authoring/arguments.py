@@ -34,12 +34,12 @@ _WITHOUT_SPARK: Final = frozenset(CONTEXT_ARGUMENTS) - {"spark"}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Stands for a task's return value, or for an item of it, until the run has the value."""
+    """A placeholder in a DAG file for the return value of a task, or for an item of it."""
 
     task: Task
     path: tuple[Any, ...] = ()
 
-    # Without this line, a loop over a result would ask for the items 0, 1, 2 and so on for ever.
+    # Without this line, a `for` loop over a result would call `__getitem__` with 0, 1, 2 and so on for ever.
     __iter__ = None
 
     def __getitem__(self, key: Any) -> Result:
@@ -55,11 +55,11 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """One call of a task's function, bound when the DAG file is parsed."""
+    """The arguments of one call of a task's function, bound when the DAG file is parsed."""
 
     bound: inspect.BoundArguments
     by_name: frozenset[str]
-    """The names of the function's parameters that a run fills in."""
+    """The names of the function's parameters that a run fills in, such as `params`."""
     into_keywords: frozenset[str] = frozenset()
     """The `CONTEXT_ARGUMENTS` that go into the function's `**keywords`."""
     takes_context: bool = False
@@ -126,7 +126,7 @@ class Arguments:
 
     @property
     def from_context(self) -> frozenset[str]:
-        """The `CONTEXT_ARGUMENTS` that `call` needs."""
+        """The names in `CONTEXT_ARGUMENTS` whose values `call` needs."""
         whole = _WITHOUT_SPARK if self.takes_context else frozenset[str]()
         return self.by_name | self.into_keywords | whole
 
@@ -142,11 +142,13 @@ class Arguments:
         results: Mapping[str, Any],
         render: Mapping[str, Callable[[Any], Any]] = MappingProxyType({}),
     ) -> Any:
-        """Call the function, with values in place of the results of other tasks, also inside lists and mappings.
+        """Call the function. A value replaces each `Result`, also inside lists and mappings.
 
         Args:
-            context: Values for at least `from_context` and `inlets`.
-            render: Functions by argument name. Each changes the value of its argument before results are filled in.
+            context: Values by name, at least for the names in `from_context` and `inlets`.
+            results: The return values of other tasks, by task id.
+            render: Functions by argument name. Each receives its argument before results are filled in, and returns the
+                new value.
         """
         values = {
             name: _filled(render[name](value) if name in render else value, results)
@@ -169,7 +171,7 @@ class Arguments:
 
 
 def result_of(value: Any) -> Result | None:
-    """Return the result that `value` stands for, if any. A task stands for its return value."""
+    """Return the placeholder if `value` is one, or is a task, which stands for its return value; otherwise None."""
     from triggerer.domain.tasks import Task
 
     if isinstance(value, Task):
@@ -191,7 +193,7 @@ def _results_in(value: Any) -> Iterator[Result]:
 def _filled(value: Any, results: Mapping[str, Any]) -> Any:
     if (result := result_of(value)) is not None:
         return result.value(results)
-    # Pass a value without results unchanged, because its class may not accept being rebuilt from items.
+    # A value without results is not copied, because its class may not allow a copy made of its items.
     if next(_results_in(value), None) is None:
         return value
     if isinstance(value, dict):

@@ -31,10 +31,10 @@ def calling_location() -> SourceLocation | None:
 
 
 def importing_location() -> SourceLocation | None:
-    """Return the innermost line that runs because its module is being imported, if any.
+    """Return the innermost line on the stack that is in no function but at the top level of a module, if any.
 
-    So a DAG that a factory function makes belongs to the file that calls the function, and a DAG in an imported file
-    belongs to the imported file.
+    If a factory function makes a DAG, the line is in the file that calls the function. If an imported file makes a DAG,
+    the line is in the imported file.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:

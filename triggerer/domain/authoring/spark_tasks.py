@@ -176,10 +176,10 @@ def _execute_sql(spark: Any, log: Log, sql: str, arguments: Any) -> None:
         raise DagError("the SQL has no statement", hint="its template may have rendered to nothing")
     for number, statement in enumerate(statements, 1):
         log.info("statement %d of %d: %s", number, len(statements), _beginning(statement))
-        # A JSON path may contain `:` or `?`. Spark takes these characters literally if it is given no arguments.
+        # A JSON path may contain `:` or `?`. Without arguments Spark does not read these characters as markers.
         frame = spark.sql(statement, arguments) if arguments else spark.sql(statement)
         if not frame.columns:
-            # `spark.sql` has already executed a statement without a result, such as an INSERT.
+            # A statement without a result, such as an INSERT, has been executed by `spark.sql` already.
             continue
         if number < len(statements):
             frame.write.format("noop").mode("overwrite").save()

@@ -63,5 +63,5 @@ def checked_packages(given: object, what: str) -> tuple[str, ...]:
 
 
 def is_static(key: str) -> bool:
-    """Return whether a new JVM is necessary to change the setting. Other settings can differ between sessions."""
+    """Return whether a change of the setting needs a new JVM. Other settings can differ between sessions of one JVM."""
     return _RUNTIME.fullmatch(key) is None

@@ -24,7 +24,7 @@ class AssetKey(NamedTuple):
 
 
 class Incumbents(NamedTuple):
-    """The definitions in force, that is stored and used now, each with its file. No other file may contradict them."""
+    """The definitions in force (stored and used now), each with the path of its file. No other file may change them."""
 
     dags: Mapping[str, str]
     assets: Mapping[AssetKey, str]
@@ -46,7 +46,7 @@ class Folder:
     watchers: dict[WatcherKey, tuple[ParsedWatcher, str]] = field(default_factory=dict)
     broken_watchers: frozenset[WatcherKey] = frozenset()
     conflicts: dict[str, Problem] = field(default_factory=dict)
-    """By path, how a file contradicts another file. A file with a conflict defines nothing."""
+    """By path of a file, its contradiction to another file. None of the file's definitions is used."""
 
 
 def merge(
@@ -55,13 +55,13 @@ def merge(
     *,
     unusable: frozenset[str] = frozenset(),
 ) -> Folder:
-    """Merge the files. A file that contradicts another defines nothing, and is listed among the conflicts.
+    """Merge the definitions of the files. If two files contradict each other, all definitions of one are left out.
 
-    If two files contradict each other, the file whose definition is in force wins. If neither definition is in force,
-    the first path wins. So a new file never replaces a definition of an older file.
+    A file that owns a definition in force wins over a file that owns none. Otherwise the path that sorts first wins. So
+    a new file never replaces a definition of an older file. The other file is listed among the conflicts.
 
     Args:
-        unusable: Files that exist but cannot be used now. They still own their definitions in force.
+        unusable: Files that exist but cannot be used now. No other file may define their DAGs in force.
     """
     usable = [file for file in files if not file.is_broken]
     ordered = sorted(usable, key=lambda file: (-_defines_incumbent(file, incumbents), file.path))
@@ -97,7 +97,7 @@ def merge(
 def defining_less(
     paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
 ) -> set[str]:
-    """Return the paths of files from which a definition in force has vanished, so that no file contains it.
+    """Return the files among `paths` that have lost one of their definitions in force, if no other file has it now.
 
     Args:
         files: All files of the folder. Broken files are never returned, because their definitions stay in force.
@@ -153,7 +153,7 @@ def _replaced_unusable(
 
 
 def _problem(file: ParsedFile, location: str, reason: str) -> Problem:
-    # The asset may be defined in a file that this one imports. Then the line number is not from this file.
+    # If the asset is defined in a file that this file imports, the line number belongs to the imported file.
     name, _, line = location.rpartition(":")
     return Problem(file.path, int(line) if name == file.path else None, reason)
 

@@ -12,10 +12,10 @@ class MissingFiles:
     """The known files that the folder lacks at present."""
 
     away: dict[str, datetime] = field(default_factory=dict)
-    """When each file went missing, by path. Somebody may be replacing it, so its definitions stay."""
+    """When each file went missing, by path. Its definitions stay, because somebody may be replacing the file."""
     deleted: frozenset[str] = frozenset()
     next_in: timedelta | None = None
-    """The time until the next missing file counts as deleted; None: no file is missing."""
+    """The time until the next file of `away` counts as deleted; None: `away` is empty."""
 
 
 def judge_missing(
@@ -25,16 +25,16 @@ def judge_missing(
     grace: timedelta,
     gone_for: Mapping[str, timedelta] | None = None,
 ) -> MissingFiles:
-    """Tell which missing files may come back, and which count as deleted.
+    """Return which missing files may come back, and which count as deleted.
 
     Editors, `git checkout` and `rsync --delete` replace a file by deleting it and writing it again.
 
     Args:
-        missing_since: When each file went missing, by path; None: the file went missing just now.
-        now: The instant on the clock of `missing_since`. If that clock was set back, the grace starts again.
+        missing_since: When each file went missing, as stored, by path; None: the file went missing just now.
+        now: The present instant on the clock of `missing_since`. If that clock was set back, the grace starts again.
         grace: A file that is missing for this long counts as deleted.
-        gone_for: How long ago each file was last seen, by path, if that is known. Then `missing_since` may be too
-            early: while the store was unavailable, the file may have come back and gone again.
+        gone_for: How long ago this process last saw each file, by path. It corrects `missing_since`: while the store
+            was unavailable, a file may have come back and gone again.
     """
     since = {path: min(known or now, now) for path, known in missing_since.items()}
     for path, age in (gone_for or {}).items():

@@ -19,11 +19,11 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return the changes, by the stream's digest: the instant until which it stays closed; None: it may be opened.
+    """Return the streams to close or to open, by digest: closed until this instant; None: may be opened now.
 
     Args:
-        never_read: For each stream that no instance has opened yet, the instant until which the stream is closed.
-        new: The digests of streams that are declared right now.
+        never_read: For each stream that no instance has claimed yet, the instant until which the stream is closed.
+        new: The digests of the streams that the caller's transaction has created.
         is_reading: True if a new or changed file has been seen but not read.
         is_start: True if the DAG processor reads files for the first time after its start. Then all of `never_read` are
             closed, because the former DAG processor may have ended before it had read all files.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Problem(NamedTuple):
-    """An error or a warning, with its position."""
+    """An error or a warning about a file, with its line if that is known."""
 
     file: str
     line: int | None
@@ -44,7 +44,7 @@ class ParsedAsset:
 
 @dataclass(frozen=True, slots=True)
 class ParsedWatcher:
-    """A watcher whose trigger can be serialised and made again from the result."""
+    """A watcher that a file defines. Its trigger can be made again from `classpath` and `kwargs`."""
 
     asset_name: str
     asset_uri: str
@@ -84,7 +84,7 @@ class ParsedDag:
     min_run_gap: float | None = None
     """The least time between two runs, in seconds."""
     quiet_period: float | None = None
-    """The time without a further event after which events become a run, in seconds."""
+    """Events become a run only after this time without a further event, in seconds."""
     depends_on_past: bool = False
     priority: int = 0
     pools: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class ParsedFile:
     aliases: tuple[str, ...] = ()
     watchers: tuple[ParsedWatcher, ...] = ()
     broken_watchers: tuple[WatcherKey, ...] = ()
-    """Watchers with an error. Their stored versions stay."""
+    """Watchers with an error. Their stored definitions stay in force."""
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
     imports: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Compares the stored definitions with newly read ones: which stay, and which assets were renamed."""
+"""Compares the stored definitions with newly read definitions: which stay, and which assets were renamed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triggerer.domain.dag_files.parsed import WatcherKey
 
 
 def with_kept(before: Folder, new: Folder, is_unusable: Callable[[str], bool]) -> Folder:
-    """Return the new folder, plus the definitions that stay because their file or watcher cannot be read.
+    """Return the new folder, plus the old definitions that stay because their file or watcher cannot be read.
 
     Args:
         is_unusable: Returns whether a file exists but cannot be used now.
@@ -39,7 +39,7 @@ def with_kept(before: Folder, new: Folder, is_unusable: Callable[[str], bool]) -
 
 
 def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
-    """Return each asset that changed only its name or only its URI, as a mapping: the old identity -> the new one.
+    """Return each asset of which only the name or only the URI changed, as a mapping: old identity -> new identity.
 
     The store moves the asset's events and watchers to the new identity.
     """
@@ -58,7 +58,7 @@ def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
 def watchers_under_new_names(
     before: Folder, renamed: dict[AssetKey, AssetKey]
 ) -> dict[WatcherKey, WatcherKey]:
-    """Return the watchers in force as a mapping: the key after assets are renamed -> the present key."""
+    """Return the watchers in force, as a mapping: the watcher's key after the assets are renamed -> its present key."""
     found: dict[WatcherKey, WatcherKey] = {}
     for key in before.watchers:
         asset = AssetKey(key.asset_name, key.asset_uri)

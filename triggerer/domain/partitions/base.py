@@ -46,7 +46,7 @@ class PartitionMapper(ABC):
         """
 
     def decode_downstream(self, downstream_key: str) -> Any:
-        """Return the value that a run's key stands for. A window counts its parts from this value."""
+        """Return the value that a run's key names, such as the start of a day. A window counts its parts from there."""
         return downstream_key
 
     def encode_upstream(self, decoded: Any, *, length: timedelta | None = None) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class PartitionMapper(ABC):
         return (decoded,)
 
     def canonical_upstream(self, key: str, *, length: timedelta | None = None) -> str:
-        """Return the spelling of an event key that `encode_upstream` uses. Two spellings may name one part.
+        """Return the event key as `encode_upstream` spells it, because two spellings may name one part.
 
         Args:
             length: The length of a part of the window, as for `encode_upstream`.

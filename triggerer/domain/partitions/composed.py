@@ -1,4 +1,4 @@
-"""Mappers made of other mappers: a chain, and one mapper for each part of a key."""
+"""Mappers made of other mappers: mappers that are applied in turn, and a mapper for each part of a key."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ProductMapper(PartitionMapper):
         return self.delimiter.join(mapped)
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
-        """Return the start of the period; None also if two parts are periods, because either could be meant."""
+        """Return the start of the period that one part of the key names; None: no part, or more than one, names one."""
         parts = downstream_key.split(self.delimiter)
         if len(parts) != len(self.mappers):
             return None

@@ -15,7 +15,7 @@ from triggerer.domain.storable import check_partition_key
 from triggerer.errors import DagError, InvalidPartitionKey, RowRefused
 
 _COMPUTING: Final = (DagError, RowRefused, ValueError, ArithmeticError)
-"""Errors that a mapper may raise for a key that it did not foresee, such as a year out of range."""
+"""The errors of mappers for keys that their authors did not foresee, such as a year out of range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Share:
     partition_key: str
     event: KeyedEvent
     part: str
-    """The event key that the run waits for; "": the mapper is no roll-up, so any event for the run's key is enough."""
+    """The event's key, if the run waits for several event keys (a roll-up); "": one event is enough for the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """An asset or alias that the run of a key still waits for."""
+    """An asset or alias that keeps the run of a partition key waiting."""
 
     name: str
     missing: tuple[str, ...] = ()
-    """The missing event keys, in order; empty: any event for the key is enough."""
+    """The event keys that have not arrived, in order; empty: one event for the run's key is enough."""
     deadline: datetime | None = None
-    """When the run starts without the missing keys; None: it waits for as long as necessary."""
+    """When the run starts without the missing keys; None: the run has no deadline."""
     unreachable: str | None = None
     """Why the run can never start; None: it can."""
 
@@ -88,7 +88,7 @@ class Partitioner:
     default: PartitionMapper
 
     def divide(self, events: Iterable[KeyedEvent], *, most: int) -> Division:
-        """Return the shares of the first events: at most `most` shares, but at least all shares of one event."""
+        """Return the shares of the first events: at most `most` shares, or more if the first event alone has more."""
         shares: list[Share] = []
         divided: list[int] = []
         refused: dict[int, str] = {}
@@ -110,8 +110,8 @@ class Partitioner:
         """Return when the run of a key may start with these parts; None: it needs another event first.
 
         Args:
-            has_run: True if the key already had a run. A part that arrives later then gets another run at once.
-            now: The result if the run may start at once.
+            has_run: True if the key already had a run. Then any further part is enough for another run at once.
+            now: The present instant, which is the result if the run may start at once.
         """
         try:
             moments = [now, *sorted(at for at in self._deadlines(key, parts) if at > now)]
@@ -153,7 +153,7 @@ class Partitioner:
         )
 
     def _progress(self, key: str, parts: Sequence[Part], at: datetime) -> Iterator[Progress | None]:
-        """Yield the roll-up's progress for each asset of these parts; None: the asset needs only one event."""
+        """Yield the progress of the roll-up of each asset in `parts`; None: the asset has no roll-up."""
         for asset_name in dict.fromkeys(part.asset_name for part in parts):
             mapper = self._mapper(asset_name)
             if not isinstance(mapper, RollupMapper):
@@ -191,7 +191,7 @@ class Partitioner:
                 leaf.name, tuple(sorted(progress.missing)), unreachable=progress.unreachable
             )
         except InvalidPartitionKey as error:
-            # Another asset's mapper made this key, and this asset's mapper cannot read it.
+            # The mapper of another asset has made this run's key, and the mapper of this asset cannot parse it.
             return Lack(leaf.name, unreachable=str(error))
 
 

@@ -1,4 +1,4 @@
-"""The format of a period's key: as for `strftime`, with `{quarter}`. Keys with weeks or quarters can be parsed, too."""
+"""Writes and parses the keys of periods, by a format of `strftime` that may also contain `{quarter}`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATTERNS: Final = {
     "%H": r"(?P<hour>\d{2})",
     "%M": r"(?P<minute>\d{2})",
     "%S": r"(?P<second>\d{2})",
-    # The number of the week is not read, because the date determines it.
+    # The number of the week is matched but not used, because the date determines it.
     "%V": r"\d{2}",
     "%U": r"\d{2}",
     "%W": r"\d{2}",
@@ -30,12 +30,12 @@ class KeyFormat:
     """A format of `strftime` that may also contain `{quarter}`.
 
     Raises:
-        DagError: The text is no such format, or repeats a directive.
+        DagError: The text is empty, has another name in braces, or repeats a directive.
     """
 
     text: str
     _pattern: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
-    """The format as a regular expression. None: the format has a directive that only `strptime` reads, such as %z."""
+    """The format as a regular expression. None: the format has a directive that needs `strptime`, such as %z."""
 
     def __post_init__(self) -> None:
         tokens = _TOKEN.findall(_checked_text(self.text))

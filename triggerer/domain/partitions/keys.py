@@ -12,7 +12,7 @@ from triggerer.errors import DagError, InvalidPartitionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityMapper(PartitionMapper):
-    """Gives each event key a run with the same key."""
+    """Makes a run for each event key, with the same key."""
 
     def to_downstream(self, key: str) -> str:
         return key
@@ -20,7 +20,7 @@ class IdentityMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class AllowedKeyMapper(PartitionMapper):
-    """Gives each of the allowed event keys a run with the same key, and refuses other event keys."""
+    """Makes a run for each allowed event key, with the same key. Events with another key are refused."""
 
     allowed_keys: tuple[str, ...]
 
@@ -44,7 +44,7 @@ class AllowedKeyMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedKeyMapper(PartitionMapper):
-    """Maps all event keys to one run key. With a `SegmentWindow`, a roll-up gets one run when all regions arrived."""
+    """Maps all event keys to one run key. In a `RollupMapper` with a `SegmentWindow`: one run for all regions."""
 
     downstream_key: str
 

@@ -28,7 +28,8 @@ def keys_between(
     Args:
         mappers: The mappers of a DAG's assets.
     Raises:
-        DagError: The DAG's keys are no periods, its assets have different periods, or the range is empty or too large.
+        DagError: The keys of the DAG's runs name no periods, the assets' periods differ, or the range is empty or too
+            large.
     """
     writer = _writer(mappers)
     if start > end:
@@ -79,7 +80,7 @@ def _key_at(writer: TemporalMapper, moment: datetime) -> str:
 
 
 def _writer(mappers: Iterable[PartitionMapper]) -> TemporalMapper:
-    """Return the mapper that writes the runs' keys."""
+    """Return the mapper that formats the keys of runs: the mapper itself, or the mapper inside a roll-up or fan-out."""
     writers = []
     for mapper in mappers:
         inner: PartitionMapper | None = mapper

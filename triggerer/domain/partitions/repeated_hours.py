@@ -1,4 +1,4 @@
-"""Finds key formats that give one key to two hours, in the night when clocks are set back."""
+"""Warns of key formats that give two hours the same key, in the night when clocks are set back."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _SECOND: Final = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class _Overlap:
-    """A stretch of time that the clock of a zone shows twice."""
+    """Clock times that occur twice in a zone, because clocks are set back."""
 
     zone: Zone
     turn: datetime
-    """The instant at which clocks are set back. The first pass ends here, and the second begins."""
+    """The instant at which clocks are set back: the times occur before it, and once more after it."""
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
@@ -54,10 +54,10 @@ class _Overlap:
 
 
 def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
-    """Yield a warning for each of a DAG's key formats that gives one key to two hours when clocks are set back.
+    """Yield a warning for each key format of a DAG that gives two hours the same key when clocks are set back.
 
     Args:
-        now: The check looks at the next time after this instant that clocks are set back.
+        now: The next night after this instant in which clocks are set back is checked.
     Raises:
         Exception: A third-party timetable raised it.
     """
@@ -81,7 +81,7 @@ def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
 
 
 def _keys_of(timetable: Timetable) -> IntervalKeys | None:
-    """Return the timetable's key writer; None: it has no keys, or is third-party code."""
+    """Return the object that writes the timetable's keys; None: it has no keys, or is third-party code."""
     match timetable:
         case CronPartitionTimetable() | Keyed():
             return timetable.keys
@@ -91,10 +91,10 @@ def _keys_of(timetable: Timetable) -> IntervalKeys | None:
 
 
 def _repeated(timetable: Timetable, keys: IntervalKeys, overlap: _Overlap) -> str | None:
-    """Return a key that two runs share because their data intervals start at the same clock time."""
+    """Return a key that two runs share because their data intervals start at the same clock time, if there is one."""
     noon = overlap.turn + _DAY / 2
     if keys.key(noon) == keys.key(noon + overlap.length):
-        # The key names a longer period, such as a day. It covers both hours on ordinary days, too, which is intended.
+        # The keys are for longer periods, such as a day, and so are meant to be the same for several hours.
         return None
     begin, end = overlap.turn - overlap.length, overlap.turn + overlap.length
     restriction = timetable.restriction_between(begin, end - _SECOND)
@@ -152,7 +152,7 @@ def _written(mapper: TemporalMapper, overlap: _Overlap, part: timedelta) -> set[
 
 
 def _next_overlap(zone: Zone, after: datetime) -> _Overlap | None:
-    """Return the next stretch that the zone's clock shows twice; None: none within a year."""
+    """Return the next clock times that occur twice in the zone; None: clocks are not set back within a year."""
 
     def offset(moment: datetime) -> timedelta:
         found = moment.astimezone(zone).utcoffset()

@@ -40,7 +40,7 @@ class Progress(NamedTuple):
     missing: frozenset[str]
     """The event keys that have not arrived."""
     deadline: datetime | None
-    """When the run starts with the parts that have arrived; None: it waits for as long as necessary."""
+    """From this instant on, fewer parts may be enough; None: the run has no deadline."""
     unreachable: str | None
     """Why the run can never start; None: it can."""
 
@@ -54,7 +54,7 @@ class RollupMapper(PartitionMapper):
         window: Lists the parts of the period.
         wait_policy: Says how many parts must have arrived; None: all.
     Raises:
-        DagError: The window cannot count the parts of the mapper's periods.
+        DagError: The window does not fit the mapper: a `DayWindow` needs periods of time, a `SegmentWindow` fixed keys.
     """
 
     upstream_mapper: PartitionMapper
@@ -76,7 +76,7 @@ class RollupMapper(PartitionMapper):
         return self.upstream_mapper.to_downstream(key)
 
     def to_upstream(self, downstream_key: str) -> frozenset[str]:
-        """Return the keys of all events that a run waits for."""
+        """Return the keys of the events that the run of this key waits for."""
         mapper, window = self.upstream_mapper, self.window
         keys = frozenset(
             key
@@ -85,7 +85,8 @@ class RollupMapper(PartitionMapper):
         )
         if window.part is None or window.direction is Direction.BACKWARD:
             return keys
-        # When clocks are set back, an hour occurs twice. Keep only the minutes of the occurrence that the key names.
+        # When clocks are set back, an hour occurs twice, and each of its minutes has two event keys. Keep only the
+        # minutes of the hour that the run's key names.
         return frozenset(key for key in keys if mapper.to_downstream(key) == downstream_key)
 
     def canonical_upstream(self, key: str, *, length: timedelta | None = None) -> str:
@@ -102,10 +103,10 @@ class RollupMapper(PartitionMapper):
         now: datetime,
         first_event_at: datetime,
     ) -> Progress:
-        """Return how far the run of a key is, after events with the keys `arrived`.
+        """Return whether the run of a key may start, and what it still waits for.
 
         Args:
-            arrived: Keys that the run does not wait for are ignored.
+            arrived: The keys of the events so far. Keys that the run does not wait for are ignored.
             first_event_at: The instant of the run's first event.
         """
         expected = self.to_upstream(downstream_key)
@@ -126,7 +127,7 @@ class RollupMapper(PartitionMapper):
         return None
 
     def deadline(self, downstream_key: str, *, first_event_at: datetime) -> datetime | None:
-        """Return when a run starts with the parts that have arrived; None: it waits for all."""
+        """Return the instant from which `wait_policy` counts the run as overdue; None: never."""
         patience = self.wait_policy.patience
         if patience is None:
             return None
@@ -173,7 +174,7 @@ class FanOutMapper(PartitionMapper):
         downstream_mapper: Writes the keys of the parts; None: the usual parts of the window (hours of a day, days of a
             week or month, months of a quarter or year).
     Raises:
-        DagError: The window cannot count the parts of the mapper's periods, or has no usual parts.
+        DagError: The window does not fit the mapper, as in `RollupMapper`, or has no usual parts.
     """
 
     upstream_mapper: PartitionMapper

@@ -18,7 +18,7 @@ from triggerer.domain.schedules import OnPartitions, Schedule
 from triggerer.errors import DagError
 
 _LOOKED_AT: Final = 12
-"""The number of periods to check, a month apart, because months differ in length."""
+"""The number of periods to check: one in each month, because months differ in length."""
 _APART: Final = timedelta(days=31)
 
 
@@ -26,8 +26,8 @@ def impossible_roll_ups(schedule: Schedule | None, *, now: datetime) -> Iterator
     """Yield one warning for each roll-up of a DAG that cannot work; usually none.
 
     Args:
-        now: The check uses keys of this instant's year. The keys are the same all year, so that warnings do not vary by
-            the hour.
+        now: The check uses twelve fixed keys of this instant's year, so that the warnings do not change from hour to
+            hour.
     Raises:
         Exception: A third-party mapper raised it.
     """

@@ -20,12 +20,12 @@ class WaitPolicy(ABC):
         """Return whether the run may start, given that `matched` of `expected` parts have arrived."""
 
     def is_unreachable(self, expected: int) -> bool:
-        """Return whether no number of parts would ever be enough."""
+        """Return whether the run can never start, because the policy demands more than the `expected` parts."""
         return False
 
     @property
     def patience(self) -> timedelta | None:
-        """How long after the period's end the run becomes overdue; None: it never does."""
+        """The time from the end of the run's period until the run is overdue; None: it never is."""
         return None
 
     def serialize(self) -> dict[str, Any]:

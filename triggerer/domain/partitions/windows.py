@@ -16,17 +16,17 @@ _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
 class Direction(StrEnum):
-    """The position of a window relative to the moment from which it counts."""
+    """Whether a window extends forward or backward from the start of the run's period."""
 
     FORWARD = "forward"
-    """The window's first part starts at the moment."""
+    """The window's first part starts with the period."""
     BACKWARD = "backward"
-    """The window's last part starts at the moment."""
+    """The window's last part starts with the period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(ABC):
-    """Lists the parts of a period as times without a zone, on the clock of its mapper.
+    """Lists the parts of a period: times without a zone, on the clock of the window's mapper, or texts (segments).
 
     Raises:
         DagError: `direction` is neither "forward" nor "backward".
@@ -36,9 +36,9 @@ class Window(ABC):
 
     Direction: ClassVar[type[Direction]] = Direction
     expected_decoded_type: ClassVar[type] = str
-    """The type of value from which the window counts: datetime, or text."""
+    """The type of `PartitionMapper.decode_downstream` that the window needs: datetime, or text."""
     part: ClassVar[timedelta | None] = None
-    """The length of a part that is shorter than a day, so that a clock change adds or removes parts; else None."""
+    """The length of a part, if it is shorter than a day: then a clock change adds or removes parts. Otherwise None."""
 
     def __post_init__(self) -> None:
         try:

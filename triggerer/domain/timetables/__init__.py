@@ -1,4 +1,4 @@
-"""Timetables say when runs are due. Each module has one kind; the public names are in `triggerer.timetables`.
+"""Timetables say when runs are due. Each module has one kind of timetable. DAG files import `triggerer.timetables`.
 
 Names are imported on first use. Most commands need only one timetable, and should not wait for the import of the other
 timetables or of the cron parser.

@@ -38,15 +38,16 @@ def next_interval(
     latest: datetime | None,
     over: Callable[[], datetime | None] | None,
 ) -> DagRunInfo | None:
-    """Return the run of the interval after the last run's interval. It starts no earlier than `earliest`.
+    """Return the run of the next data interval: the interval after the last run's, or the first; None: there is none.
 
-    A cron expression needs a tenth of a millisecond for each bound, and the scheduler asks for an interval after each
-    run. So no bound is computed without need.
+    The scheduler calls this after each run, and a cron expression needs a tenth of a millisecond for each bound. So no
+    bound is computed without need.
 
     Args:
+        last: The data interval of the last run; None: there was no run.
         earliest, latest: The limits for the interval's start, both included; None: no limit.
-        over: Returns the start of the last interval that has ended; earlier intervals are skipped. None: no interval is
-            skipped.
+        over: Returns the start of the last interval that has ended. Earlier intervals are skipped. None: skip no
+            interval.
     """
     # The last run may come from an earlier schedule of the DAG, so its end may lie inside an interval.
     start = None if last is None else bounds.at_or_before(last.end)
@@ -59,8 +60,8 @@ def next_interval(
                 start, end = made_up, None
     if earliest is not None and (start is None or earliest > start):
         start, end = bounds.at_or_after(earliest), None
-    # After a change to a coarser schedule, the interval may begin with the last run or before it. That run counts as
-    # the interval's run, so take the next interval.
+    # After a change to a coarser schedule, the found interval may start with the last run's interval or before it. Then
+    # the last run counts as the run of the found interval, and the interval after it is next.
     if last is not None and start is not None and start <= last.start:
         start, end = bounds.after(start), None
     if start is None or (latest is not None and start > latest):
@@ -70,6 +71,6 @@ def next_interval(
 
 
 def start_of_last(bounds: BoundsBothWays) -> datetime | None:
-    """Return the start of the last interval that has ended, or else of the first interval; None: there is none."""
+    """Return the start of the last interval that has ended. If none has ended: of the first interval, or None."""
     end = bounds.at_or_before(now())
     return bounds.after(now()) if end is None else bounds.before(end) or end

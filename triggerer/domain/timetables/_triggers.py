@@ -36,10 +36,13 @@ def next_tick(
     """Return the run at the tick after the last run. Without catch-up, skip to the latest tick that has passed.
 
     Args:
-        first: Returns the first tick if there is neither a last run nor a start.
+        last: The data interval of the last run; None: there was no run.
+        first: Returns the first tick of a DAG with neither a run nor a start.
+        interval: The length of the data interval before the tick.
     """
     earliest = restriction.earliest
-    # Cron needs a tenth of a millisecond for each tick, and the scheduler asks after each run. So compute few ticks.
+    # A cron needs a tenth of a millisecond for each tick, and the scheduler calls this after each run. So compute few
+    # ticks.
     if last is not None:
         tick = ticks.after(last.end)
     elif earliest is None:

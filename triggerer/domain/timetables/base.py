@@ -1,4 +1,4 @@
-"""The questions that every timetable answers, and the values in the answers."""
+"""The base class of timetables, and the values that its methods take and return."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class DataInterval(NamedTuple):
 
 
 class TimeRestriction(NamedTuple):
-    """The runs that a DAG allows.
+    """The limits that a DAG sets to its timetable.
 
-    `earliest` and `latest` are the DAG's `start_date` and `end_date`, both included; None: no bound. Without `catchup`,
-    each timetable also leaves out past runs in its own way.
+    `earliest` and `latest` are the DAG's `start_date` and `end_date`, both included; None: no limit. Without `catchup`,
+    a timetable also leaves out past runs. Which ones, each class of timetable decides.
     """
 
     earliest: datetime | None
@@ -56,11 +56,11 @@ class DagRunInfo(NamedTuple):
 
 
 class Timetable(ABC):
-    """Says when the runs of a DAG are due. Instances are immutable, and equal if they give equal answers.
+    """Says when the runs of a DAG are due. Instances are immutable, and equal if their arguments are equal.
 
     The scheduler calls the timetables of all DAGs in one thread, so a timetable may compute, but must never wait. All
-    instants are aware and in UTC. `triggerer.timetables.now()` returns the current one. To install your own timetable,
-    add an entry point to the group `triggerer.timetables`; the store then keeps the result of `serialize`.
+    instants are aware and in UTC. `triggerer.timetables.now()` returns the present instant. To install a timetable of
+    your own, add an entry point to the group `triggerer.timetables`. The store has the result of `serialize`.
     """
 
     __slots__ = ()
@@ -68,7 +68,7 @@ class Timetable(ABC):
     description: str = ""
     """A phrase for people, such as "every day at 06:00 (UTC)"."""
     can_be_scheduled: bool = True
-    """False if the timetable never asks for a run."""
+    """False if the timetable never has a run."""
     partitioned: bool = False
     """True if the runs have partition keys: from `partition_key` or, for a schedule on assets, from the events."""
     has_assets: bool = False
@@ -90,11 +90,11 @@ class Timetable(ABC):
     ) -> DagRunInfo | None:
         """Return the next run, even if it is due later; None: no run until something changes.
 
-        The scheduler asks again after each change: a new run, another DAG file, a later time.
+        The scheduler calls the method again after each run, after a change of the DAG, and when that run is due.
 
         Args:
             last_automated_data_interval: The interval of the last run that was not started by hand; None: no such run.
-            restriction: The runs that the DAG allows.
+            restriction: The limits that the DAG sets.
         """
 
     @abstractmethod
@@ -104,15 +104,14 @@ class Timetable(ABC):
     def partition_key(self, interval: DataInterval) -> str | None:
         """Return the partition key of the run for this data interval, and of the run's events; None: no key.
 
-        The answer must depend on the interval alone, because backfills ask for past runs again.
+        The key must depend on the interval alone, because a backfill may repeat a past run, with its key.
         """
         return None
 
     def to_partition_date(self, key: str) -> datetime | None:
-        """Return an instant from which a search finds the data interval with this key.
+        """Return the instant from which to search for the run with this key; None: keys do not name instants.
 
-        The instant is at or before the interval's start, and after the start of every earlier interval with another
-        key. None: keys do not name instants.
+        The first data interval that starts at this instant or later must have the key.
 
         Raises:
             InvalidPartitionKey: This timetable never writes such a key.
@@ -122,7 +121,7 @@ class Timetable(ABC):
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
         """Return a restriction that allows every run with a logical date between two instants, both included.
 
-        The restriction may also allow some runs before or after.
+        It may also allow some runs with earlier or later dates.
         """
         return TimeRestriction(start, end, catchup=True)
 
@@ -156,7 +155,7 @@ def in_utc(
 ) -> tuple[DataInterval | None, TimeRestriction]:
     """Return both arguments with their instants in UTC.
 
-    In another zone, adding a `timedelta` changes the local time, which is wrong across a clock change.
+    In another zone, adding a `timedelta` would add it to the clock's time, which is wrong across a clock change.
 
     Raises:
         DagError: One of the instants is naive.

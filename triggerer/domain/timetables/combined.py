@@ -1,4 +1,4 @@
-"""Combinations of timetables: all their instants, their common instants, or the first one's except the other's."""
+"""Timetables that combine others: a run at any of their instants, at their common instants, or except some instants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from triggerer.domain.timetables.zones import checked_zone, start_of_day, zone_t
 from triggerer.errors import DagError
 
 REACH: Final = 5_000
-"""The most instants that one search in a combination examines before it gives up."""
+"""The most instants that one search for the next run examines before it gives up."""
 
 _left: ContextVar[list[int] | None] = ContextVar("triggerer_instants_left", default=None)
 
@@ -84,7 +84,7 @@ class _Several(TickTimetable):
 
 
 class AnyOf(_Several):
-    """A run at each instant of any of the timetables. Equal instants give one run."""
+    """A run at each instant of any of the timetables. An instant of several timetables makes one run."""
 
     __slots__ = ()
     _joint = "or"
@@ -97,7 +97,7 @@ class AnyOf(_Several):
 
 
 class AllOf(_Several):
-    """A run at each instant that all timetables have in common. A search gives up after `REACH` instants."""
+    """A run at each instant that all timetables have in common. A search gives up after `REACH` tries."""
 
     __slots__ = ()
     _joint = "and"
@@ -113,7 +113,7 @@ class AllOf(_Several):
     ) -> datetime | None:
         """Return the next instant that all timetables share, in the direction of `step`.
 
-        Each step moves to the farthest of the timetables' next instants, because no common instant lies nearer.
+        Each step goes to the farthest of the timetables' next instants, because no common instant comes before it.
         """
         with _looking() as may_look:
             while may_look():
@@ -130,7 +130,7 @@ class AllOf(_Several):
 
 @dataclass(frozen=True, slots=True)
 class Except(TickTimetable):
-    """A run at each instant of a timetable, except another's instants. A search gives up after `REACH` instants."""
+    """A run at each instant of `timetable` that `without` does not have. A search gives up after `REACH` instants."""
 
     timetable: HasTicks
     without: HasTicks
@@ -206,7 +206,7 @@ class ExceptDays(TickTimetable):
 
     def after(self, moment: datetime) -> datetime | None:
         while (found := self.timetable.after(moment)) is not None and self._is_left_out(found):
-            # Skip the whole day, because a cron of every second has many instants in it.
+            # Skip the whole day at once: a cron of every second has 86,400 instants in it.
             moment = self._day(found)[1] - _LEAST
         return found
 
@@ -270,7 +270,7 @@ def _next_that(
 
 @contextmanager
 def _looking() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether one more instant may be examined. Nested searches share one budget."""
+    """Yield a function that says whether the search may examine another instant. Searches inside it share its limit."""
     left, token = _left.get(), None
     if left is None:
         left = [REACH]

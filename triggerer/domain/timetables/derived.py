@@ -1,4 +1,4 @@
-"""The base of timetables that change the answers of another timetable."""
+"""The base of timetables that change the runs of another timetable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from triggerer.errors import DagError
 
 
 class DerivedTimetable(Timetable):
-    """Passes questions on to `timetable`. Subclasses change some of the answers."""
+    """Has the runs of `timetable`. A subclass changes some of their attributes."""
 
     __slots__ = ()
 
@@ -51,11 +51,11 @@ class DerivedTimetable(Timetable):
         return self.derived_interval(self.timetable.infer_manual_data_interval(run_after=run_after))
 
     def derived(self, info: DagRunInfo) -> DagRunInfo:
-        """Return this timetable's run in place of a run of the other timetable."""
+        """Return the run of this timetable for a run of `timetable`."""
         return DagRunInfo(info.run_after, self.derived_interval(info.data_interval))
 
     def derived_interval(self, interval: DataInterval) -> DataInterval:
-        """Return this timetable's data interval in place of an interval of the other timetable."""
+        """Return the data interval of this timetable for a data interval of `timetable`."""
         return interval
 
 

@@ -21,7 +21,7 @@ from triggerer.domain.timetables.ticks import HasTicks
 
 @dataclass(frozen=True, slots=True)
 class EventsTimetable(HasTicks):
-    """A run at each instant of a list, for that instant.
+    """A run at each instant of a list. The data interval is only that instant.
 
     Args:
         event_dates: Aware instants in any order. Repetitions are ignored.

@@ -17,10 +17,10 @@ _EXAMPLE: Final = datetime(2026, 9, 30, 12, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class IntervalKeys:
-    """Writes instants as keys on the clock of a zone, and reads them back.
+    """Writes the start of a data interval as a key, in the time of a zone, and reads keys.
 
     Args:
-        key_format: A format of `strftime`, with `{quarter}`, as the partition mappers accept it.
+        key_format: A format of `strftime`, which may contain `{quarter}`, as in the partition mappers.
     Raises:
         DagError: The format is invalid, or its results are no partition keys.
     """
@@ -41,7 +41,7 @@ class IntervalKeys:
         return self._format.format(start.astimezone(self.zone))
 
     def start(self, key: str) -> datetime:
-        """Return the first UTC instant with this key. The interval may start later.
+        """Return the UTC instant that the key names. With a format of days, for example, an interval may start later.
 
         Raises:
             InvalidPartitionKey: The key does not match the format.

@@ -21,7 +21,7 @@ class Keyed(DerivedTimetable):
     The events of the run's tasks have the run's key, too.
 
     Args:
-        timezone: The zone of the key's clock.
+        timezone: The zone in which the key shows the start.
         key_format: A format of `strftime`, which may contain `{quarter}`. With `%z`, two runs in the night of a clock
             change have two keys.
     Raises:
@@ -51,7 +51,7 @@ class Keyed(DerivedTimetable):
 
     @property
     def keys(self) -> IntervalKeys:
-        """The writer of the partition keys."""
+        """The object that writes the partition keys, and reads them."""
         return self._keys
 
     @property

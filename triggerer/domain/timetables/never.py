@@ -16,7 +16,7 @@ from triggerer.domain.timetables.base import (
 
 @dataclass(frozen=True, slots=True)
 class NullTimetable(Timetable):
-    """Never asks for a run. Write None as a DAG's schedule."""
+    """Has no runs. As a DAG's schedule, write None."""
 
     description = "never, only by hand"
     can_be_scheduled = False

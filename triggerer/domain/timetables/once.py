@@ -18,7 +18,7 @@ from triggerer.domain.timetables.clock import now
 
 @dataclass(frozen=True, slots=True)
 class OnceTimetable(Timetable):
-    """One run, at the DAG's start, or now if the DAG has no start. Write `@once` as a DAG's schedule."""
+    """One run, at the DAG's start, or now if the DAG has no start. As a DAG's schedule, write `@once`."""
 
     description = "once, as soon as possible"
 
@@ -35,7 +35,7 @@ class OnceTimetable(Timetable):
         last, restriction = in_utc(last_automated_data_interval, restriction)
         if last is not None:
             return None
-        # A past start is the date of the only run, even without catch-up.
+        # The only run is not left out, even if its date is in the past and the DAG has no catch-up.
         run_after = now() if restriction.earliest is None else restriction.earliest
         if restriction.latest is not None and run_after > restriction.latest:
             return None

@@ -1,4 +1,4 @@
-"""A schedule on assets whose events have partition keys: one run for each key, once the key's events have come."""
+"""A schedule on assets whose events have partition keys: one run for each key, once the key's events have arrived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs of another timetable, made later or for another data interval."""
+"""Timetables that change another timetable's runs: they start later, or have another data interval."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Delayed(DerivedTimetable):
 
 @dataclass(frozen=True, slots=True)
 class RollingWindow(DerivedTimetable):
-    """Gives each run of a timetable another data interval: the `window` before its end, such as the last 30 days."""
+    """Lets each data interval begin `window` before its end, for example 30 days. The run is at the same instant."""
 
     timetable: Timetable
     window: timedelta
@@ -88,7 +88,8 @@ class RollingWindow(DerivedTimetable):
         return DataInterval(interval.end - self.window, interval.end)
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
-        # The other timetable's intervals may lie anywhere in the window, or start before it.
+        # The logical date is `window` before the end of the interval of `timetable`, which may start as late as
+        # `end + window`.
         return self.timetable.restriction_between(start, end + self.window)
 
     def serialize(self) -> dict[str, Any]:
@@ -106,7 +107,7 @@ class RollingWindow(DerivedTimetable):
 class Consecutive(HasTicks):
     """A run at each instant of a timetable, for the time since the previous instant.
 
-    For cron, `CronDataIntervalTimetable` does this. This class takes any timetable with fixed instants.
+    It does for any timetable with fixed instants what `CronDataIntervalTimetable` does for a cron expression.
     """
 
     timetable: HasTicks
@@ -160,7 +161,7 @@ class Consecutive(HasTicks):
 
 
 class RollUp(Consecutive):
-    """Like `Consecutive`, but one run covers all missed intervals: no data is left out or repeated.
+    """Like `Consecutive`, but one run covers all missed intervals together. No data is left out or repeated.
 
     Without catch-up the first run covers the last interval that has ended; with catch-up, all intervals since the DAG's
     start.
@@ -186,7 +187,8 @@ class RollUp(Consecutive):
         if first is None:
             return None
         start, end = first.data_interval
-        if last is not None:  # the last run may come from an earlier schedule
+        # An earlier schedule may have made the last run, whose interval then may end inside this one.
+        if last is not None:
             start = max(start, last.end)
         return DagRunInfo.interval(start, max(end, self._last_end(restriction.latest) or end))
 

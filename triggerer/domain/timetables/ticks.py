@@ -23,10 +23,9 @@ _LEAST = timedelta(microseconds=1)
 
 
 class HasTicks(Timetable):
-    """A timetable that can find the instants of its runs forwards and backwards.
+    """A timetable whose runs are at fixed instants. Its methods search these instants forwards and backwards.
 
-    `after` returns the next later instant, and `before` the last earlier instant. Both take and return aware UTC
-    instants. None: there is no such instant, or the search gave up.
+    The methods take and return aware UTC instants. None: there is no such instant, or the search gave up.
     """
 
     __slots__ = ()
@@ -53,11 +52,11 @@ class HasTicks(Timetable):
 
 
 class TickTimetable(HasTicks):
-    """A run at each instant. It is the simplest base for your own timetable, which must define `after` and `before`.
+    """A run at each instant that `after` and `before` return. It is the simplest base for a timetable of your own.
 
-    With catch-up, each missed instant gets a run. Without catch-up, only the last missed instant does. A DAG with
-    neither a start nor a run begins with the last past instant if that was at most five minutes ago, or a tenth of the
-    gap to the next instant.
+    With catch-up, each missed instant gets a run. Without catch-up, only the last missed instant gets a run. For a DAG
+    with neither a start nor a run, a past instant counts as missed only if it was at most five minutes ago, or a tenth
+    of the gap to the next instant if that is more.
     """
 
     __slots__ = ()
@@ -93,10 +92,11 @@ class TickTimetable(HasTicks):
 
 
 def checked_ticks(value: object, owner: str) -> HasTicks:
-    """Return the value if it is a timetable with fixed instants.
+    """Return the value if it is a timetable with fixed instants and without partition keys.
 
     Raises:
-        DagError: The timetable has no fixed instants: the runs of a delta, for example, depend on the previous run.
+        DagError: The timetable has no fixed instants (the runs of a delta, for example, depend on the previous run), or
+            its runs have partition keys.
     """
     if not isinstance(value, HasTicks):
         raise DagError(
@@ -110,7 +110,7 @@ def checked_ticks(value: object, owner: str) -> HasTicks:
 def refuse_keys(timetable: Timetable, owner: str) -> None:
     """Check that a timetable's runs have no partition keys.
 
-    Keys are made from data intervals, and the timetable around this one changes the data intervals.
+    The keys are made from its data intervals. The timetable `owner`, which contains it, has other data intervals.
 
     Raises:
         DagError: The runs have partition keys.

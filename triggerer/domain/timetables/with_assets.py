@@ -1,4 +1,4 @@
-"""A timetable together with assets. The scheduler decides how the two combine."""
+"""Schedules of a timetable and assets. The classes hold both; the scheduler implements "or" and "and"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class _WithAssets(DerivedTimetable):
-    """Gives the answers of `timetable`, and also names the assets that the DAG waits for.
+    """Has the runs of `timetable`, and also names the assets that the DAG waits for.
 
     Args:
         timetable: A timetable without assets.
@@ -81,7 +81,7 @@ class AssetAndTimeSchedule(_WithAssets):
 
 
 def checked_assets(value: object, owner: str) -> Condition:
-    """Return the expression that the `assets=` of a schedule stands for.
+    """Return the value as an expression; a list means all of its assets.
 
     Raises:
         DagError: The value is no asset, list of assets, expression or alias.

@@ -23,15 +23,15 @@ from triggerer.errors import DagError
 
 MONDAY_TO_FRIDAY: Final = (0, 1, 2, 3, 4)
 _DAY = timedelta(days=1)
-# In days. No calendar has more than a year of holidays in a row.
+# The most days that a search looks at, because no calendar has more than a year of holidays in a row.
 _REACH = 400
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class AfterWorkdayTimetable(HasTicks):
-    """A run at the end of each workday, at midnight, for that day: Friday's run is on Saturday.
+    """A run at midnight after each workday, for that day: the run for Friday is on Saturday at 00:00.
 
-    With a cron of Monday to Friday, the run on Monday would cover Friday to Monday.
+    With `CronDataIntervalTimetable("0 0 * * 1-5")` instead, the run for Friday would be on Monday.
 
     Args:
         workdays: Days of the week; Monday is 0.
@@ -140,14 +140,14 @@ class AfterWorkdayTimetable(HasTicks):
 
 @dataclass(frozen=True, slots=True, init=False)
 class WorkdaysOfMonthTimetable(TickTimetable):
-    """A run on some days of each month, moved to a workday: the 15th and the last, for instance.
+    """A run on given days of each month, such as the 15th and the last. If such a day is no workday, the run moves.
 
-    `Consecutive(...)` around it makes each run cover the time since the previous run.
+    Put `Consecutive(...)` around it if each run must cover the time since the previous run.
 
     Args:
         days: Days of the month from 1; -1 is the last day, -2 the day before it. 31 means the last day of any month.
         at: The time of day.
-        roll: "before" moves a run to the last workday before; "after" moves it to the first workday after.
+        roll: "before" moves a run to the last workday before the day; "after", to the first workday after it.
     Raises:
         DagError: An argument is invalid.
     """

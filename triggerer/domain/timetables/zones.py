@@ -95,7 +95,7 @@ def _offset(moment: datetime) -> timedelta:
 def _named(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    # A folder of zones ("America") is an OSError, a path a ValueError.
+    # The name of a folder of zones ("America") raises OSError, and a path raises ValueError.
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise DagError(
             f"there is no time zone {name!r}", hint='for instance "UTC" or "Europe/Paris"'

@@ -27,12 +27,12 @@ class KeyedEvent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BookmarkChange:
-    """A new bookmark of a watcher, and the events that its trigger yielded before it, under the lease of the stream."""
+    """Store a new bookmark of a watcher, and the events that its trigger yielded before it, under a stream's lease."""
 
     fence: Fence
     watcher: WatcherRef
     classpath: str
-    """The class path of the trigger. A trigger of another class does not read the bookmark."""
+    """The class path of the trigger. A trigger of another class does not get the bookmark."""
     previous: str | None
     """The id of the change before this change. None: the watcher has no bookmark yet."""
     change: str

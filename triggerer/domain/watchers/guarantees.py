@@ -31,8 +31,7 @@ class Guarantee(Enum):
 
 
 DECLARABLE = tuple(one.value for one in Guarantee if one is not Guarantee.AT_MOST_ONCE)
-"""The values of `AssetWatcher(guarantee=...)`. The weakest guarantee is not among them, because every watcher has
-it."""
+"""The values of `AssetWatcher(guarantee=...)`. The weakest guarantee is missing, because every watcher fulfils it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Finding:
 
     Attributes:
         most: The strongest guarantee that this fact allows. None: the fact does not limit the guarantee.
-        hint: The change that would help.
+        hint: What the operator can change, such as "keep messages longer".
     """
 
     text: str
@@ -59,24 +58,24 @@ class DeliveryFacts:
     Attributes:
         is_acknowledged: True if the source repeats a message until its events are durable. Either the source gets its
             acknowledgement only afterwards, or the position is stored in the transaction of the events.
-        because: The reason for `is_acknowledged`, for people, as in a `Finding`.
+        because: The reason for `is_acknowledged`, for people: a sentence without its full stop.
         key: The parts of the idempotency key, for people: "topic, partition and offset". None: no key.
         key_changes: Why a repeated message may have another key. None: a repeated message has the same key.
         key_collides: Why two different messages may share a key, so that the second is lost as a repeat. None: each
             message has its own key.
         retention: How long the source keeps an unacknowledged message. None: for ever, or unknown.
-        redelivers_after: How long the source waits for an answer before it delivers a message again: a lock, a
+        redelivers_after: How long the source waits for an acknowledgement before it delivers a message again: a lock, a
             visibility timeout, an ack deadline. None: the source does not redeliver, or unknown.
-        is_renewed: True if the producer extends the wait of `redelivers_after` while a message is in flight.
-        renewed_for: How long the producer extends the wait at most. None: as long as necessary.
+        is_renewed: True if the producer extends this time while a message is in flight.
+        renewed_for: How long the producer extends it at most. None: as long as necessary.
         drops_after: The number of failed deliveries after which the source drops a message. None: never.
         has_dead_letters: True if the source keeps the messages that it drops. None: it drops none, or unknown.
         dead_letter_setting: The key of the trigger's connection that names a dead-letter target, for the warning that
             there is none. None: no such key.
         findings: Further facts. They may lower the guarantee.
-        source: The name of a source that divides its messages among its readers, such as a queue. The name is equal for
-            all spellings of the arguments. Two streams on one such source get a warning. A stream of several sources
-            has several names. None: equal sources have equal stream keys, or unknown.
+        source: The name of a source that divides its messages among its readers, such as a queue, however the trigger's
+            arguments spell it. Two streams on one such source get a warning. A stream of several sources has several
+            names. None: unknown, or not needed because equal sources always have equal stream keys.
     """
 
     is_acknowledged: bool

@@ -15,23 +15,23 @@ Position = list[Any]
 
 
 class Reemission(NamedTuple):
-    """A range of messages in a lane. A replay creates the messages' events again, under new keys."""
+    """A range of messages in a lane whose events a replay creates again, under new keys."""
 
     request: int
     """The replay's id, which makes the new keys unique."""
     start: Position
     until: Position
-    """The lane's end at the time of the replay. Messages from there on have their ordinary keys."""
+    """The lane's end when the replay began. Messages at this position or later have their ordinary keys."""
 
     def key_of(self, position: Position, key: str | None) -> str | None:
-        """Return the key of a message for its events: a new key inside the range, otherwise its ordinary key `key`."""
+        """Return the idempotency key of a message's events: a new key inside the range, otherwise `key`."""
         if key is None or is_before(position, self.start) or not is_before(position, self.until):
             return key
         return f"{key}#r{self.request}"
 
 
 class LanePosition(NamedTuple):
-    """A stored position: the first message of the lane that the watcher has not processed, and when it fell behind."""
+    """A watcher's stored position: the first message of a lane that it has not processed, and when it fell behind."""
 
     watcher_id: int
     lane: str
@@ -50,10 +50,10 @@ class ReplayRequest:
     """An operator's request that a watcher reads its log again."""
 
     id: int
-    """Grows with every request."""
+    """Each request has a higher id than the requests before it."""
     watcher_id: int
     start: datetime | None
-    """Start at the first message that was published at this instant or later. None: at the earliest message."""
+    """Read from the first message that was published at this instant or later. None: from the earliest message."""
     reemit: bool
     """True to create events again that already exist."""
 
@@ -80,16 +80,16 @@ class PositionChange:
     """The new position. None: the watcher has caught up, and the row is deleted."""
     since: datetime
     head: int | None
-    """The number of the lane's next message, if it is known."""
+    """The number that the lane's next message will get. None: unknown."""
     failures: int
     """How many times the watcher failed while it processed the message at `position`."""
     on_done: Callable[[Exception | None], None]
     """Called once, on the event loop: with None when the change is durable, or with the error. Must not raise."""
     reemit: Reemission | None = None
     rewound_to: Position | None = None
-    """The position where a replay began, until the broker has advanced to it; None: there is no such replay.
+    """The position to which a replay rewound the watcher. None: no replay, or the broker has advanced to this position.
 
-    Until then, an earlier message may still be broadcast. The watcher is then rewound further, to that message.
+    Before that, the broker may still deliver an earlier message. The watcher is then rewound further, to that message.
     """
 
 
@@ -126,12 +126,12 @@ def _as_tuples(value: Any) -> Hashable:
 
 
 def is_same_log(one: Position, other: Position) -> bool:
-    """True if the positions can be compared: both belong to one incarnation of the lane, as far as known."""
+    """True if the positions can be compared: their incarnations are equal, or one of them is unknown."""
     return one[0] == other[0] or None in (one[0], other[0])
 
 
 def is_before(one: Position, other: Position) -> bool:
-    """True if `one` lies before `other` in one incarnation of the lane."""
+    """True if the positions can be compared, and `one` is before `other`."""
     return is_same_log(one, other) and bool(one[1] < other[1])
 
 
@@ -153,25 +153,26 @@ class UsedNumbers(Protocol):
 
 
 def cuts_known(incarnation: Any) -> tuple[UsedNumbers, ...]:
-    """Return the cuts of a log that an incarnation records. A cut is a loss of the newest messages.
+    """Return the cuts of a log that an incarnation records.
 
-    A log keeps its incarnation when it is cut, so that its positions stay comparable. An incarnation from a producer
-    may have an attribute `used` with the cuts known so far. An incarnation from the store has no such attribute.
+    A cut does not change a log's incarnation, so that positions stay comparable. Instead, a producer may give the
+    incarnation an attribute `used`, the cuts known so far. An incarnation from the store has no such attribute.
     """
     used: tuple[UsedNumbers, ...] = getattr(incarnation, "used", ())
     return used
 
 
 def cut_after(place: Position, incarnation: Any) -> Position | None:
-    """Return the first cut that `incarnation` records and the older `place` does not; None: no such cut.
+    """Return the position of the first cut that may have happened after `place` was recorded; None: no such cut.
 
-    A watcher at `place` may have read messages that the log has lost, or be about to read them.
+    These are the cuts that `incarnation` records and `place` does not, except cuts whose reused numbers are all before
+    `place`. A watcher at `place` may have read messages that the log has lost, or be about to read them.
     """
     return _first(_unknown_at(place, incarnation), incarnation)
 
 
 def cut_before(place: Position, incarnation: Any) -> Position | None:
-    """Return the first cut at or before `place` that `incarnation` records and `place` does not; None: no such cut."""
+    """Return the first such cut (see `cut_after`) at or before `place`, which has lost this message; None: no cut."""
     cuts = [one for one in _unknown_at(place, incarnation) if one.since <= place[1]]
     return _first(cuts, incarnation)
 

@@ -12,7 +12,7 @@ from triggerer.domain.events import Fence
 
 
 class ParkedState(StrEnum):
-    """The reason why the store keeps a message for a watcher."""
+    """Why the store keeps a message for a watcher."""
 
     KEPT = "kept"
     """The message belongs to a backlog: the watcher receives it as soon as possible."""
@@ -39,13 +39,13 @@ class SetAside:
     traceback: str | None
     parked_at: datetime
     was_stored: bool = False
-    """True if the message was stored before. If its row is gone now, an operator has discarded the message, and it is
-    not parked."""
+    """True if the watcher read the message from the store. If the message's row is gone by now, an operator has
+    discarded the message, and nothing is parked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Store a message of a queue that a watcher has missed. The watcher receives stored messages in order."""
+    """Store a queue's message that the watcher has missed. The watcher receives its stored messages in order."""
 
     lane: str
     """The lane as JSON, see `triggerer.domain.watchers.lane_positions.encode_lane`."""
@@ -56,7 +56,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Delete the rows of messages whose events are durable."""
+    """Delete the rows of stored messages, because their events are durable."""
 
     keys: tuple[str, ...]
 
@@ -143,9 +143,8 @@ class ParkedStore(Protocol):
     ) -> list[StoredMessage]:
         """Return the watcher's next stored messages with ids above `after`, in order.
 
-        If messages are large, the list may be shorter than `limit`. The list is empty if no message is stored. The list
-        is also empty if the lease is for another stream than the watcher reads: then the owner of the watcher's stream
-        delivers the messages.
+        If messages are large, the list may be shorter than `limit`. The list is empty if no message is stored, and also
+        if the watcher now reads another stream than the lease's. The owner of that stream then delivers the messages.
 
         Args:
             lane: Return only messages of this lane; None: of all lanes.

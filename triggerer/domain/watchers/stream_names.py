@@ -8,7 +8,7 @@ from typing import Final
 from triggerer.errors import PluginError
 
 _LONGEST: Final = 200
-"""The length of the longest name, in characters. A longer name would hide the rest of its line."""
+"""The most characters of a name. A longer name would push the rest of its line out of sight."""
 
 
 def stream_name(described: object, key: Hashable) -> str:

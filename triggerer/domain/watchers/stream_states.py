@@ -18,7 +18,7 @@ class StateChange:
 
     fence: Fence
     key: Hashable
-    """The stream's key. The store uses the fence to find the stream."""
+    """The stream's key, for test doubles. The real store finds the stream by the fence."""
     value: bytes
     """The state as JSON."""
     on_done: Callable[[Exception | None], None]
@@ -56,8 +56,8 @@ class EventsWithState(Protocol):
     def submit_with_state_nowait(
         self, submissions: Sequence[Submission], change: StateChange
     ) -> None:
-        """Submit events as `EventSink.submit_nowait` does, in order, with the state for the same transaction.
+        """Add events, as `EventSink.submit_nowait` does, and the stream's new state to one transaction.
 
         If an event is refused, or the events do not fit into one transaction, the state is not stored, and `on_done` of
-        the change is called with an error. The events that were not refused are stored nevertheless.
+        the change is called with an error. The other events are stored nevertheless.
         """

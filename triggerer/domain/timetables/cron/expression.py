@@ -1,7 +1,7 @@
 """The instants that a cron expression names in a time zone.
 
-croniter reads the expression, and finds its next date on a clock without a time zone. This module decides how such a
-date becomes instants when clocks change. The rules agree with Airflow on ordinary clock changes:
+croniter parses the expression, and finds its next date and time on a clock without a time zone. This module decides
+which instants such a date names when clocks change. The rules agree with Airflow on ordinary clock changes:
 
 - If the field of hours is `*`, an instant is named whenever the local clock shows a matching time. A time that occurs
   twice gives two instants, and a time that is skipped gives none.
@@ -39,9 +39,9 @@ PRESETS: Final = {
 }
 # Longer than any clock change: Samoa once skipped a whole day.
 _A_DAY_AND_MORE = timedelta(hours=26)
-# croniter searches the 50 years after a date. So, from one of these dates, it finds every year that it supports.
+# croniter searches the 50 years after a date. These dates together reach every year that an expression may name.
 _PROBES = (datetime(1970, 1, 1), datetime(2010, 1, 1), datetime(2050, 1, 1))  # noqa: DTZ001
-# The range of the search. Outside it, croniter fails near the years 1 and 9999, the ends of the calendar.
+# A search must begin between these dates. Otherwise croniter could fail at the ends of the calendar: years 1 and 9999.
 _FIRST, _LAST = datetime(60, 1, 1), datetime(9900, 1, 1)  # noqa: DTZ001
 _RANDOM = re.compile(r"\br\b", re.IGNORECASE)
 
@@ -67,7 +67,7 @@ class Cron:
         object.__setattr__(self, "_parsed", _parsed(resolved))
 
     def after(self, moment: datetime) -> datetime | None:
-        """Return the first instant after `moment`, in UTC; None: none within 50 years or before the year 9900."""
+        """Return the first instant after `moment`, in UTC; None: none within 50 years, or `moment` is out of range."""
         asked = _naive(moment)
         if not _FIRST <= asked <= _LAST:
             return None
@@ -77,11 +77,11 @@ class Cron:
                 if instant > asked and (best is None or instant < best):
                     best = instant
             if best is not None and date - self._offsets_around(best)[1] >= best:
-                break  # later dates are later instants
+                break  # the instants of later dates are later
         return _aware(best)
 
     def before(self, moment: datetime) -> datetime | None:
-        """Return the last instant before `moment`, in UTC; None: none within 50 years or after the year 60."""
+        """Return the last instant before `moment`, in UTC; None: none within 50 years, or `moment` is out of range."""
         asked = _naive(moment)
         if not _FIRST <= asked <= _LAST:
             return None
@@ -91,7 +91,7 @@ class Cron:
                 if instant < asked and (best is None or instant > best):
                     best = instant
             if best is not None and date - self._offsets_around(best)[0] <= best:
-                break  # earlier dates are earlier instants
+                break  # the instants of earlier dates are earlier
         return _aware(best)
 
     def at_or_after(self, moment: datetime) -> datetime | None:
@@ -107,7 +107,7 @@ class Cron:
         return self.after(moment - timedelta(microseconds=1)) == moment
 
     def _instants(self, date: datetime) -> tuple[datetime, ...]:
-        """Return the instants of a date of the expression, in UTC without a zone."""
+        """Return the instants that a date of the expression names: none, one or two naive UTC datetimes."""
         first, second = self._offset(date, fold=0), self._offset(date, fold=1)
         if first == second:
             return (date - first,)
@@ -118,7 +118,7 @@ class Cron:
         return (date - first,) if self._is_first_left_out(date, second - first) else ()
 
     def _is_first_left_out(self, date: datetime, shift: timedelta) -> bool:
-        """Return whether `date` is the expression's first date in a gap of the clock."""
+        """Return whether `date`, which the clock skips, is the expression's first date in the skipped time."""
         earlier = next(self._dates_before(date), None)
         if earlier is None or date - earlier >= shift:
             return True
@@ -158,7 +158,8 @@ class Cron:
             return
 
     def _from(self, date: datetime) -> croniter:
-        # Copy the parsed expression: croniter stores its position in the object, and several threads use a timetable.
+        # Copy the parsed expression: croniter stores its present date in the object, and several threads use the
+        # timetable.
         dates = copy(self._parsed)
         dates.set_current(date)
         return dates

@@ -18,7 +18,7 @@ _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 
 
 class _TooManyWords(Exception):
-    """Words would be longer than the expression."""
+    """A phrase would be longer than the expression."""
 
 
 def describe_cron(cron: Cron) -> str:
@@ -27,7 +27,8 @@ def describe_cron(cron: Cron) -> str:
     try:
         minute, hour, day, month, weekday = cron.expression.lower().split()
         if day != "*" and weekday != "*":
-            # Cron then needs only one of the two to match, which would take two sentences to explain.
+            # If both a day of the month and a day of the week are given, a date that matches one of them is enough. A
+            # phrase for this would be too long.
             raise _TooManyWords
         words = [_time(minute, hour), _day(day), _weekday(weekday), _month(month)]
     except (_TooManyWords, ValueError, IndexError):

@@ -24,8 +24,8 @@ from triggerer.domain.timetables.zones import checked_zone, with_zone, zone_to_j
 class CronDataIntervalTimetable(HasTicks):
     """A run at each instant of the expression, for the time since the previous instant.
 
-    With catch-up, a DAG without a start has no first interval, so it never runs. Without catch-up the first run covers
-    the last interval that has ended.
+    With catch-up, a DAG without a start never runs, because it has no first interval. Without catch-up the first run
+    covers the last interval that has ended.
 
     Raises:
         DagError: The expression or the zone is invalid.
@@ -73,11 +73,11 @@ class CronDataIntervalTimetable(HasTicks):
         return DataInterval(start, end)
 
     def after(self, moment: datetime) -> datetime | None:
-        """Return the first run after `moment`; None: there is none."""
+        """Return the first instant of a run after `moment`; None: there is none."""
         return self._ticks.after(moment)
 
     def before(self, moment: datetime) -> datetime | None:
-        """Return the last run before `moment`; None: there is none."""
+        """Return the last instant of a run before `moment`; None: there is none."""
         return self._ticks.before(moment)
 
     def serialize(self) -> dict[str, Any]:

@@ -24,17 +24,17 @@ MOST_OFFSET: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class CronPartitionTimetable(HasTicks):
-    """A run at each instant of the expression, for one partition. The partition also begins at such an instant.
+    """A run at each instant of the expression. The run is for one partition, the time between two such instants.
 
-    The partition's date is an instant of the expression. The data interval reaches from that date to the next instant.
-    The partition key is the date, written in `timezone`. The events of the run's tasks have this key, too.
+    The data interval is the partition. The partition key is its start, written in `timezone`. The events of the run's
+    tasks have this key, too.
 
     Args:
-        run_offset: The number of instants from the run to the partition's date; negative: before the run. With -1, a
-            run covers the interval that has just ended; with 0, the interval that begins. None: 0.
+        run_offset: The number of instants from the run to the partition's start. With -1, a run covers the interval
+            that has just ended; with 0 or None, the interval that begins.
         run_immediately: See `CronTriggerTimetable`.
-        key_format: A format of `strftime` for the date, which may contain `{quarter}`. With `%z`, two runs in the night
-            of a clock change have two keys.
+        key_format: A format of `strftime` for the start, which may contain `{quarter}`. With `%z`, two runs in the
+            night of a clock change have two keys.
     Raises:
         DagError: An argument is invalid.
     """
@@ -65,7 +65,7 @@ class CronPartitionTimetable(HasTicks):
 
     @property
     def keys(self) -> IntervalKeys:
-        """The writer of the partition keys."""
+        """The object that writes the partition keys, and reads them."""
         return self._keys
 
     @property
@@ -120,12 +120,12 @@ class CronPartitionTimetable(HasTicks):
         return self.run_offset
 
     def _interval_of(self, run_at: datetime) -> DataInterval | None:
-        """Return the data interval of the run at an instant; None: the expression has no date at this run's offset."""
+        """Return the data interval of the run at an instant; None: no instant of the expression is that far away."""
         date = self._moved(run_at, self._offset)
         return None if date is None else DataInterval(date, self.after(date) or date)
 
     def _run_of(self, date: datetime) -> datetime:
-        """Return the instant of the run for a partition's date, or the date if the expression names no such instant."""
+        """Return the instant of the run for the partition that starts at `date`. If there is no such run: `date`."""
         return self._moved(date, -self._offset) or date
 
     def _moved(self, moment: datetime, steps: int) -> datetime | None:

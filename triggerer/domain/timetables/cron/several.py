@@ -19,7 +19,7 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class MultipleCronTriggerTimetable(HasTicks):
-    """A run at each instant of any of the expressions. Equal instants give one run.
+    """A run at each instant of any of the expressions. An instant of several expressions makes one run.
 
     `interval` and `run_immediately` apply to each expression; see `CronTriggerTimetable`.
 
@@ -79,11 +79,11 @@ class MultipleCronTriggerTimetable(HasTicks):
         return self.timetables[0].infer_manual_data_interval(run_after=run_after)
 
     def after(self, moment: datetime) -> datetime | None:
-        """Return the first run after `moment`; None: there is none."""
+        """Return the first instant of a run after `moment`; None: there is none."""
         return earliest_after(self.timetables, moment)
 
     def before(self, moment: datetime) -> datetime | None:
-        """Return the last run before `moment`; None: there is none."""
+        """Return the last instant of a run before `moment`; None: there is none."""
         return latest_before(self.timetables, moment)
 
     def serialize(self) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from triggerer.domain.timetables.zones import Zone, checked_zone, with_zone, zon
 
 @dataclass(frozen=True, slots=True)
 class CronTriggerTimetable(TickTimetable):
-    """A run at each instant of the expression. A cron string as a DAG's schedule means this, as in Airflow 3.
+    """A run at each instant of the expression. `DAG(schedule="0 6 * * *")` means this timetable, as in Airflow 3.
 
     Args:
         interval: The length of the data interval before each run.
-        run_immediately: Chooses the first instant of a DAG with neither a start nor a run. True: the last past instant.
-            A timedelta: the last past instant if it was at most this long ago; otherwise the next instant. False: as
-            for a timedelta of five minutes, or of a tenth of the gap between two instants if that is more.
+        run_immediately: Chooses the first run of a DAG with neither a start nor a run. True: the last past instant. A
+            timedelta: the last past instant if it was at most this long ago; otherwise the next instant. False: like
+            a timedelta of five minutes, or of a tenth of the gap between two instants if that is more.
     Raises:
         DagError: An argument is invalid.
     """

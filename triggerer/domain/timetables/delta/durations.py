@@ -23,7 +23,7 @@ def checked_duration(value: object, what: str) -> timedelta:
 
 
 def checked_interval(value: object) -> timedelta:
-    """Return the length of a data interval. Zero means that the run covers one moment."""
+    """Return the length of a data interval. Zero is allowed: the run then covers one moment."""
     return checked_duration(value, "interval")
 
 

@@ -23,10 +23,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class DeltaDataIntervalTimetable(Timetable):
-    """A run at the end of each interval of `delta`, for that interval.
+    """Consecutive data intervals of the length `delta`, and a run at the end of each.
 
     With catch-up the intervals begin at the DAG's start; a DAG without a start never runs. Without catch-up the
-    intervals are counted from 1970, and the first run covers the latest interval that has ended.
+    intervals are counted from 1970, and the first run covers the last interval that has ended.
 
     Raises:
         DagError: `delta` is not above zero.

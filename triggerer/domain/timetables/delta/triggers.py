@@ -25,9 +25,10 @@ from triggerer.domain.timetables.delta.durations import (
 
 @dataclass(frozen=True, slots=True)
 class DeltaTriggerTimetable(Timetable):
-    """A run at the DAG's start, or now, and then each time `delta` has passed.
+    """A run at the DAG's start, or at once if it has no start. Each further run comes `delta` after the run before it.
 
-    A `timedelta` as a DAG's schedule means this, as in Airflow 3. Without catch-up, a DAG runs at once after a pause.
+    `DAG(schedule=timedelta(hours=1))` means this timetable, as in Airflow 3. Without catch-up, one run at once replaces
+    all missed runs, for instance after a pause, and `delta` then counts from this run.
 
     Args:
         interval: The length of the data interval before each run.
@@ -72,7 +73,7 @@ class DeltaTriggerTimetable(Timetable):
     # The methods of `Ticks`
 
     def after(self, moment: datetime) -> datetime:
-        """Return the tick after a tick at `moment`."""
+        """Return the tick that follows a tick at `moment`."""
         return moment + self.delta
 
     def at_or_after(self, moment: datetime) -> datetime:
