@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 ANNOUNCED: Final = "announced"
-"""The key under which a message to the child has the parent's wake-ups: a dictionary from signal to subjects, such as
-DAG ids.
+"""The key of the parent's wake-ups in a message to the child. The value is a dictionary: the name of a signal -> its
+subjects, such as DAG ids.
 """
 
 
 def order_of(settings: Settings, listener: socket.socket) -> dict[str, Any]:
     """Return the first message to the child process: the settings, with their secrets, and the socket's descriptor.
 
-    The message travels on a channel that no other process can read.
+    No process but the child can read the channel.
     """
     return {
         "settings": base64.b64encode(
@@ -95,7 +95,7 @@ async def _run(settings: Settings, listener: socket.socket, channel: ChildChanne
 
 
 def _hear(channel: ChildChannel, loop: Any, database: Database) -> None:
-    """Publish the wake-ups that the parent sends in this process too, until the parent closes the channel."""
+    """Receive the parent's wake-ups, and publish them in this process, until the parent closes the channel."""
     from triggerer.store.database.wakeups.signals import Signal
 
     while True:

@@ -1,4 +1,4 @@
-"""The context of the handlers: the settings, and the database within its limits."""
+"""The state that all handlers share: the settings, the database, and the limits on its use."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class DatabaseUse:
 
     @asynccontextmanager
     async def _explaining(self) -> AsyncIterator[None]:
-        """During the block, add the nearest known name to errors about an unknown name."""
+        """If the block raises an error about an unknown name, add the nearest known name to the error."""
         try:
             yield
         except UnknownName as error:
@@ -122,13 +122,13 @@ class ApiContext:
     database: Database
     use: DatabaseUse
     closing: anyio.Event = field(default_factory=anyio.Event)
-    """Set when the process begins to stop. Then streamed answers, such as a log that is followed, must end."""
+    """Set when the process begins to stop. Then streamed answers, such as logs with `follow=true`, must end."""
     _followers: int = 0
     _key: bytes | None = None
     _oidc: OidcProvider | None = None
 
     async def service_key(self) -> bytes:
-        """Return the key with which the services of this database sign their requests to one another."""
+        """Return the key that all services of this database share. It signs their requests to one another."""
         if self._key is None:
             self._key = await service_key(self.database)
         return self._key
@@ -148,7 +148,7 @@ class ApiContext:
         return self._oidc
 
     def refuse_followers(self, most: int) -> None:
-        """Raise an error if no client may open a further stream. Call this before the answer's headers are sent.
+        """Refuse another streamed answer if there are too many. Call it before the answer's headers are sent.
 
         Raises:
             ServerBusy: `most` clients receive a streamed answer already.

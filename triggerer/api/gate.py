@@ -24,7 +24,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 SLASH: Final = "\x1f"
-"""Stands for a slash inside one part of a path, such as an asset's name. The sender wrote the slash as `%2F`."""
+"""Replaces a slash inside one part of a path, such as an asset's name. The client wrote the slash as `%2F`."""
 _GREEDY: Final = re.compile(r"^(/api/v1(?:/dags/[^/]+)?/assets/queuedEvent)/(.+)$")
 """Paths whose last part is a URI. Clients need not write the slashes of this URI as `%2F`."""
 _REQUEST_ID: Final = re.compile(r"[\w.\-]{1,64}")
@@ -93,7 +93,7 @@ def _request_id(given: str | None) -> str:
 
 
 def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
-    """Replace the scheme and the host by those in the proxy's headers. With several proxies, the first value counts."""
+    """Take the scheme, the host and the path's prefix from the proxy's headers; of several proxies, the first value."""
 
     def first(name: bytes) -> str:
         return headers.get(name, "").partition(",")[0].strip()
@@ -143,7 +143,7 @@ async def _refuse(send: Send, error: TriggererError, request_id: str) -> None:
 
 
 class _Answer:
-    """Adds headers to an answer. Sends 304 in its place if `If-None-Match` shows that the client has it already."""
+    """Adds headers to an answer. If `If-None-Match` shows that the client has this answer, sends 304 without a body."""
 
     def __init__(self, scope: Scope, send: Send, request_id: str, known_tags: str | None) -> None:
         self._is_read = scope["method"] in ("GET", "HEAD")

@@ -17,7 +17,7 @@ _PAYLOADS: Final[Mapping[type[Any], dict[str, Any]]] = {
 
 
 def without_payloads(access: Access, view: T) -> T:
-    """Return the view. If the role may not see payloads, they are replaced by null."""
+    """Return the view, with null in place of each payload if the role may not see payloads."""
     return view if access.sees_payloads else cast("T", _hidden(view))
 
 

@@ -29,7 +29,7 @@ def open_listener(settings: ApiSettings, *, home: Path) -> Iterator[socket.socke
             certificate cannot be used, or `home` cannot be written to.
     """
     _refuse_open(settings)
-    # Check the certificate now. The process that serves loads the certificate again, and may start much later.
+    # Check the certificate now, because the process that uses it may start much later.
     certificate_of(settings)
     with _bind(settings) as listener:
         file = home / ADDRESS_FILE

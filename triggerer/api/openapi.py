@@ -1,4 +1,4 @@
-"""The description of all routes, from their types and docstrings."""
+"""The OpenAPI description of all routes, made from their types and docstrings."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _PROBLEM: Final = {
 @cache
 def description() -> bytes:
     """Return the description as JSON. The first call makes the description, and later calls return the same text."""
-    # Litestar writes a description for a whole application only, and that application also serves the description,
-    # under several paths. So a second application makes the description, and is never served.
+    # Litestar describes only a whole application, and such an application also serves its description, under several
+    # paths. So this second application, which is never served, makes the description.
     config = OpenAPIConfig(
         title="triggerer",
         version=version("triggerer"),

@@ -16,7 +16,7 @@ Api = NamedDependency[SkipValidation[ApiContext]]
 Caller = NamedDependency[SkipValidation[Access]]
 """The sender of the request."""
 InPath = FromPath[str]
-"""A part of the path. `SLASH` stands for a slash in it; see `triggerer.api.gate.part`."""
+"""A part of the path, with `SLASH` in place of slashes; see `triggerer.api.gate.part`."""
 
 AssetFilter = Annotated[
     str | None, QueryParameter(name="asset", description="Only of the asset with this name or URI.")
@@ -45,5 +45,5 @@ def request_id(request: Request[Any, Any, Any]) -> str:
 
 
 def as_bytes(path: str, body: Struct) -> bytes:
-    """Return bytes that are equal for two POST requests with equal paths and equal values in their bodies."""
+    """Return the path and body of a POST request as bytes, which are equal for requests with equal values."""
     return path.encode() + b"\0" + json.encode(body, order="deterministic")

@@ -100,7 +100,7 @@ def problem_of(error: TriggererError, *, request_id: str, prefix: str = "") -> P
 
 
 def headers_of(error: TriggererError) -> dict[str, str]:
-    """Return the headers that belong to the status of an error."""
+    """Return the headers that the status of an error needs, such as `Retry-After`."""
     match status_of(type(error)):
         case 401:
             return {"WWW-Authenticate": "Bearer"}
@@ -127,7 +127,7 @@ def encoded(problem: Problem) -> bytes:
 
 
 def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Answer a request that raised. Used by Litestar for every error."""
+    """Return the answer for an error of a handler or of Litestar. Litestar calls this for every error."""
     ours = error if isinstance(error, TriggererError) else _translated(error)
     headers = headers_of(ours)
     if isinstance(error, MethodNotAllowedException):

@@ -25,7 +25,7 @@ from triggerer.store.database.transactions import Database
 _log = structlog.get_logger(__name__)
 
 _GRACE: Final = timedelta(seconds=5)
-"""The time that open requests have to finish after the stop began. Streamed answers end at once."""
+"""How long open requests may still take once the API begins to stop. Streamed answers end at once."""
 
 
 class _Server(uvicorn.Server):
@@ -53,7 +53,7 @@ async def serve(settings: Settings, database: Database, listener: socket.socket)
         finally:
             serving.cancel()
         tasks.cancel_scope.cancel()
-    # If the server ended because of a cancellation, raise the cancellation here.
+    # The server has run under a shield. If it ended because of a cancellation, raise the cancellation here.
     await checkpoint_if_cancelled()
 
 

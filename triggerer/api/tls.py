@@ -1,4 +1,4 @@
-"""TLS by a certificate of our own: `[api] tls_certificate` and `tls_key`."""
+"""TLS with the certificate in `[api] tls_certificate` and the key in `tls_key`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Certificate:
             self.reload_if_changed()
 
     def reload_if_changed(self) -> None:
-        """Load changed files. If they cannot be loaded, the old certificate stays, and a warning says why."""
+        """Load the files if they have changed. If that fails, the old certificate stays in use. The log says why."""
         try:
             written = self._written_at()
             if written == self._loaded:
@@ -55,7 +55,7 @@ class Certificate:
             _log.info("the renewed certificate is in use", certificate=str(self._certificate))
 
     def _written_at(self) -> tuple[int, ...]:
-        """Return when the files were written. A link counts as its target, because a renewal may switch a link."""
+        """Return when the files were written: of a link, its target, because a renewal may point the link elsewhere."""
         times = []
         for name, path in (("tls_certificate", self._certificate), ("tls_key", self._key)):
             try:

@@ -52,7 +52,7 @@ async def record(
     """Record a change in the caller's transaction. Secrets in `before` and `after` are hidden.
 
     Args:
-        subject: The changed object, as commands print it: a DAG id, for example, or a DAG id, a space and a run id.
-        before, after: JSON of the changed values. None: the change has no such values.
+        subject: The changed object, such as a DAG id, or a DAG id, a space and a run id.
+        before, after: The old and the new values, as JSON. None: the change has no such values.
     """
     await insert_audit(session, actor, action.value, subject, before=before, after=after)

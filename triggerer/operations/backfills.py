@@ -85,7 +85,7 @@ async def start_backfill(
     max_active: int = 10,
     params: Mapping[str, Any] | None = None,
 ) -> BackfillView:
-    """Start a backfill. Its first runs are queued at once. A scheduler queues the further runs as runs end.
+    """Start a backfill. Its first runs are queued at once. Each time one of them ends, a scheduler queues the next run.
 
     The runs are executed even if the DAG is paused.
 
@@ -182,7 +182,7 @@ async def record_start(session: AsyncSession, actor: Actor, backfill_id: int) ->
 
 
 async def refuse_second(session: AsyncSession, dag_id: str) -> None:
-    """Raise an error if the DAG has an unfinished backfill.
+    """Check that the DAG has no unfinished backfill.
 
     Raises:
         MoveRefused: The DAG has an unfinished backfill.
@@ -196,7 +196,7 @@ async def refuse_second(session: AsyncSession, dag_id: str) -> None:
 
 
 async def find_backfill(session: AsyncSession, backfill_id: int) -> BackfillView:
-    """Return an existing backfill."""
+    """Return the backfill with this id, which must exist."""
     (found,) = await listing.list_backfills(session, backfill_id=backfill_id)
     return found
 

@@ -55,13 +55,13 @@ from triggerer.store.watchers.cleaning import (
 )
 
 QUIET: Final = timedelta(hours=1)
-"""A watcher's event is deleted only if the event is older than this time, and the watcher has been running for this
-long. By then the broker has advanced past the event's message, so the message does not come again."""
+"""A watcher's event is deleted only if it is at least this old, and if the watcher has been running for at least this
+time. By then the broker has advanced past the event's message, so that the broker does not deliver it again."""
 
 _RUNS: Final = 200
 _EVENTS: Final = 2_000
-# Events are read in windows, by id. Later events have higher ids, unless a clock was changed. So stop after this number
-# of windows without an old event.
+# Events are read in the order of their ids, in windows. Later events have higher ids, unless a clock was changed. So
+# the search for old events ends after this number of windows without an old event.
 _WINDOWS_BEYOND: Final = 50
 
 
@@ -83,7 +83,7 @@ class Cleaned:
     kept_events: Counter[str] = field(default_factory=Counter)
     """Old events that stay, by reason: `queued`, `in_run`, `emitted_by_run`, `newest`, `parked` or `watcher`."""
     kept_watchers: list[UnsettledWatcher] = field(default_factory=list)
-    """Watchers whose old events stay, because their messages may come again."""
+    """Watchers whose old events stay, because the messages may be delivered again."""
 
     @property
     def deleted(self) -> dict[str, int]:
@@ -104,13 +104,13 @@ async def clean(
     ack_timeout: timedelta,
     dry_run: bool = False,
 ) -> Cleaned:
-    """Delete the runs that ended before an instant, their data, and the events before it that nothing needs any longer.
+    """Delete the runs that ended before an instant, with their data, and older events that nothing needs any longer.
 
     An event stays if it waits for a DAG, belongs to a run that stays, or is the newest of its asset. It also stays if
-    its message may come again, because the repeat is recognised by the event's key.
+    its message may be delivered again: the event's key then recognises the repeated message.
 
     Args:
-        ack_timeout: The longest time that a message may take in a stream.
+        ack_timeout: The longest time that a watcher may take for a message.
         dry_run: True: count, and delete nothing.
     Raises:
         TriggererError: The instant is in the future. Or a log cannot be deleted, and its run stays.
@@ -172,7 +172,7 @@ async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
 
 
 def _stays(run: OldRun, needed: Mapping[str, NeededRuns], unfinished: Collection[int]) -> bool:
-    # `of_dag` is None if the DAG was created after `needed` was read. Then the run stays.
+    # `of_dag` is None if the DAG is newer than `needed`. Then nothing is known about its needs, and the run stays.
     of_dag = needed.get(run.dag_id)
     return run.backfill_id in unfinished or of_dag is None or of_dag.includes(run)
 
@@ -281,7 +281,8 @@ async def _clean_events(
             began = time.monotonic()
             async with database.transaction() as session:
                 if new := sifted.watcher_ids - sieve.marked:
-                    # Mark the watchers first: the marking waits until replays that are being requested are stored.
+                    # Mark the watchers first. This waits for transactions that request replays, and returns the
+                    # watchers of those replays: their events stay.
                     sieve.add_marked(new, await mark_cleaned(session, new, horizon))
                     sifted = sieve.sift(window)
                 event_ids = [event.id for event in sifted.unneeded]
@@ -301,7 +302,7 @@ class _Sifted:
     unneeded: list[OldEvent] = field(default_factory=list)
     kept: Counter[str] = field(default_factory=Counter)
     unsettled: dict[int, UnsettledWatcher] = field(default_factory=dict)
-    """By id, the watchers whose old events stay, because their messages may come again."""
+    """By id, the watchers whose old events stay, because the messages may be delivered again."""
 
     @property
     def watcher_ids(self) -> set[int]:
@@ -319,15 +320,15 @@ class _Sieve:
         self._newest = newest
         self._parked = parked
         self.marked: set[int] = set()
-        """The ids of watchers for which the database says that some of their events were deleted."""
+        """The ids of watchers that `mark_cleaned` has marked: some of their events were deleted."""
 
     def add_marked(self, marked: set[int], unsettled: Mapping[int, UnsettledWatcher]) -> None:
-        """Add watchers that the store has marked as cleaned, and unsettled watchers, whose messages may come again."""
+        """Record which watchers are marked now, and which watchers' events must stay nevertheless (`unsettled`)."""
         self.marked |= marked
         self._unsettled.update(unsettled)
 
     def sift(self, window: Window) -> _Sifted:
-        """Separate the old events of a window."""
+        """Separate the old events of a window into unneeded events and events that stay."""
         sifted = _Sifted()
         for event in window.old:
             if (reason := self._reason(event, window)) is None:

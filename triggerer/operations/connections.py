@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def share_connections(settings: Settings) -> None:
     """Make `get_connection` return the connections of these settings, in this process and its child processes.
 
-    Variables that only the service needs are withheld from the children.
+    The children do not inherit environment variables that only the service needs.
     """
     install_connections(settings.get_connection)
     withhold_from_children(settings.service_variables)
     if settings.file is not None:
-        # Children have no --config, so their `get_connection` finds this file through the variable.
+        # Child processes do not get the option --config. Their `get_connection` finds the file through this variable.
         os.environ[CONFIG_VARIABLE] = str(settings.file)

@@ -1,4 +1,4 @@
-"""Asks the sources of watchers for their consumer lag, at an operator's request."""
+"""Measures the consumer lag of streams at their brokers, when an operator requests it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SILENT: Final = SourceLag(None, note="this kind of source does not tell")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A stream whose consumer lag is measured, by this trigger of the stream."""
+    """A stream to measure, and one of its triggers, which can query the source."""
 
     stream: str
     """The id of the stream."""
@@ -36,13 +36,14 @@ async def measure_lags(
     allowed_modules: tuple[str, ...] = (),
     deadline: timedelta = DEADLINE,
 ) -> dict[str, SourceLag]:
-    """Return the lag of each stream's source, by stream. All sources are queried at the same time.
+    """Return the consumer lag of each stream, by the stream's id. All sources are queried at the same time.
 
     The function executes users' code in this process, as `triggerer check` does. If a trigger or a source fails, no
     error is raised: the lag is unknown, and its note says why.
 
     Args:
-        deadline: The time for an answer. The lag of a slower source is unknown.
+        triggers: Of several triggers of one stream, only the first is used.
+        deadline: The time for each query. If a source takes longer, its lag is unknown.
     """
     streams: dict[str, Asked] = {}
     for trigger in triggers:
@@ -74,7 +75,7 @@ async def _measure(
             with plugin_code("measure_lag()"):
                 lag = await kind(**kwargs).measure_lag()
         except Exception:
-            # A client may raise anything when it is cancelled.
+            # A broker's client may raise any error when it is cancelled, so ignore errors after the deadline.
             if not scope.cancel_called:
                 raise
     if scope.cancel_called:

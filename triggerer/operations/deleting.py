@@ -62,7 +62,7 @@ async def delete_asset(
 
     Args:
         asset: The asset's name or URI.
-        with_queued: True: delete the asset even if its events wait for DAGs. The DAGs do not get these events.
+        with_queued: True: delete the asset even if its events wait for DAGs. No run will take these events.
     Raises:
         UnknownAsset: There is no such asset.
         MoveRefused: A file declares the asset; or a DAG, a watcher or a run uses it; or its events wait for DAGs, and
@@ -135,7 +135,7 @@ def _refuse_used(asset: DeletedAsset, use: AssetUse, *, with_queued: bool) -> No
 
 
 async def look_at_dag(session: AsyncSession, dag_id: str) -> DagUse:
-    """Return the file and the runs of a DAG that may be deleted.
+    """Check that a DAG may be deleted, and return its file and the number of its runs.
 
     Raises:
         UnknownDag: There is no such DAG.

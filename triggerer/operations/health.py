@@ -1,4 +1,4 @@
-"""Tells whether each part of the service is alive, by its heartbeat."""
+"""Reports whether each part of the service is alive, by the heartbeats of its instances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triggerer.store.streams.listing import list_instances
 from triggerer.store.streams.reports import Sessions
 
 EXPECTED: Final = ("triggerer", "scheduler", "dag-processor", "executor")
-"""The parts without which the service does not work. The API is reported if it runs."""
+"""The parts without which the service does not work. The API is reported only if it has an instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class PartHealth:
     kind: str
     is_healthy: bool
     running: int
-    """Instances with a heartbeat in time."""
+    """The number of instances whose latest heartbeat is recent."""
     heartbeat_at: datetime | None
-    """The latest heartbeat of an instance. None: there is no instance."""
+    """The latest heartbeat of any instance. None: there is no instance."""
     instances: list[InstanceView]
 
 
@@ -34,15 +34,15 @@ class Health:
 
     is_healthy: bool
     database: str | None
-    """The error of the database. None: the database answers."""
+    """The error of the database. None: the database could be read."""
     parts: list[PartHealth]
 
 
 async def read_health(reading: Sessions) -> Health:
-    """Return the health of each part, or the error of a database that does not answer.
+    """Return the health of each part. If the database cannot be read, return only its error.
 
     Args:
-        reading: `Database.reading`, or a function that limits its time.
+        reading: `Database.reading`, or `DatabaseUse.reading` of the API, which limits the time.
     """
     try:
         async with reading() as session:

@@ -100,7 +100,7 @@ async def start_key_backfill(
     max_active: int = 10,
     params: Mapping[str, Any] | None = None,
 ) -> BackfillView:
-    """Start a backfill of these keys, in order. Its first runs are queued at once, and further runs as runs end.
+    """Start a backfill of these keys, in order. Its first runs are queued at once, the others as runs end.
 
     Each run has one of the keys. The runs take no events, so waiting events stay in the queue. If the DAG's timetable
     produces keys, a run covers the data interval that belongs to its key.

@@ -23,25 +23,24 @@ from triggerer.store.runs.ended import (
 )
 
 _AT_ONCE: Final = 20
-"""The most runs in one transaction. That many hold SQLite's write lock for a tenth of a second, while the service
-waits."""
+"""The most runs in one transaction. It holds SQLite's write lock for a tenth of a second, and other writers wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedRun:
-    """The outcome, or the planned outcome, for one run that shall be queued again."""
+    """What has happened, or would happen, to one of the runs that an operator wants to repeat."""
 
     dag_id: str
     run_id: str
     run_after: datetime
     former_state: str
     refused: str | None
-    """Why the run is not queued again; None: the run is queued again."""
+    """Why the run cannot be queued again; None: the run is queued again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The runs that match a choice at one moment. Runs that are made later are not among them."""
+    """The ended runs that match an operator's choice (a DAG, a state, …) now. Later runs do not belong to them."""
 
     choice: EndedRuns
     runs: int
@@ -51,7 +50,7 @@ class Chosen:
 
 
 async def choose(session: AsyncSession, choice: EndedRuns) -> Chosen:
-    """Count the runs that match a choice now.
+    """Return the runs that match a choice now, and count them.
 
     Raises:
         UnknownDag: The choice names an unknown DAG.
@@ -66,8 +65,8 @@ async def repeat_runs(
 ) -> AsyncIterator[Sequence[RepeatedRun]]:
     """Queue the chosen runs again, oldest first; yield the outcomes of each batch once it is committed.
 
-    If a run cannot be repeated, only that run is refused. A run that was queued again meanwhile is skipped. If a later
-    batch fails, the yielded batches are done, and another call with the choice repeats the rest.
+    If a run cannot be repeated, its outcome says why, and the other runs are repeated. A run that somebody else has
+    queued again meanwhile is skipped. If a batch fails, the batches before it are done, and another call does the rest.
 
     Args:
         clear: True: clear these tasks, as `clear_run` does. False: retry, as `retry_run` does.
@@ -95,7 +94,7 @@ async def repeat_runs(
 async def plan_repeats(
     database: Database, chosen: Chosen, *, tasks: Collection[str] = ()
 ) -> AsyncIterator[Sequence[RepeatedRun]]:
-    """Yield the outcomes of `repeat_runs` in batches, and change nothing."""
+    """Yield, in batches, the outcomes that `repeat_runs` would have, and change nothing."""
     dags: dict[str, DagView] = {}
 
     async def check(session: AsyncSession, run: EndedRun) -> None:
@@ -131,6 +130,6 @@ async def _outcome(
     try:
         await do(session, run)
     except (DagError, MoveRefused) as error:
-        # Both errors are raised before any change to the run.
+        # These errors are raised before the run is changed, so the batch can continue.
         refused = error.message
     return RepeatedRun(run.dag_id, run.run_id, run.run_after, run.state, refused)

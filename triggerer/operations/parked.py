@@ -19,14 +19,14 @@ from triggerer.store.watchers.parked_listing import (
 )
 
 _MOST_NAMED: Final = 1_000
-"""The most message ids in one row of the audit. The row also has the number of all messages."""
+"""The most message ids that a row of the audit names. The row always has the number of all messages."""
 
 
 async def show_parked(session: AsyncSession, message_id: int) -> ParkedMessageView:
-    """Return a parked message with its traceback and content.
+    """Return a stored or parked message with its traceback and content.
 
     Raises:
-        UnknownMessage: No message with this id is parked.
+        UnknownMessage: There is no such message.
     """
     found = await find_parked(session, message_id)
     if found is None:
@@ -42,12 +42,12 @@ async def replay_messages(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> int:
-    """Deliver parked messages to their watchers again. Return the number of messages.
+    """Deliver parked messages to their watchers again. Return their number.
 
     Args:
         ids: The ids of messages. Empty: all parked messages, or all of the watcher `watcher` of `asset`.
     Raises:
-        UnknownMessage: Some of `ids` are not parked.
+        UnknownMessage: Some of `ids` are of no stored or parked message.
         UnknownWatcher: The watcher never existed.
         TriggererError: No file declares the watcher of a message any longer.
     """
@@ -69,7 +69,7 @@ async def discard_messages(
     Args:
         ids: The ids of messages. Empty: all such messages, or all of the watcher `watcher` of `asset`.
     Raises:
-        UnknownMessage: Some of `ids` are not parked.
+        UnknownMessage: Some of `ids` are of no stored or parked message.
         UnknownWatcher: The watcher never existed.
     """
     chosen = await choose_parked(session, ids=ids, asset=asset, watcher=watcher)

@@ -21,7 +21,7 @@ async def list_queued_events(
     asset: str | None = None,
     state: str | None = None,
 ) -> list[QueuedEventView]:
-    """Return the events that wait, by DAG, oldest first.
+    """Return the events that wait for DAGs: sorted by DAG id, and the oldest first for each DAG.
 
     Args:
         limit: The most events to return; 0 means all.
@@ -38,9 +38,9 @@ async def list_queued_events(
 async def delete_queued_events(
     session: AsyncSession, actor: Actor, *, dag: str | None = None, asset: str | None = None
 ) -> int:
-    """Delete the entries of a DAG, of an asset, or of an asset in one DAG's queue; return their number.
+    """Delete the queued events of a DAG, of an asset, or of an asset for one DAG; return their number.
 
-    No run will take these events. The events themselves stay.
+    No run will take these events, but the asset events themselves stay.
 
     Raises:
         UnknownDag: There is no such DAG.

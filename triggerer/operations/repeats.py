@@ -1,7 +1,7 @@
 """Recognizes a repeated request by its `Idempotency-Key`, and refuses a key that another request had before.
 
-If two requests have one key at the same moment, the second waits for the first. The draft standard also allows to
-answer 409. Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7.
+While a request with a key is in progress, another request with the key waits for it. (The draft standard allows the
+status 409 instead.) Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ async def is_repeat(session: AsyncSession, actor: Actor, key: str, request: byte
     """Reserve the key for this request, in the caller's transaction. Return whether the request is a repeat.
 
     Args:
-        request: The method, the path and the body. In a repeat they are equal.
+        request: The path and the body of the request, as bytes. A request with equal bytes is a repeat.
     Raises:
         KeyReused: Another request of this sender had the key.
     """

@@ -1,4 +1,4 @@
-"""Requests a replay: a watcher reads its log again from an earlier position."""
+"""Requests that a watcher reads its log again from an earlier position (a replay)."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def cancel_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: s
     """Cancel a queued run at once, or make the executor of a running run stop it.
 
     Returns:
-        `cancelled`, or `running` if its executor will end it.
+        `cancelled`, or `running` if the executor must still stop the run.
     Raises:
         UnknownRun: There is no such run.
         MoveRefused: The run has ended already.
@@ -85,7 +85,9 @@ async def retry_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: st
 
 
 async def resolve_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: str) -> list[int]:
-    """Mark the unknown attempts of a run as lost, because a person says so. Then the run need not wait for them.
+    """Mark the unknown attempts of a run as lost, because an operator knows that they have ended.
+
+    Then the next attempt need not wait for them.
 
     Returns:
         The numbers of the attempts that are lost now.
@@ -124,7 +126,8 @@ async def clear_run(
 ) -> list[str]:
     """Queue an ended run for another attempt, as if these tasks had not been executed.
 
-    The tasks emit their events again, so DAGs that wait for these events get new ones. The triggering events stay.
+    The tasks emit their events again, as new events, so DAGs that wait for these events run again. The run keeps the
+    events that it took.
 
     Args:
         tasks: Clear these tasks and all tasks that wait for them. Empty: all tasks.
@@ -141,10 +144,10 @@ async def clear_run(
     cleared = _with_downstream(run.definition, tasks) if tasks else set(names)
     kept = {task_id: state for task_id, state in run.tasks.items() if task_id not in cleared}
     if not tasks:
-        # Clearing all tasks reuses no stored result, not even a result of a task that the file no longer has.
+        # If all tasks are cleared, no stored result is used again, not even of a task that the file no longer has.
         kept = {}
     counts = dict(run.repeat.cleared)
-    # A task that is missing in the file may come back. Its next output must have another token than the former one.
+    # A task that the file no longer has may come back. Count it as cleared, so that its next output gets a new token.
     gone = set() if tasks else {*run.tasks, *counts}
     for task_id in cleared | gone:
         counts[task_id] = counts.get(task_id, 0) + 1
@@ -155,10 +158,10 @@ async def clear_run(
 
 
 def refuse_gone(dag_id: str, *, is_stale: bool, path: str) -> None:
-    """Raise an error if the DAG is gone from its file.
+    """Check that the DAG is still in its file.
 
     Raises:
-        DagError: The DAG is gone.
+        DagError: The DAG is gone from its file.
     """
     if is_stale:
         raise DagError(f"the DAG {dag_id!r} is gone from its file {path}")
@@ -167,7 +170,7 @@ def refuse_gone(dag_id: str, *, is_stale: bool, path: str) -> None:
 def check_tasks(
     dag_id: str, definition: Sequence[Mapping[str, Any]], tasks: Collection[str]
 ) -> None:
-    """Raise an error if the DAG lacks one of these tasks.
+    """Check that the DAG has all of these tasks.
 
     Raises:
         DagError: The DAG lacks a task.

@@ -1,4 +1,4 @@
-"""Asks the processes of a service for their status, over their Unix sockets in `home`."""
+"""Asks a process of the service for its status and metrics, over the process's Unix socket in `home`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 class Status(NamedTuple):
-    """The answer of one process."""
+    """The HTTP response of a process."""
 
     status: int
     content_type: str
@@ -27,17 +27,20 @@ class Status(NamedTuple):
 
 
 def socket_path(home: Path, process: str) -> Path:
-    """Return the socket of a process of the service, `<host>:<pid>`. Hosts that share a home may use one pid."""
+    """Return the path of the status socket of a process, `<host>:<pid>`.
+
+    The path contains the host, because processes on two hosts that share a home may have the same pid.
+    """
     return home / f"{_PREFIX}{process}{_SUFFIX}"
 
 
 def ask_service(home: Path, target: str) -> Status:
-    """Return the answer of the service in this home to `/metrics`, `/livez` or `/readyz`. Blocks, so use a thread.
+    """Send `/metrics`, `/livez` or `/readyz` to the service of this home, and return its response. Call it in a thread.
 
-    If several services share a home, one of them answers. Ask each of them at its address in `[metrics]` instead.
+    If several processes share a home, one of them responds. To reach each of them, use its address in `[metrics]`.
 
     Raises:
-        ServiceAway: No service answers.
+        ServiceAway: No process responds.
     """
     for path in _sockets(home):
         with suppress(OSError, http.client.HTTPException):

@@ -33,12 +33,12 @@ from triggerer.store.schema.migrate import upgrade
 
 _LOOK_EVERY: Final = timedelta(milliseconds=50)
 _TRIAL: Final = Actor("test", Role.ADMIN, CLI)
-"""The actor of the changes in the temporary store."""
+"""The actor that the audit of the temporary store shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenEvent:
-    """An event for the run. `asset` is the name or the URI of the event's asset."""
+    """An event that the run takes. `asset` is the name or the URI of the event's asset."""
 
     asset: str
     extra: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Trial:
 
     Args:
         partition_key: The key of the run and of its events.
-        spark: `[spark]` as a mapping.
+        spark: The section `[spark]` of the settings, as a mapping.
         pools: The names in `[pools]`. None: the DAG may use any pool.
     """
 
@@ -182,7 +182,7 @@ async def _execute(
                 await ends.wait(_LOOK_EVERY)
                 await log.read_on()
             tasks.cancel_scope.cancel()
-    # The worker has gone, and its log is complete.
+    # The worker has ended, so the run's log is complete.
     await log.read_on()
 
 

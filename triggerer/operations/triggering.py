@@ -41,13 +41,13 @@ async def trigger_dag(
         logical_date: The DAG's timetable infers the data interval from this instant. Without a timetable, the interval
             starts and ends at this instant. None: the present instant if there is a timetable, otherwise no date.
         partition_key: The run's key; a run of any DAG may have one. If the DAG's timetable produces keys, the run
-            covers the data interval that belongs to the key. None: the key of the run's data interval.
+            covers the data interval of this key. None: the timetable's key for the run's data interval, if any.
     Returns:
         The run's id.
     Raises:
         UnknownDag: There is no such DAG.
         DagError: The DAG is gone from its file, or its timetable produces keys but never this key.
-        RowRefused: The DAG has a run with this id, or the id or the key is not a valid one.
+        RowRefused: The DAG has a run with this id, or the id or the key is invalid.
     """
     created = await create_manual_run(
         session, dag_id, run_id=run_id, params=params, partition_key=partition_key

@@ -135,7 +135,7 @@ class Guard:
 
 
 async def still_counts(context: ApiContext, access: Access) -> bool:
-    """Return whether the token or session that opened a streamed answer is still valid.
+    """Return whether the token or session of a client that receives a streamed answer is still valid.
 
     If the database does not answer, the token or session counts as valid.
     """

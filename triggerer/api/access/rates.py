@@ -10,14 +10,14 @@ from typing import Final
 from triggerer.errors import TooManyRequests
 
 _WRITES: Final = 2.5
-"""A token may make this many changes for each read that the limit allows. Changes and reads are counted apart."""
+"""The limit for changes is 2.5 times `[api] rate_limit`, which is the limit for reads."""
 _BURST_S: Final = 10.0
-"""After a pause, a token may send the requests of this many seconds at once."""
+"""After a pause, a token may at once send as many requests as the limit allows for ten seconds."""
 _MOST_TOKENS: Final = 10_000
 
 
 class Rates:
-    """A bucket of allowed requests for the reads of each token or session, and another bucket for its changes.
+    """Token buckets: each API token, session or run has one bucket for reads, and another bucket for changes.
 
     A bucket stores its level after the last request, and the time of that request. Buckets fill at the allowed rate.
     """

@@ -34,7 +34,7 @@ _MOST_SKIPPED = 10_000
 
 
 class Credentials(Struct, frozen=True):
-    """A user's name, which is ignored, and a token of ours as the password."""
+    """An API token as the password, and a user's name, which is ignored."""
 
     username: str
     password: str
@@ -48,7 +48,7 @@ class AccessToken:
 
 
 class AssetEventOrder(Struct, frozen=True):
-    """An event of the asset with this id, URI or name."""
+    """The event to record, of the asset with this id, URI or name."""
 
     asset_id: int | None = None
     uri: str | None = None
@@ -71,7 +71,7 @@ class RunOrder(Struct, frozen=True):
 
 
 class DagOrder(Struct, frozen=True):
-    """Whether the DAG is paused."""
+    """Whether the DAG shall be paused."""
 
     is_paused: bool
 

@@ -1,4 +1,4 @@
-"""A stream of hints for each open page. A hint names the objects that changed, and the page loads them again."""
+"""A stream of hints for each open page of a browser. A hint names changed objects, which the page then loads again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TOPICS: Final = {
     Signal.DAGS_CHANGED: "dags",
     Signal.STREAMS_CHANGED: "streams",
 }
-"""The key under which a hint lists the ids that a signal names: ids of DAGs, or of streams for "streams"."""
+"""By signal, the key of a hint that lists the signal's subjects: ids of DAGs, or for "streams" ids of streams."""
 
 
 @reads("/changes", media_type="text/event-stream")
@@ -38,7 +38,7 @@ async def changes(api: Api, access: Caller) -> ServerSentEvent:
     """Send hints as server-sent events, at most one a second.
 
     An event `changes` has the data `{"runs": ["dag_a"], "events": [...], "dags": [...], "streams": ["<id>"],
-    "backfills": [...]}` with DAG ids, or ids of streams; `["*"]` means any. An event `alive` comes every 15 seconds.
+    "backfills": [...]}` with DAG ids, or ids of streams; `["*"]` means all. An event `alive` comes every 15 seconds.
     The stream ends after an hour, when the server stops, or when the token is no longer valid. The client should then
     connect again.
     """

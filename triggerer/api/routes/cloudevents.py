@@ -90,13 +90,13 @@ async def receive_from_hook(
 
 @route("/events", http_method=["OPTIONS"], opt={"role": PUBLIC}, status_code=200)
 async def handshake(request: AnyRequest) -> Response[None]:
-    """Agree to deliveries, as the specification of web hooks demands."""
+    """Agree to receive events: the handshake in the specification of web hooks."""
     return _agreed(request)
 
 
 @route("/events/{hook:str}", http_method=["OPTIONS"], opt={"role": PUBLIC}, status_code=200)
 async def handshake_of_hook(api: Api, request: AnyRequest, hook: InPath) -> Response[None]:
-    """Agree to the deliveries of a hook."""
+    """Agree to receive the events of a hook: the handshake in the specification of web hooks."""
     if part(hook) not in api.settings.api.hooks:
         raise NothingThere("there is no such hook", hint="[api.hooks.<name>] names them")
     return _agreed(request)

@@ -36,7 +36,7 @@ from triggerer.store.runs.listing import list_runs
 
 
 class Pausing(Struct, forbid_unknown_fields=True, frozen=True):
-    """Whether the DAG is paused."""
+    """Whether the DAG shall be paused."""
 
     is_paused: bool
 

@@ -39,7 +39,7 @@ async def find(
 
 @reads("/dags/{dag_id:str}/dagRuns/{run_id:str}/events", by_run=True)
 async def emitted(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> Page[AssetEventView]:
-    """List the first events that a run emitted, at most 100."""
+    """List the events that a run emitted: the first 100."""
     access.require_run(part(dag_id), part(run_id))
     async with api.use.reading() as session:
         if await find_run(session, part(dag_id), part(run_id)) is None:

@@ -116,7 +116,7 @@ async def _following(
                 except ServerBusy:
                     continue
                 except TriggererError:
-                    # The run was deleted, or the database is away. The client sends its request again.
+                    # The run was deleted, or the database is unavailable. The client must send its request again.
                     return
 
 
@@ -124,8 +124,8 @@ async def _read_if_there(api: ApiContext, row: RunView, start: int) -> bytes:
     try:
         return (await read_part(api, row, start, _CHUNK_BYTES)).body
     except TriggererError:
-        # Neither case is an error: a run that is queued again has no log yet, and an executor may be away for a moment.
-        # The next look tries again.
+        # Not an error: a run that is queued again has no log yet, and an executor may not answer for a moment. The
+        # caller tries again after `_LOOK_S`.
         return b""
 
 

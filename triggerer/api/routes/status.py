@@ -65,7 +65,8 @@ async def _ask(api: Api, target: str) -> Status:
 
 @cache
 def _limiter() -> CapacityLimiter:
-    # Probes need no token, so they must not use up the threads of other requests or the service's status socket.
+    # Probes need no token, so anybody may send many of them. Their few threads are their own, so that probes take no
+    # threads from other requests, and do not overload the service's status socket.
     return CapacityLimiter(4)
 
 

@@ -1,4 +1,4 @@
-"""Creates and revokes API tokens, and creates links that sign a browser in."""
+"""Creates and revokes API tokens, and creates codes for links that sign a browser in once."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Compares other DAG files with the present ones: the operation behind `triggerer plan`."""
+"""The operation behind `triggerer plan`: what would change if another folder of DAG files replaced the present one."""

@@ -1,4 +1,4 @@
-"""Compares present DAGs and watchers with another folder, value by value, without secrets."""
+"""Compares the present DAGs and watchers with those of another folder, value by value. Secrets are hidden."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Difference:
 
 
 def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference, ...]:
-    """Return the differences between two definitions, as far as the store keeps definitions.
+    """Return the differences between two definitions of a DAG, as far as the store has definitions.
 
-    The store keeps a task's order, outlets, inlets and use of Spark. Other changes of a task do not show.
+    Of a task, the store has the order, outlets, inlets and use of Spark. Other changes of a task are not found.
     """
     fields = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
     return (
@@ -111,7 +111,7 @@ def _of_tasks(before: ParsedDag, after: ParsedDag) -> Iterator[Difference]:
 
 
 def _told(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a task that are shown: all except its name and empty values."""
+    """Return the task without its name and empty values."""
     return {name: value for name, value in task.items() if value and name != "task_id"}
 
 

@@ -1,4 +1,4 @@
-"""Finds assets that DAGs of another folder wait for, but that would lose all watchers or have no source of events."""
+"""Finds assets for which DAGs of another folder wait, but which would lose all watchers, or which nothing feeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triggerer.domain.dag_files.merging import AssetKey, Folder
 from triggerer.domain.schedules import condition_in_json
 
 Members = Mapping[str, frozenset[Asset]]
-"""By alias, the assets of the events that were attached to the alias."""
+"""By alias, the assets to which the alias resolves: tasks have emitted their events through the alias."""
 _Key = tuple[str, str | None]
 """The name and URI of an asset, or the name of an alias and None."""
 
@@ -27,17 +27,16 @@ class UnfedAsset:
     waiting_dags: tuple[str, ...]
     """The DAGs of the new folder that wait for the asset."""
     lost_watchers: tuple[str, ...]
-    """The names of the asset's present watchers: the new folder has none of them. Empty: the asset has no watcher
-    now."""
+    """The names of the asset's present watchers, which the new folder lacks. Empty: the asset has no watcher now."""
     fed_by: tuple[str, ...]
-    """The tasks (`dag.task`) of the new folder with the asset as an outlet; empty if there is no source of events."""
+    """The tasks (`dag.task`) of the new folder that have the asset as an outlet. Empty: nothing feeds the asset."""
     is_new: bool
-    """True if the new folder causes this: at present the asset has a source of events, or no DAG waits for it."""
+    """True if the new folder causes this: at present a watcher or task feeds the asset, or no DAG waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Feeders:
-    """A folder's watchers and tasks, by the assets that they feed, and its DAGs, by the assets that they wait for."""
+    """By asset or alias: the folder's watchers and tasks that feed it, and the DAGs that wait for it."""
 
     watchers: dict[_Key, list[str]]
     tasks: dict[_Key, list[str]]
@@ -47,10 +46,11 @@ class _Feeders:
 def unfed_assets(
     before: Folder, after: Folder, renamed: Mapping[AssetKey, AssetKey], members: Members
 ) -> list[UnfedAsset]:
-    """Return the assets with waiting DAGs that lose all watchers or have no source of events, sorted by name.
+    """Return the assets for which DAGs wait, and which lose all watchers or have neither watcher nor task, by name.
 
     Args:
-        renamed: By an asset's present identity, its new identity if the name or the URI changes.
+        renamed: The present identity of each renamed asset -> its new identity.
+        members: By alias, the assets to which it resolves.
     """
     old, new = _feeders(before, members), _feeders(after, members)
     formerly: dict[_Key, _Key] = {

@@ -14,10 +14,10 @@ from triggerer.store.events.history import PastEvent
 def recorded(
     past: Sequence[PastEvent], now: datetime
 ) -> tuple[list[RecordedEvent], SetBack | None]:
-    """Return the history as if the clock had always been right.
+    """Return the history as if the clock had always been right, and when the clock was set back, if it was.
 
-    Events in the future were recorded before the clock was set back. All of them are moved back by the same time, so
-    that the last of them comes just before the first event that was recorded after the change of the clock.
+    Events in the future were recorded before the clock was set back. They all get earlier instants, by one difference:
+    the last of them comes just before the first event that was recorded after the change of the clock.
     """
     ahead = [number for number, one in enumerate(past) if one.timestamp > now + CLOCK_STEP]
     moved = {past[number].id for number in ahead}

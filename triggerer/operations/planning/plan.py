@@ -61,7 +61,7 @@ class Change(StrEnum):
     GONE = "gone"
     CHANGED = "changed"
     SAME = "same"
-    """The definition is equal, as far as the store knows it. The file may differ."""
+    """The definition is equal, as far as the store has it. The code in the file may differ."""
     KEPT = "kept"
     """The DAG's file cannot be read in the new folder, so the present definition stays."""
 
@@ -79,17 +79,17 @@ class DagPlan:
     queued: int
     """The number of events that wait for the DAG now, counted up to a limit for each asset."""
     dropped: int
-    """The number of waiting events whose assets the new definition does not wait for. The next run takes these events
-    too."""
+    """The number of waiting events of assets that the new definition does not wait for. The next run takes these
+    events, too."""
     due_before: int
-    """Runs that are due now under the present definition."""
+    """The number of runs that are due now under the present definition."""
     due_after: int
-    """Runs that will be due at once under the new definition."""
+    """The number of runs that will be due at once under the new definition."""
     next_before: datetime | None
-    """The time of the timetable's next run after `due_before`. None: the timetable asks for no further run."""
+    """When the present timetable has its next run, after the runs that are due now. None: it has no further run."""
     next_after: datetime | None
     holds_after: tuple[str, ...]
-    """The reasons why the DAG has no further run at once, after the runs of `due_after`."""
+    """Why no more than `due_after` runs are due at once under the new definition, such as a pause."""
     is_counted_short: bool = False
     """True if more events may wait than were counted."""
     error: str | None = None
@@ -97,7 +97,7 @@ class DagPlan:
     differences: tuple[Difference, ...] = ()
     """The values that differ between the present definition and the new one; for a new DAG, its schedule."""
     runs_in_both: int | None = None
-    """The number of equal runs under both definitions. None: one of the two replays is missing."""
+    """The number of runs that the history has under both definitions. None: `before` or `after` is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,11 @@ class FolderPlan:
     events: int
     dags: tuple[DagPlan, ...]
     errors: tuple[Problem, ...] = ()
-    """Errors of the folder's files that cannot be used."""
+    """Why some files of the folder cannot be used."""
     watchers: tuple[WatcherPlan, ...] = ()
     """Watchers that are new, gone or changed, by asset and name."""
     unfed_assets: tuple[UnfedAsset, ...] = ()
-    """Assets with waiting DAGs that lose their watchers or have no source of events."""
+    """Assets for which DAGs wait, and which lose all watchers or have neither watcher nor task."""
 
 
 async def plan_folder(
@@ -130,7 +130,7 @@ async def plan_folder(
     are not in the history. No transaction is open during the computation.
 
     Args:
-        since: The begin of the history. None: a week ago, or the first event if that is older.
+        since: The begin of the history. None: a week ago, or the first event to replay if that is older.
         events: The most events to replay. If the history has more, only the newest are replayed.
         dag: The result has only this DAG, the assets that it waits for, and their watchers. None: all DAGs.
     Raises:
@@ -281,7 +281,7 @@ class _Asked:
         before: Definition | None,
         after: Definition | None,
     ) -> Look | None:
-        """Return the scheduler's decision about the DAG under the new definition. None: the DAG is gone."""
+        """Return what the scheduler would decide about the DAG now, under the new definition. None: the DAG is gone."""
         if after is None:
             return None
         dag = redefined(known, after, self.members)
@@ -293,7 +293,7 @@ class _Asked:
         return _looked(dag)
 
     def _mapped_again(self, old: PresentDag | None, after: Definition) -> PartitionQueue:
-        """Return the partition queue after the new definition has mapped the waiting events."""
+        """Return the DAG's partition queue, if the new definition's mappers had mapped the waiting events."""
         if old is None or not isinstance(after.schedule, OnPartitions):
             return PartitionQueue()
         keys = KeysInMemory(partitioner_of(after.schedule), after.quiet_period, self.members)

@@ -40,16 +40,16 @@ from triggerer.store.database.transactions import Database
 MOST_AT_ONCE: Final = 1_000
 """The most runs that a plan computes for one DAG from the events that wait now."""
 _MOST_EVENTS: Final = 10_000
-"""The most waiting events that are counted for each asset of a DAG, or that a new definition maps to keys again."""
+"""The most waiting events that are counted for each asset of a DAG, or that a new definition's mappers map to keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class PresentDag:
-    """A present DAG, or a stale DAG that comes back."""
+    """A DAG of the present folder, or a stale DAG that the other folder defines again."""
 
     path: str
     is_stale: bool
-    """True if the DAG's file is gone. The pause, the runs and the waiting events are as they were at that time."""
+    """True if the DAG's file is gone. The DAG still has its pause, its runs and its waiting events from that time."""
     snapshot: DagSnapshot | None
     """The scheduler's snapshot of the DAG. None: the DAG cannot be read here, see `error`."""
     queued: int
@@ -57,9 +57,10 @@ class PresentDag:
     is_counted_short: bool
     """True if more events may wait."""
     waiting: tuple[KeyedEvent, ...] = ()
-    """The first waiting events. They are read only if the definition changes, and the old or the new one uses keys."""
+    """The first waiting events. Read only if the definition changes, and the old or the new definition has partition
+    keys."""
     past: KeyedPast = NOTHING_TAKEN
-    """The events that earlier runs have taken, for the keys of the new definition."""
+    """The keys of `waiting` under the new definition that already had a run, and the events that those runs took."""
     error: str | None = None
 
 
@@ -92,7 +93,7 @@ async def present_dags(
         try:
             found[dag_id] = await _present(database, path, group, counts, new.get(dag_id))
         except (DagError, PluginError) as error:
-            # For instance, the DAG's timetable is not installed here. The plan shows this error and the other DAGs.
+            # For instance, the DAG's timetable is not installed here. The plan shows the error for this DAG.
             total = sum(counts.values())
             found[dag_id] = PresentDag(path, is_stale, None, total, False, error=str(error))
     return found
@@ -146,7 +147,7 @@ def _divided(new: ParsedDag, waiting: Sequence[KeyedEvent]) -> Sequence[Share]:
 def _facts(
     snapshot: DagSnapshot, waiting: Sequence[KeyedEvent], soon: datetime
 ) -> Script[DagSnapshot]:
-    """Return the snapshot with all values, also those that the present definition does not need."""
+    """Return the snapshot with values that the present definition does not need, but the new definition may need."""
     dag_id = snapshot.dag_id
     last, kind = yield from last_runs(dag_id)
     asset_ids = [one.asset_id for one in snapshot.waiting]
@@ -170,9 +171,9 @@ def _is_same(snapshot: DagSnapshot, new: ParsedDag) -> bool:
 
 
 def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
-    """Return the snapshot with these counts, which are complete up to a limit. The scheduler counts only what it needs.
+    """Return the snapshot with the counts `queued` in place of its own, because the scheduler counts only some events.
 
-    The counts include assets that the DAG no longer waits for.
+    `queued` includes events of assets that the DAG no longer waits for.
     """
     aliases = {one.asset_id: one.aliases for one in snapshot.waiting}
     waiting = (
@@ -183,7 +184,7 @@ def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
 
 
 def definition_of(dag: DagSnapshot) -> Definition:
-    """Return the attributes that decide about the runs of a present DAG."""
+    """Return the attributes of a present DAG on which its runs depend."""
     return Definition(
         dag.dag_id,
         dag.schedule,
@@ -199,7 +200,7 @@ def definition_of(dag: DagSnapshot) -> Definition:
 
 
 def definition_in(dag: ParsedDag) -> Definition:
-    """Return the attributes that decide about the runs of a parsed DAG.
+    """Return the attributes of a parsed DAG on which its runs depend.
 
     Raises:
         Exception: A timetable from a plugin failed.

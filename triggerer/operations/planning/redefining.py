@@ -1,4 +1,4 @@
-"""Shows a DAG as the scheduler would see it under another definition, with the events queued now."""
+"""Makes the scheduler's snapshot of a DAG as if the DAG had another definition, with the events that wait now."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from triggerer.scheduler.replay import Definition
 def redefined(
     now: DagSnapshot, definition: Definition, members: Mapping[str, frozenset[Asset]]
 ) -> DagSnapshot:
-    """Return the scheduler's snapshot of the DAG, with the events queued now, if this were its definition."""
+    """Return the snapshot `now` as if the DAG had this definition, with the waiting events of the assets in it."""
     restriction = TimeRestriction(definition.start_date, definition.end_date, definition.catchup)
-    # The stored next run of the timetable is valid only with an unchanged schedule and unchanged dates. Otherwise the
-    # new timetable must compute its own.
+    # The stored next run of the timetable is valid only if the schedule and the dates are unchanged. Otherwise the
+    # scheduler must compute the next run from the new timetable.
     is_asked_for = (
         not now.is_stale and definition.schedule == now.schedule and restriction == now.restriction
     )

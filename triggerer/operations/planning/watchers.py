@@ -14,7 +14,7 @@ from triggerer.operations.planning.differences import Difference, differences_of
 from triggerer.store.dags.stored_folder import NO_BACKLOG, Backlog
 
 _STANDALONE: Final = "trigger-"
-"""The beginning of the digest of a standalone trigger, which has no stream key."""
+"""The first characters of `stream_digest` for a trigger that runs alone, without a shared stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class WatcherPlan:
     stream_after: str | None
     is_stream_changed: bool
     positions: int
-    """The number of lanes in which the watcher is behind now, each with a stored position."""
+    """The number of lanes in which the watcher is behind now and has a stored position."""
     messages: int
     """The number of stored messages that wait for the watcher now."""
     effect: str
@@ -48,7 +48,7 @@ def plan_watchers(
     """Return the watchers that differ, by asset and name.
 
     Args:
-        renamed: By an asset's present identity, its new identity. A renamed asset keeps its watchers.
+        renamed: The present identity of each renamed asset -> its new identity. Such an asset keeps its watchers.
         backlogs: The backlogs of the present watchers that are behind.
     """
     now_called = watchers_under_new_names(before, renamed)

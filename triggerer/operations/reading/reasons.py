@@ -12,7 +12,7 @@ from triggerer.store.listing.views import AssetEventView
 
 @dataclass(frozen=True, slots=True)
 class WhyView:
-    """The reasons for a run."""
+    """Why a run exists, and what it waits for now."""
 
     dag_id: str
     run_id: str
@@ -23,18 +23,18 @@ class WhyView:
     data_interval_start: datetime | None
     data_interval_end: datetime | None
     expression: dict[str, Any] | None
-    """The DAG's expression. In each part, `satisfied` says if the run's events made it true."""
+    """The DAG's asset expression. Each part has a field `satisfied`: whether the run's events made it true."""
     events: list[AssetEventView]
     """The events that the run took, oldest first."""
     streams: dict[str, str]
     """By watcher (`asset/name`), the upstream that the watcher reads now."""
     waiting_for: str | None = None
-    """The reason why the run does not proceed now. None: the run proceeds, or has ended."""
+    """Why the run does not proceed now. None: it proceeds, or has ended."""
     waiting_since: datetime | None = None
 
 
 def view_of_why(found: Why) -> WhyView:
-    """Return an explanation as one flat object."""
+    """Return an explanation as the commands and the API show it: with the run's fields beside the reasons."""
     run = found.run
     return WhyView(
         dag_id=run.dag_id,

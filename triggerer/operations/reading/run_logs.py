@@ -23,7 +23,7 @@ def no_log(row: RunView) -> NoLog:
     run = f"the run {row.run_id!r}"
     if row.state == RunState.QUEUED:
         return NoLog(f"{run} is queued: nothing is logged yet", hint="--follow waits for its log")
-    # An executor claimed the run and has no free worker yet.
+    # An executor has claimed the run, but no worker has begun the run yet.
     no_worker_yet = NoLog(f"{run} waits for its worker: nothing is logged yet")
     if row.state == RunState.RUNNING and row.started_at is None:
         return no_worker_yet

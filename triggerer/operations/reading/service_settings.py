@@ -31,7 +31,7 @@ _USERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OtherSetting:
-    """The different value that a setting has in another process."""
+    """The value of a setting in another process, if it differs from `ServiceSettingView.value`."""
 
     process: str
     """`<host>:<pid>`."""
@@ -51,7 +51,7 @@ class ServiceSettingView(SettingView):
 
 
 async def publish_settings(session: AsyncSession, settings: Settings) -> None:
-    """Save the settings of this process, without secrets, for the API of the service."""
+    """Store the settings of this process, without secrets, so that the API can show them."""
     await save_settings(session, this_process(), [asdict(one) for one in list_settings(settings)])
 
 
@@ -71,7 +71,7 @@ async def list_service_settings(
 
 
 def merged(processes: Sequence[SettingsOfProcess]) -> list[ServiceSettingView]:
-    """Return each setting once: its value in a process that uses the setting, and the processes with another value."""
+    """Return each setting once, with its value in a process that uses it, and the processes with another value."""
     found: dict[tuple[str, str], list[tuple[SettingsOfProcess, dict[str, Any]]]] = {}
     for process in processes:
         for one in process.settings:
