@@ -55,7 +55,7 @@ class Certificate:
             _log.info("the renewed certificate is in use", certificate=str(self._certificate))
 
     def _written_at(self) -> tuple[int, ...]:
-        """Return when the files were written: of a link, its target, because a renewal may point the link elsewhere."""
+        """Return when the files were written. A link is followed, because a renewal may point it to another file."""
         times = []
         for name, path in (("tls_certificate", self._certificate), ("tls_key", self._key)):
             try:

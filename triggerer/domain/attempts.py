@@ -40,7 +40,7 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """What the next attempt of a run must know about the attempts before it."""
+    """Facts about a run's earlier attempts that its next attempt must know."""
 
     kept: Mapping[str, TaskState] = field(default_factory=dict)
     """The tasks to keep, with their final states. A kept task is executed again only if another task needs its return

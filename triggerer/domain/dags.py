@@ -56,7 +56,7 @@ class DAG:
             expression or preset, a `timedelta` or a timetable; `AssetOrTimeSchedule` or
             `AssetAndTimeSchedule`. None: runs are triggered by hand only.
         max_active_runs: The most runs that may be queued or running at once. Further events wait.
-        params: JSON values that each run gets. Whoever triggers a run by hand may replace some of them.
+        params: JSON values that each run gets. They may be replaced for a run that is triggered by hand.
         default_args: Options of `@task` for all tasks that do not set them.
         is_paused_upon_creation: True if the DAG starts out paused when it is seen for the first time.
         events_per_run: The most events of each asset in one run; None: a run takes all queued events.

@@ -41,7 +41,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class StreamHistory:
-    """One value for each of a stream's last minutes, oldest first. The last value is for the present minute."""
+    """The lag and the messages of each of a stream's last minutes, oldest first. The last minute is the present one."""
 
     newest: int
     """When the present minute began, in seconds since 1970, by the owner's clock."""

@@ -10,7 +10,8 @@ from hashlib import sha256
 from typing import Final
 
 _DIGITS: Final = 32
-"""128 bits, so that two outputs never get the same token by chance. Some names that contain a token allow no more."""
+"""128 bits, so that two outputs never get the same token by chance. Names that contain a longer token would be too
+long for some systems."""
 
 
 def output_token(dag_id: str, run_id: str, task_id: str, repetition: int) -> str:

@@ -42,7 +42,7 @@ async def measure_lags(
     error is raised: the lag is unknown, and its note says why.
 
     Args:
-        triggers: Of several triggers of one stream, only the first is used.
+        triggers: If several triggers belong to one stream, only the first is used.
         deadline: The time for each query. If a source takes longer, its lag is unknown.
     """
     streams: dict[str, Asked] = {}

@@ -28,7 +28,7 @@ _AT_ONCE: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class RepeatedRun:
-    """What has happened, or would happen, to one of the runs that an operator wants to repeat."""
+    """The outcome, real or planned, for one of the runs that an operator wants to repeat."""
 
     dag_id: str
     run_id: str

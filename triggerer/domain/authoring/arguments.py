@@ -171,7 +171,7 @@ class Arguments:
 
 
 def result_of(value: Any) -> Result | None:
-    """Return the placeholder if `value` is one, or is a task, which stands for its return value; otherwise None."""
+    """Return `value` if it is a `Result`, or the `Result` for a task's return value; None: it is neither."""
     from triggerer.domain.tasks import Task
 
     if isinstance(value, Task):

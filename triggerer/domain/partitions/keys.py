@@ -12,7 +12,7 @@ from triggerer.errors import DagError, InvalidPartitionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityMapper(PartitionMapper):
-    """Makes a run for each event key, with the same key."""
+    """A run for each event key, under the same key."""
 
     def to_downstream(self, key: str) -> str:
         return key
@@ -20,7 +20,7 @@ class IdentityMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class AllowedKeyMapper(PartitionMapper):
-    """Makes a run for each allowed event key, with the same key. Events with another key are refused."""
+    """A run for each allowed event key, under the same key. Events with another key are refused."""
 
     allowed_keys: tuple[str, ...]
 
@@ -44,7 +44,7 @@ class AllowedKeyMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedKeyMapper(PartitionMapper):
-    """Maps all event keys to one run key. In a `RollupMapper` with a `SegmentWindow`: one run for all regions."""
+    """Maps all event keys to one run key. In a `RollupMapper` with a `SegmentWindow`, all regions share one run."""
 
     downstream_key: str
 

@@ -38,7 +38,7 @@ class _Overlap:
 
     zone: Zone
     turn: datetime
-    """The instant at which clocks are set back: the times occur before it, and once more after it."""
+    """The instant at which clocks are set back. The times occur before it for the first time, and after it again."""
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
@@ -94,7 +94,7 @@ def _repeated(timetable: Timetable, keys: IntervalKeys, overlap: _Overlap) -> st
     """Return a key that two runs share because their data intervals start at the same clock time, if there is one."""
     noon = overlap.turn + _DAY / 2
     if keys.key(noon) == keys.key(noon + overlap.length):
-        # The keys are for longer periods, such as a day, and so are meant to be the same for several hours.
+        # The keys are for longer periods, such as a day. Such a key shall be the same in several hours.
         return None
     begin, end = overlap.turn - overlap.length, overlap.turn + overlap.length
     restriction = timetable.restriction_between(begin, end - _SECOND)

@@ -1,4 +1,4 @@
-"""Timetables that combine others: a run at any of their instants, at their common instants, or except some instants."""
+"""Timetables made of others: runs at the instants of any of them, of all of them, or of one with exceptions."""
 
 from __future__ import annotations
 

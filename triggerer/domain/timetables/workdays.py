@@ -140,7 +140,7 @@ class AfterWorkdayTimetable(HasTicks):
 
 @dataclass(frozen=True, slots=True, init=False)
 class WorkdaysOfMonthTimetable(TickTimetable):
-    """A run on given days of each month, such as the 15th and the last. If such a day is no workday, the run moves.
+    """A run on given days of each month, such as the 15th and the last; if the day is no workday, on a workday near it.
 
     Put `Consecutive(...)` around it if each run must cover the time since the previous run.
 

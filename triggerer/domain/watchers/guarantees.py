@@ -40,7 +40,7 @@ class Finding:
 
     Attributes:
         most: The strongest guarantee that this fact allows. None: the fact does not limit the guarantee.
-        hint: What the operator can change, such as "keep messages longer".
+        hint: A change that the operator can make, such as "keep messages longer".
     """
 
     text: str

@@ -172,7 +172,10 @@ def cut_after(place: Position, incarnation: Any) -> Position | None:
 
 
 def cut_before(place: Position, incarnation: Any) -> Position | None:
-    """Return the first such cut (see `cut_after`) at or before `place`, which has lost this message; None: no cut."""
+    """Return the position of the first such cut (see `cut_after`) at or before `place`; None: no such cut.
+
+    After such a cut, the log no longer has the message at `place`.
+    """
     cuts = [one for one in _unknown_at(place, incarnation) if one.since <= place[1]]
     return _first(cuts, incarnation)
 

@@ -293,7 +293,7 @@ class _Asked:
         return _looked(dag)
 
     def _mapped_again(self, old: PresentDag | None, after: Definition) -> PartitionQueue:
-        """Return the DAG's partition queue, if the new definition's mappers had mapped the waiting events."""
+        """Return the DAG's partition queue as if the new definition had mapped the waiting events."""
         if old is None or not isinstance(after.schedule, OnPartitions):
             return PartitionQueue()
         keys = KeysInMemory(partitioner_of(after.schedule), after.quiet_period, self.members)

@@ -67,7 +67,10 @@ class Cron:
         object.__setattr__(self, "_parsed", _parsed(resolved))
 
     def after(self, moment: datetime) -> datetime | None:
-        """Return the first instant after `moment`, in UTC; None: none within 50 years, or `moment` is out of range."""
+        """Return the first instant after `moment`, in UTC.
+
+        None: there is none in the next 50 years, or `moment` is before `_FIRST` or after `_LAST`.
+        """
         asked = _naive(moment)
         if not _FIRST <= asked <= _LAST:
             return None
@@ -81,7 +84,10 @@ class Cron:
         return _aware(best)
 
     def before(self, moment: datetime) -> datetime | None:
-        """Return the last instant before `moment`, in UTC; None: none within 50 years, or `moment` is out of range."""
+        """Return the last instant before `moment`, in UTC.
+
+        None: there is none in the 50 years before, or `moment` is before `_FIRST` or after `_LAST`.
+        """
         asked = _naive(moment)
         if not _FIRST <= asked <= _LAST:
             return None
