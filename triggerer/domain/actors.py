@@ -1,4 +1,4 @@
-"""The person or program that changes something, for the audit."""
+"""The actor of a change, a person or a program, as the audit records it."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class AssetRef:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Yielded by a task to emit an event of `asset`, through `alias` if it is given. `extra` defaults to `{}`."""
+    """A task yields it to emit an event of `asset`, through `alias` if that is given. `extra` defaults to `{}`."""
 
     asset: Asset
     extra: Mapping[str, Any] | None = None

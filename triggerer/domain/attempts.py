@@ -243,7 +243,7 @@ class TaskProgress:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How far the Spark work of a running attempt is, and the work of each task that is running."""
+    """How far the Spark work of a running attempt is, in total and for each running task."""
 
     total: Progress
     tasks: Mapping[str, TaskProgress]

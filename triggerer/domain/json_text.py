@@ -52,8 +52,8 @@ def dump_json(
     # value has neither NaN nor an infinity, and needs no search.
     if nulls and nulls != _nones_of(value):
         _refuse_non_finite(value, what)
-    # Search for one byte first: that is ten times as fast as a search for six. The text matches, too, if a string has a
-    # backslash and then `u0000`, which is harmless. Then `_refuse_nul` finds no NUL character, and refuses nothing.
+    # Search for one byte first: that is ten times as fast as a search for six. A string with a backslash before `u0000`
+    # matches too, although it has no NUL character. `_refuse_nul` checks each string, and does not refuse this one.
     if _ESCAPE in text and _NUL in text:
         _refuse_nul(text, what)
     return text

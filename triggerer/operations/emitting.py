@@ -1,4 +1,4 @@
-"""Emits an event by hand."""
+"""Records an event that a person, a program or a task emits, by a command or over HTTP."""
 
 from __future__ import annotations
 

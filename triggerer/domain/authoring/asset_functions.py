@@ -19,7 +19,7 @@ _OWN_OPTIONS: Final = ("schedule", "name", "uri", "group", "extra", "watchers", 
 
 
 class AssetFunction(Asset):
-    """An asset that a function makes, with the DAG that calls it. It equals a plain asset of its name and URI."""
+    """An asset that a function makes, and the DAG that calls the function. Equal to a plain asset of its identity."""
 
     __slots__ = ("dag", "function")
 
@@ -28,7 +28,7 @@ class AssetFunction(Asset):
 
 
 class MultiAssetFunction(AssetAll):
-    """All assets that one function makes, as an expression, with the DAG that calls the function."""
+    """All assets that one function makes, as an expression, and the DAG that calls the function."""
 
     __slots__ = ("dag", "function")
 

@@ -90,12 +90,12 @@ class EventsTimetable(HasTicks):
         return DataInterval.exact(self.event_dates[max(past - 1, 0)])
 
     def after(self, moment: datetime) -> datetime | None:
-        """Return the first event after `moment`; None: there is none."""
+        """Return the first instant of the list after `moment`; None: there is none."""
         position = bisect_right(self.event_dates, moment)
         return self.event_dates[position] if position < len(self.event_dates) else None
 
     def before(self, moment: datetime) -> datetime | None:
-        """Return the last event before `moment`; None: there is none."""
+        """Return the last instant of the list before `moment`; None: there is none."""
         position = bisect_left(self.event_dates, moment)
         return self.event_dates[position - 1] if position else None
 

@@ -19,7 +19,7 @@ _Key = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class UnfedAsset:
-    """An asset, or an alias, that DAGs of the new folder wait for."""
+    """An asset or alias for which DAGs of the new folder wait, and which loses all watchers or which nothing feeds."""
 
     name: str
     uri: str | None
