@@ -36,7 +36,7 @@ class Window(ABC):
 
     Direction: ClassVar[type[Direction]] = Direction
     expected_decoded_type: ClassVar[type] = str
-    """The type of `PartitionMapper.decode_downstream` that the window needs: datetime, or text."""
+    """The type that the mapper's `decode_downstream` must return for this window: datetime, or text."""
     part: ClassVar[timedelta | None] = None
     """The length of a part, if it is shorter than a day: then a clock change adds or removes parts. Otherwise None."""
 

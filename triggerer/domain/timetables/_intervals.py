@@ -1,4 +1,4 @@
-"""The search for the next run of timetables with consecutive data intervals, each with a run at its end."""
+"""Finds the next run of a timetable with consecutive data intervals, which has a run at the end of each interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for the next run of timetables with runs at instants, each after a data interval of fixed length."""
+"""Finds the next run of a timetable whose runs are at instants, each at the end of an interval of fixed length."""
 
 from __future__ import annotations
 

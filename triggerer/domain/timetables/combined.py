@@ -244,7 +244,7 @@ class ExceptDays(TickTimetable):
 
 
 def checked_days(days: Iterable[date]) -> frozenset[date]:
-    """Return the days.
+    """Return the days as a set.
 
     Raises:
         DagError: A value is no date, or is a datetime.
