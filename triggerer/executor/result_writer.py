@@ -157,7 +157,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
 
     @property
     def unwritten(self) -> frozenset[int]:
-        """The runs with updates that are not stored yet."""
+        """The primary keys of the runs with updates that are not stored yet."""
         return frozenset(self._unwritten)
 
     async def written(self, run_pk: int | None = None) -> None:

@@ -97,7 +97,7 @@ def _bounded(streams: Sequence[StreamLive]) -> list[StreamLive]:
     # Sort by name. In another order, a stream could move between its own series and the sum at each scrape.
     named: dict[str, StreamLive] = {}
     for live in streams:
-        # Two streams may have one readable name.
+        # Two streams may have the same readable name.
         named[live.stream] = _sum(named[live.stream], live) if live.stream in named else live
     found = [named[name] for name in sorted(named)]
     if len(found) <= MOST_STREAMS:

@@ -28,7 +28,7 @@ class SourceRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AssetEvent:
-    """Something that happened to an asset."""
+    """An update of an asset, as tasks see it."""
 
     id: int
     name: str

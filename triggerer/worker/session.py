@@ -1,4 +1,4 @@
-"""The Spark session of a run."""
+"""The Spark session of a run's process: on the driver that the fork server lends, or on a Spark Connect server."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class LeaseGuard:
         """
         with ExitStack() as ours:
             with ExitStack() as theirs:
-                # A socket of this type keeps messages apart.
+                # A socket of this type keeps the boundaries of messages.
                 pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 channel = ours.enter_context(pair[0])
                 inherited = theirs.enter_context(pair[1])

@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Candidate(NamedTuple):
-    """A place that may have Java."""
+    """A source of Java, such as `JAVA_HOME`, and its `java` command. None: it has no command."""
 
     source: str
     command: Path | None

@@ -304,7 +304,7 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
 
 
 def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
-    """Return the paths of the pipes whose end kills the session's Python workers, see `triggerer.processes.lifelines`.
+    """Return the paths of the lifelines that kill the session's Python workers, see `triggerer.processes.lifelines`.
 
     Empty if the Python workers run on other machines.
     """
