@@ -230,7 +230,7 @@ class Flow:
         self.check_at = 0
         producer = self._state.producer
         if lane is not None and producer is not None and producer.pauses_lanes:
-            self._slow_subscribers.look()
+            self._slow_subscribers.request_check()
             await self._pause_lane(producer, lane)
 
     async def _pause_lane(self, producer: SharedStreamProducer, lane: Lane) -> None:

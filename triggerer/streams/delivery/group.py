@@ -91,7 +91,7 @@ class Group:
         parked: ParkedStore | None = None,
         load_state: Callable[[], Awaitable[StreamState]] = no_state,
         with_state: EventsWithState | None = None,
-        hands_over_at_bound: bool = False,
+        dead_letters_at_bound: bool = False,
         random: Random | None = None,
         on_open: Callable[[GroupState], None] = _ignore,
         on_blocked: Callable[[], None] = _ignore_blocked,
@@ -113,7 +113,7 @@ class Group:
             source_of,
             now,
             parked=parked,
-            hands_over_at_bound=hands_over_at_bound,
+            dead_letters_at_bound=dead_letters_at_bound,
             on_blocked=self._record_blockers,
         )
         self._load_state = load_state

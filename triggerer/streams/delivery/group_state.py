@@ -84,7 +84,7 @@ class GroupState:
     """The wall clock, for times that are shown or stored."""
     parked: ParkedStore | None = None
     """The store for parked messages and for a queue's backlogs. It outlives the group."""
-    hands_over_at_bound: bool = False
+    dead_letters_at_bound: bool = False
     """True: the producer dead-letters messages that the store refuses because of a limit. False: the stream waits."""
     blocked_by: dict[WatcherRef, Exception] = field(default_factory=dict)
     """The watchers whose messages the store refuses because of a limit. The stream waits meanwhile."""
@@ -328,7 +328,7 @@ class GroupState:
         backlog.stored_at = self.clock.monotonic()
         newest = self.lane_tail_of(backlog.lane).newest
         if newest is not None:
-            backlog.head = newest[1] + 1
+            backlog.log_end = newest[1] + 1
         self.backlogs.move(backlog)
 
     def end_if_advanced(self, backlog: Backlog) -> None:

@@ -68,8 +68,8 @@ class SlowSubscribers:
 
     # Called by the flow control
 
-    def look(self) -> None:
-        """Look for slow subscribers, because a lane or the poll was paused."""
+    def request_check(self) -> None:
+        """Make `run` check for slow subscribers, because a lane or the poll was paused."""
         self._needed.set()
         self._state.progress.signal_room()
 
@@ -80,7 +80,7 @@ class SlowSubscribers:
             full_lane: The full lane for which the poll pauses. None: the poll pauses for another reason.
         """
         self.is_poll_paused, self._full_lane = True, full_lane
-        self.look()
+        self.request_check()
 
     def mark_poll_resumed(self) -> None:
         self.is_poll_paused, self._full_lane = False, None
@@ -99,19 +99,19 @@ class SlowSubscribers:
         )
         self._subscribers.fail(subscriber, error)
 
-    # Looking
+    # Checking
 
     async def run(self) -> None:
         try:
             with plugin_code(f"get_position() of the shared stream {self._state.name}"):
                 while True:
                     await self._needed.wait()
-                    await self._look_while_needed()
+                    await self._check_while_needed()
         except Exception:
             self._state.is_ending = True
             raise
 
-    async def _look_while_needed(self) -> None:
+    async def _check_while_needed(self) -> None:
         while self.is_poll_paused or self._paused_lanes():
             if self._find():
                 for _ in range(TURNS_BEFORE_OVERFLOW):

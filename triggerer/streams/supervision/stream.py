@@ -207,7 +207,7 @@ class SharedStream:
             parked=self._context.parked,
             load_state=partial(load_state, self._context.states, made[0].source.fence, self.key),
             with_state=self._context.with_state,
-            hands_over_at_bound=self._context.parked_at_bound == "dead_letter",
+            dead_letters_at_bound=self._context.parked_at_bound == "dead_letter",
             random=self._context.random,
             on_open=self.behind.mark_open,
             on_blocked=self.behind.record_blockers,

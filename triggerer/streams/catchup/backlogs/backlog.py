@@ -48,7 +48,7 @@ class Backlog:
     """How far the watcher has read: the first message that its filter has not resolved. Never before `position`."""
     failures: int = 0
     """How often the filter has failed with the message at `cursor`."""
-    head: int | None = None
+    log_end: int | None = None
     """The number that the log's next message will probably have. It is only shown to users."""
     end: Position | None = None
     """The end of the lane, looked up after the watcher fell behind. None: this group has not looked it up yet."""
@@ -111,14 +111,14 @@ class Backlog:
         return self.position if has_failed else self.last_end
 
     @property
-    def stored_head(self) -> int | None:
+    def stored_log_end(self) -> int | None:
         """The row's value for `head`: users see its distance from `stored_position` as the missed messages.
 
-        Usually `head`. If no message is left, the number of `stored_position`, so that users see a distance of zero.
+        Usually `log_end`. If no message is left, the number of `stored_position`, so that users see the distance zero.
         """
-        head = self.head
-        is_over = head is not None and head <= self.position[1]
-        return self.stored_position[1] if is_over else head
+        log_end = self.log_end
+        is_over = log_end is not None and log_end <= self.position[1]
+        return self.stored_position[1] if is_over else log_end
 
     @property
     def blocked_until(self) -> float:

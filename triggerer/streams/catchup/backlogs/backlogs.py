@@ -419,7 +419,7 @@ class Backlogs:
                 backlog.stored_as,
                 position,
                 backlog.since,
-                backlog.stored_head,
+                backlog.stored_log_end,
                 backlog.failures if position == backlog.cursor else 0,
                 on_done,
                 backlog.reemit,

@@ -80,14 +80,14 @@ def _enter(
     backlog = backlogs.find(lane, watcher.watcher_id)
     if backlog is None:
         stored = StoredLane()
-        stored.look_from_first()
+        stored.restart_reading()
         _add(backlogs, watcher, one, fence, place, stored)
         return
     assert backlog.stored_lane is not None
     if backlog.is_caught_up:
         backlog.position = backlog.cursor = place
         backlogs.leave_live(backlog)
-    backlog.stored_lane.look_from_first()
+    backlog.stored_lane.restart_reading()
     # Let the reader begin at once, even while a message is being stored. If a limit of the store is reached, that
     # message is stored only once the watcher has processed earlier ones, so waiting for it would never end.
     backlog.is_stored = True

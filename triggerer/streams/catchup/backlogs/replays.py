@@ -69,7 +69,7 @@ class Replays:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def ask(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
+    def add_requests(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
         """Add requests for replays of a member's watchers, in order. A request that was added before is ignored."""
         for request in requests:
             if request.id not in self._seen:

@@ -66,7 +66,7 @@ class Rewind:
             self._on_stored(None)
             return
         position, reemit = aim
-        backlog.head = self._end[1]
+        backlog.log_end = self._end[1]
         backlogs.rewind_from(backlog, position, reemit, self._state.now(), self._on_stored)
 
     def _make(self) -> Backlog:
@@ -81,7 +81,7 @@ class Rewind:
             self._fence,
             begin_at,
             begin_at,
-            head=self._end[1],
+            log_end=self._end[1],
             reemit=self._reemission,
             rewound_to=begin_at,
         )

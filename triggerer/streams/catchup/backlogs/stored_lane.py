@@ -152,7 +152,7 @@ class StoredLane:
         self.unread += 1
         self.arrivals += 1
 
-    def look_from_first(self) -> None:
+    def restart_reading(self) -> None:
         """Read from the first row again: an operator replays messages that were parked earlier."""
         self.after = 0
         self.unread = math.inf
@@ -172,7 +172,7 @@ class StoredLane:
         self.given_before_stored = {
             seq: key for seq, key in self.given_before_stored.items() if key in self.in_flight_keys
         }
-        self.look_from_first()
+        self.restart_reading()
 
     def begin(self) -> None:
         """Begin again for another reader, which reads the rows of all lanes together, from the first row on."""

@@ -299,7 +299,7 @@ class FallingBehindInQueues(FallingBehind):
         backlogs = self._state.backlogs
         if not backlog.is_gone:
             assert backlog.stored_lane is not None
-            backlog.stored_lane.look_from_first()
+            backlog.stored_lane.restart_reading()
             # The watcher may have caught up without this message. So the watcher reads the lane again from the first
             # message. Events that the watcher derived before have the same idempotency keys, so the store does not
             # write them twice.
@@ -307,13 +307,13 @@ class FallingBehindInQueues(FallingBehind):
         elif self._state.source_of(backlog.watcher) is not None:
             other = backlogs.find(backlog.lane, backlog.watcher.watcher_id)
             if other is not None and other.stored_lane is not None:
-                other.stored_lane.look_from_first()
+                other.stored_lane.restart_reading()
                 backlogs.leave_live(other)
                 backlogs.record_change(other)
             elif other is None:
                 backlog.position = backlog.cursor = [None, 0]
                 backlog.stored_lane, backlog.is_gone = StoredLane(), False
-                backlog.stored_lane.look_from_first()
+                backlog.stored_lane.restart_reading()
                 backlogs.enter(backlog)
 
     # At a bound
@@ -358,15 +358,15 @@ class FallingBehindInQueues(FallingBehind):
                 if self._state.source_of(decision.backlog.watcher) is None or decision.has_passed:
                     # Nothing is left to store: the watcher was deleted, or has resolved the message.
                     change.on_done(None)
-                elif not await self._hand_over(decision):
+                elif not await self._try_dead_letter(decision):
                     decision.is_submitted = True
                     self._state.submit_parked(change)
 
-    async def _hand_over(self, decision: _QueueDecision) -> bool:
+    async def _try_dead_letter(self, decision: _QueueDecision) -> bool:
         producer, change = self._state.producer, decision.change
         assert producer is not None
         if (
-            not self._state.hands_over_at_bound
+            not self._state.dead_letters_at_bound
             or type(producer).dead_letter is SharedStreamProducer.dead_letter
             or change is None
             or not self._state.may_act

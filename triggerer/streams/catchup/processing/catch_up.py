@@ -69,7 +69,7 @@ class CatchUp:
         self.watcher = watcher
         self.error: BaseException | None = None
         """The error of the last attempt; None once a message has passed."""
-        self._look_error: Exception | None = None
+        self._lookup_error: Exception | None = None
         self._was_restarted = False
         """Whether `restart` was called during this attempt."""
         self._open_at_restart: MessageInFlight | None = None
@@ -85,7 +85,7 @@ class CatchUp:
             state,
             partial(on_change, watcher),
             self._forget,
-            self._mark_looked,
+            self._record_lookup,
             context.restart_backoff(),
         )
         self._reader = BacklogReader(
@@ -141,7 +141,7 @@ class CatchUp:
     def look_for_replays(self) -> None:
         """Read the parked messages that an operator replays, before further messages of the backlogs."""
         if self._replays is not None:
-            self._replays.look()
+            self._replays.restart_reading()
             self._reader.interrupt()
 
     def restart(self) -> None:
@@ -282,15 +282,15 @@ class CatchUp:
         self._outcomes.record_failure()
         self._on_change(self.watcher)
 
-    def _mark_looked(self, error: Exception | None) -> None:
+    def _record_lookup(self, error: Exception | None) -> None:
         """Record that the ends of the lanes were looked up, or why the look-up failed.
 
         While the end of a lane is unknown, the watcher goes live there only once a message is broadcast.
         """
         if error is not None:
-            self._look_error = error
+            self._lookup_error = error
             self._record_failure(error)
-        elif self.error is self._look_error:
+        elif self.error is self._lookup_error:
             self._record_success()
         self._reader.wake()
 

@@ -211,7 +211,7 @@ class CatchUpTasks:
 
     def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
         """Carry out replays of the member's watchers. A known request changes nothing."""
-        self._replays.ask(member, requests)
+        self._replays.add_requests(member, requests)
         self.start_replaying()
 
     def start_replaying(self) -> None:

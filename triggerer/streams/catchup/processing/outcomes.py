@@ -226,7 +226,7 @@ class Outcomes:
             if not self.is_probe_due(backlog):
                 is_patient = backlog.failures >= self._context.settings.max_deliveries
                 self._reader.postpone(backlog, is_patient=is_patient)
-                self._probes.look_again(backlog)
+                self._probes.allow_more(backlog)
 
     def read_again(self, in_flight: MessageInFlight) -> None:
         """Read the message again, because its failure could not be recorded."""

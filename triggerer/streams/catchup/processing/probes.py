@@ -116,7 +116,7 @@ class Probes:
             probe.has_passed |= is_evidence
             probe.without_evidence += not is_evidence
 
-    def look_again(self, backlog: Backlog) -> None:
+    def allow_more(self, backlog: Backlog) -> None:
         """Allow further probes: the message failed again, and later messages may have arrived since."""
         probe = self._probes.get(backlog)
         if probe is not None:

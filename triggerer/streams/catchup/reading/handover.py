@@ -29,7 +29,7 @@ class Handover:
     Args:
         on_live: Called when the watcher has caught up in a lane.
         on_recreated: Called for a lane that was recreated. It must ignore outcomes of the former lane's messages.
-        on_looked: Called after the ends of the lanes were looked up, with the error if the look-up failed.
+        on_ends_looked_up: Called after the ends of the lanes were looked up, with the error if the look-up failed.
         backoff: The delays between failed look-ups.
     """
 
@@ -40,7 +40,7 @@ class Handover:
         state: GroupState,
         on_live: Callable[[], None],
         on_recreated: Callable[[Backlog], None],
-        on_looked: Callable[[Exception | None], None],
+        on_ends_looked_up: Callable[[Exception | None], None],
         backoff: Backoff,
     ) -> None:
         self._watcher = watcher
@@ -48,7 +48,7 @@ class Handover:
         self._state = state
         self._on_live = on_live
         self._on_recreated = on_recreated
-        self._on_looked = on_looked
+        self._on_ends_looked_up = on_ends_looked_up
         self._backoff = backoff
         self._looked_at = -math.inf
         self._is_looking = False
@@ -69,7 +69,7 @@ class Handover:
         is_old = self._state.clock.monotonic() - self._looked_at >= _LOOK_AT_ENDS_EVERY_S
         if behind and (is_old or self._is_unknown_of(behind)):
             self._is_looking = True
-            tasks.start_soon(self._look, name=self._member.task_name)
+            tasks.start_soon(self._look_up_ends, name=self._member.task_name)
 
     @property
     def _tells_positions(self) -> bool:
@@ -86,14 +86,14 @@ class Handover:
         backlogs = self._state.backlogs.to_catch_up(self._watcher.watcher_id)
         return [backlog for backlog in backlogs if backlog.stored_lane is None]
 
-    async def _look(self) -> None:
+    async def _look_up_ends(self) -> None:
         try:
             while True:
                 try:
-                    await self._look_once()
+                    await self._look_up_ends_once()
                 except Exception as error:
                     # The plugin failed: the error is shown, and the look-up repeated.
-                    self._on_looked(error)
+                    self._on_ends_looked_up(error)
                     clock = self._state.clock
                     await clock.sleep_until(clock.monotonic() + self._backoff.next_delay())
                 else:
@@ -104,7 +104,7 @@ class Handover:
         finally:
             self._is_looking = False
 
-    async def _look_once(self) -> None:
+    async def _look_up_ends_once(self) -> None:
         """Look up the ends once. A watcher that has read up to an end, and every broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
@@ -130,10 +130,10 @@ class Handover:
                 self._record_end(backlog, end)
             else:
                 self._recreated[backlog] = first.get(backlog.lane, end), end
-        self._on_looked(None)
+        self._on_ends_looked_up(None)
 
     def _record_end(self, backlog: Backlog, end: Position) -> None:
-        backlog.end, backlog.head = end, end[1]
+        backlog.end, backlog.log_end = end, end[1]
         self._state.backlogs.move(backlog)
 
     def is_recreated(self, backlog: Backlog) -> bool:

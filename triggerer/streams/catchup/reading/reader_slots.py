@@ -17,7 +17,7 @@ _STUCK_S: Final = 5.0
 class Reading:
     """A reader's use of a slot, until `end`."""
 
-    def __init__(self, readers: ReaderSlots, on_asked: Callable[[], None]) -> None:
+    def __init__(self, readers: ReaderSlots, on_release_requested: Callable[[], None]) -> None:
         self.scope = anyio.CancelScope()
         """The scope of the reading task."""
         self.is_idle = False
@@ -28,7 +28,7 @@ class Reading:
         self.has_answered = False
         """True once the log has answered. Before that, a lane without messages may be slow, not at its end."""
         self._readers = readers
-        self._on_asked = on_asked
+        self._on_release_requested = on_release_requested
         self._empty_since: float | None = None
 
     def empty_since(self) -> float:
@@ -42,10 +42,10 @@ class Reading:
         self.is_idle, self._empty_since = False, None
         self.has_answered = True
 
-    def ask(self) -> None:
+    def request_release(self) -> None:
         """Ask an idle reader to give its slot to a waiting reader."""
         self.is_idle, self._empty_since = False, -math.inf
-        self._on_asked()
+        self._on_release_requested()
 
     def end(self) -> None:
         """Stop reading and release the slot.
@@ -79,24 +79,24 @@ class ReaderSlots:
         """Whether a reader waits for a slot."""
         return self._slots.statistics().tasks_waiting > 0
 
-    async def begin(self, on_asked: Callable[[], None]) -> Reading:
+    async def begin(self, on_release_requested: Callable[[], None]) -> Reading:
         """Wait for a slot.
 
         Args:
-            on_asked: Called when this reader is idle and another reader waits for its slot.
+            on_release_requested: Called when this reader is idle and another reader waits for its slot.
         """
         if self.is_free:
             self._slots.acquire_nowait()
         else:
             await self._wait_for_slot()
-        reading = Reading(self, on_asked)
+        reading = Reading(self, on_release_requested)
         self._readings[reading] = None
         return reading
 
     async def _wait_for_slot(self) -> None:
         for reading in self._readings:
             if reading.is_idle:
-                reading.ask()
+                reading.request_release()
                 break
         has_slot = False
         try:

@@ -72,7 +72,7 @@ class ReplayedMessages:
         self._under_way: set[int] = set()
         """The ids of the rows that were read, but whose outcome is not durable."""
 
-    def look(self) -> None:
+    def restart_reading(self) -> None:
         """Read from the first message: an operator asked for a replay."""
         self.are_waiting = True
         self._after = 0
@@ -102,7 +102,7 @@ class ReplayedMessages:
                 self._fence, self._watcher.watcher_id, after, _PAGE
             )
             if self._after != after:
-                # `look` was called meanwhile, so begin again with the first row.
+                # `restart_reading` was called meanwhile, so begin again with the first row.
                 return await self._next_row()
             if not rows:
                 self.are_waiting = False
@@ -130,7 +130,7 @@ class ReplayedMessages:
 
     def _submit(self, row: StoredMessage, what: Returned | Replayed) -> None:
         def on_answer(_: Exception | None) -> None:
-            # If the write was refused, the row stays as it was, and is found after the next call of `look`.
+            # If the write was refused, the row stays as it was, and is found after the next call of `restart_reading`.
             self._under_way.discard(row.id)
 
         change = ParkedChange(self._fence, self._watcher.watcher_id, what, on_answer)
