@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 HEADER_PREFIX = "triggerer.dead-letter."
 _WRITE_TIMEOUT_S = 15.0
 _CLOSE_TIMEOUT_S = 5.0
-_LOOK_TIMEOUT_S = 5.0
+_LOOKUP_TIMEOUT_S = 5.0
 _NO_LIMIT = 2**31 - 1
 
 
@@ -51,29 +51,29 @@ class DeadLetters:
         """Whether the topic's dead-letter topic exists. True unless the cluster has said that it is missing."""
         return self._settings.dead_letter_topic_of(topic) not in self._missing
 
-    async def look(self, topics: Collection[str], cluster: Cluster) -> None:
+    async def check_topics(self, topics: Collection[str], cluster: Cluster) -> None:
         """Find out which dead-letter topics are missing. A topic counts as missing only if the cluster says so."""
         self._cluster = cluster
-        await self.look_again(topics)
+        await self.recheck_topics(topics)
 
-    async def look_again(self, topics: Collection[str]) -> None:
+    async def recheck_topics(self, topics: Collection[str]) -> None:
         """Look up the dead-letter topics that were missing, and the dead-letter topics of newly found topics."""
-        places = {self._settings.dead_letter_topic_of(topic) for topic in topics} - self._present
-        if places:
-            await self._look(places)
+        names = {self._settings.dead_letter_topic_of(topic) for topic in topics} - self._present
+        if names:
+            await self._find_missing(names)
 
-    async def _look(self, places: Collection[str]) -> None:
+    async def _find_missing(self, names: Collection[str]) -> None:
         assert self._cluster is not None
         try:
-            with anyio.fail_after(_LOOK_TIMEOUT_S):
-                missing = await self._cluster.find_missing(places)
+            with anyio.fail_after(_LOOKUP_TIMEOUT_S):
+                missing = await self._cluster.find_missing(names)
         except (BrokerError, TimeoutError) as error:
             logger.info("the dead-letter topics could not be looked up: %s", error)
             return
-        for place in sorted(missing - self._missing):
-            logger.info("there is no topic %s for dead letters, and the brokers create none", place)
-        self._missing = self._missing.difference(places) | missing
-        self._present = self._present.union(places) - missing
+        for name in sorted(missing - self._missing):
+            logger.info("there is no topic %s for dead letters, and the brokers create none", name)
+        self._missing = self._missing.difference(names) | missing
+        self._present = self._present.union(names) - missing
 
     async def write(self, message: KafkaMessage, evidence: Mapping[str, object]) -> None:
         """Write the message with its key, value, timestamp and headers, and return once all in-sync replicas have it.
@@ -121,7 +121,7 @@ class DeadLetters:
     async def _check(self, topic: str, what: str) -> None:
         """Raise `BrokerRefused` at once if the topic is known to be missing: the client would wait for it."""
         if topic in self._missing:
-            await self._look((topic,))
+            await self._find_missing((topic,))
         if topic in self._missing:
             raise BrokerRefused(
                 f"{what}: there is no such topic, and the brokers create none",

@@ -40,30 +40,30 @@ async def describe_delivery(
     are missing. Whether the topics can be read is not checked here. With a pattern, only the topics that match now are
     looked up, and the result says so.
     """
-    told = _Told(Topics.parse(topics, settings))
+    facts = _TopicFacts(Topics.parse(topics, settings))
     if ask:
         with anyio.move_on_after(_ASKING_S):
-            await told.look_up(settings)
+            await facts.look_up(settings)
     limit = settings.max_deliveries
     return DeliveryFacts(
         is_acknowledged=True,
-        because=f"offsets are committed after the events are durable{told.scope}",
+        because=f"offsets are committed after the events are durable{facts.scope}",
         key="the topic's id, partition and offset"
-        if told.has_topic_ids
+        if facts.has_topic_ids
         else "the topic's name, the message's time, partition and offset",
-        retention=told.retention,
+        retention=facts.retention,
         drops_after=limit or None,
         has_dead_letters=True if limit else None,
-        findings=tuple(told.findings()),
+        findings=tuple(facts.findings()),
         # List each topic as a source of its own: two streams of one group divide the messages of each topic that both
         # read, even if their other topics differ.
         source=tuple(
-            f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in told.names
+            f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in facts.names
         ),
     )
 
 
-class _Told:
+class _TopicFacts:
     """The brokers' answers about the topics."""
 
     def __init__(self, topics: Topics) -> None:

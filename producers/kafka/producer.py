@@ -129,7 +129,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
                 if await self._broker_answers(assignment):
                     answered_at = now
                     topics = {partition.topic for partition in assignment.lanes}
-                    await self._dead_letters.look_again(topics)
+                    await self._dead_letters.recheck_topics(topics)
                 elif now - answered_at > self._settings.commit_timeout_s:
                     raise BrokerUnavailable(
                         f"{self._what}: no broker has answered for {now - answered_at:.0f} s"
@@ -183,7 +183,9 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         # the broker allows that.
         if not finds_topics:
             await cluster.describe(self._topics.names)
-        await self._dead_letters.look(await self._topics.find(consumer, self._what), cluster)
+        await self._dead_letters.check_topics(
+            await self._topics.find(consumer, self._what), cluster
+        )
         self._topics.subscribe(consumer, self._assignment)
         return consumer, self._assignment
 

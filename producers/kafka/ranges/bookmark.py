@@ -16,12 +16,12 @@ class Cut(NamedTuple):
     """How many times the log was cut. The number is in the keys of ranges whose offsets are used again."""
     below: int
     """Earlier events may have offsets below this one, for messages that are lost."""
-    is_told: bool
+    is_reported: bool
     """Whether an event has reported the cut, as `rewound_from`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartitionBookmark:
     """Where the next range of a partition begins.
 
     Attributes:
@@ -36,21 +36,23 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicPlaces:
-    """The places of one topic, by partition. `topic_id` is None if the brokers have no topic ids."""
+class TopicBookmark:
+    """The bookmarks of one topic, by partition. `topic_id` is None if the brokers have no topic ids."""
 
     topic_id: str | None
-    places: Mapping[int, Place] = field(default_factory=dict)
+    partitions: Mapping[int, PartitionBookmark] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeBookmark:
-    """The places by topic. A topic that is no longer watched keeps its places."""
+    """The bookmarks by topic. A topic that is no longer watched keeps its bookmarks."""
 
-    topics: Mapping[str, TopicPlaces] = field(default_factory=dict)
+    topics: Mapping[str, TopicBookmark] = field(default_factory=dict)
 
-    def place(self, topic: str, topic_id: str | None, partition: int) -> Place | None:
-        """Return a partition's place.
+    def of_partition(
+        self, topic: str, topic_id: str | None, number: int
+    ) -> PartitionBookmark | None:
+        """Return a partition's bookmark.
 
         Return None if no event has an offset of the partition, or if the bookmark is of a deleted topic of the same
         name.
@@ -58,19 +60,24 @@ class RangeBookmark:
         found = self.topics.get(topic)
         if found is None or not is_same(found.topic_id, topic_id):
             return None
-        return found.places.get(partition)
+        return found.partitions.get(number)
 
     def knows(self, topic: str) -> bool:
-        """Return whether the topic, or a deleted topic of the same name, has places."""
+        """Return whether the topic, or a deleted topic of the same name, has bookmarks."""
         return topic in self.topics
 
-    def moved(self, topic: str, topic_id: str | None, partition: int, place: Place) -> Self:
-        """Return the bookmark with another place. The places of a deleted topic of the same name are dropped."""
+    def with_partition(
+        self, topic: str, topic_id: str | None, number: int, bookmark: PartitionBookmark
+    ) -> Self:
+        """Return a copy with another bookmark for a partition.
+
+        The bookmarks of a deleted topic of the same name are dropped.
+        """
         before = self.topics.get(topic)
         if before is None or not is_same(before.topic_id, topic_id):
-            before = TopicPlaces(topic_id)
-        places = {**before.places, partition: place}
-        after = TopicPlaces(topic_id or before.topic_id, places)
+            before = TopicBookmark(topic_id)
+        partitions = {**before.partitions, number: bookmark}
+        after = TopicBookmark(topic_id or before.topic_id, partitions)
         return replace(self, topics={**self.topics, topic: after})
 
     @classmethod
@@ -98,23 +105,23 @@ def is_same(one: str | None, other: str | None) -> bool:
     return one == other or None in (one, other)
 
 
-def _topic_json(topic: TopicPlaces) -> dict[str, Any]:
-    count = max(topic.places, default=-1) + 1
-    listed = [topic.places.get(number) for number in range(count)]
-    cuts = {str(n): list(p.cut) for n, p in topic.places.items() if p.cut is not None}
+def _topic_json(topic: TopicBookmark) -> dict[str, Any]:
+    count = max(topic.partitions, default=-1) + 1
+    listed = [topic.partitions.get(number) for number in range(count)]
+    cuts = {str(n): list(p.cut) for n, p in topic.partitions.items() if p.cut is not None}
     return {
         "id": topic.topic_id,
-        "to": [None if place is None else place.to for place in listed],
-        "epochs": [None if place is None else place.epoch for place in listed],
+        "to": [None if one is None else one.to for one in listed],
+        "epochs": [None if one is None else one.epoch for one in listed],
         **({"cuts": cuts} if cuts else {}),
     }
 
 
-def _topic_from(value: Any) -> TopicPlaces:
+def _topic_from(value: Any) -> TopicBookmark:
     cuts = {int(number): Cut(*cut) for number, cut in value.get("cuts", {}).items()}
-    places = {
-        number: Place(to, epoch, cuts.get(number))
+    partitions = {
+        number: PartitionBookmark(to, epoch, cuts.get(number))
         for number, (to, epoch) in enumerate(zip(value["to"], value["epochs"], strict=True))
         if to is not None
     }
-    return TopicPlaces(value["id"], places)
+    return TopicBookmark(value["id"], partitions)

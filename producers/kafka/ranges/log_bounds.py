@@ -64,7 +64,7 @@ async def _read(settings: KafkaSettings, topics: list[str]) -> _Logs:
 
     found: _Logs = {}
     async with open_log_ends(settings, topics, "earliest") as ends:
-        for view in await ends.look(RangeBookmark()):
+        for view in await ends.look_up(RangeBookmark()):
             _, partitions = found.setdefault(view.topic, (view.topic_id, {}))
             partitions[view.partition] = Bounds(view.first, view.end)
     if missing := [topic for topic in topics if topic not in found]:

@@ -32,7 +32,7 @@ class LogEnds:
     the oldest offsets. A leader election costs one request more.
 
     Args:
-        start: Where a watcher begins in a topic for which its bookmark has no place.
+        start: Where a watcher begins in a topic that is not in its bookmark.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class LogEnds:
         self._described: Mapping[str, TopicDescription] = {}
         """The topics by name, as the last look-up found them."""
 
-    async def look(self, bookmark: RangeBookmark) -> list[PartitionView]:
+    async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions as they are now, by topic and partition.
 
         A topic that was created again during the look-up, and a partition whose leader changed, are left out until the
@@ -64,25 +64,25 @@ class LogEnds:
         """
         try:
             with anyio.fail_after(self._settings.request_timeout_ms / 1000):
-                return await self._look(bookmark)
+                return await self._look_up(bookmark)
         except TimeoutError:
             raise BrokerUnavailable(f"{self._what}: no answer in time") from None
 
-    async def _look(self, bookmark: RangeBookmark) -> list[PartitionView]:
+    async def _look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         before = self._described or await self._describe()
         if not before:
             return []
         await self._cluster.know_leaders(list(before))
-        places = [
+        partitions = [
             TopicPartition(topic.name, number)
             for topic in before.values()
             for number in range(topic.partitions)
         ]
-        firsts: Any = await guarded(self._consumer.beginning_offsets(places), self._what)
-        ends: Any = await guarded(self._consumer.end_offsets(places), self._what)
-        starts = await self._find_starts(bookmark, places)
+        firsts: Any = await guarded(self._consumer.beginning_offsets(partitions), self._what)
+        ends: Any = await guarded(self._consumer.end_offsets(partitions), self._what)
+        starts = await self._find_starts(bookmark, partitions)
         after = self._described = await self._describe()
-        steady = [one for one in places if _is_steady(one, before, after)]
+        steady = [one for one in partitions if _is_steady(one, before, after)]
         kept = await self._find_cuts(bookmark, steady, ends, after)
         return [
             PartitionView(
@@ -105,7 +105,7 @@ class LogEnds:
         return await self._cluster.describe(names, may_be_gone=self._topics.pattern is not None)
 
     async def _find_starts(
-        self, bookmark: RangeBookmark, places: Collection[TopicPartition]
+        self, bookmark: RangeBookmark, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         """Return the first offset to read of each partition whose topic is not in the bookmark.
 
@@ -115,61 +115,61 @@ class LogEnds:
             # `start` is "earliest", and the oldest offsets are looked up already.
             return {}
         is_later = self._topics.pattern is not None and bool(bookmark.topics)
-        new = [one for one in places if not (is_later or bookmark.knows(one.topic))]
+        new = [one for one in partitions if not (is_later or bookmark.knows(one.topic))]
         return await self._start.find(self._consumer, new, self._what)
 
     async def _find_cuts(
         self,
         bookmark: RangeBookmark,
-        places: Sequence[TopicPartition],
+        partitions: Sequence[TopicPartition],
         ends: Mapping[TopicPartition, int],
         described: Mapping[str, TopicDescription],
     ) -> Mapping[TopicPartition, int]:
-        """Return, by partition, the offset at which the log was cut, if the bookmark's place is beyond it.
+        """Return, by partition, the offset at which the log was cut, if the bookmark's offset is beyond it.
 
         A new leader's log may differ from the former leader's log. The brokers know up to which offset the two are
         equal.
         """
         cut: dict[TopicPartition, int] = {}
         asked: dict[TopicPartition, int] = {}
-        for one in places:
+        for one in partitions:
             topic_id = described[one.topic].topic_id
-            place = bookmark.place(one.topic, topic_id, one.partition)
-            if place is None:
+            known = bookmark.of_partition(one.topic, topic_id, one.partition)
+            if known is None:
                 continue
-            if place.epoch is not None and (
-                place.epoch != _epoch(one, described) or ends[one] < place.to
+            if known.epoch is not None and (
+                known.epoch != _epoch(one, described) or ends[one] < known.to
             ):
-                asked[one] = place.epoch
-            elif ends[one] < place.to:
+                asked[one] = known.epoch
+            elif ends[one] < known.to:
                 cut[one] = ends[one]
         found = await self._cluster.epoch_ends(asked) if asked else {}
         for one in asked:
-            place = bookmark.place(one.topic, described[one.topic].topic_id, one.partition)
-            assert place is not None
+            known = bookmark.of_partition(one.topic, described[one.topic].topic_id, one.partition)
+            assert known is not None
             # An open transaction makes `ends` smaller than the end of the log. So prefer the end of the epoch, if it is
             # known.
             end = found.get(one, ends[one])
-            if end < place.to:
+            if end < known.to:
                 cut[one] = end
         return cut
 
 
-def _epoch(place: TopicPartition, described: Mapping[str, TopicDescription]) -> int | None:
-    epochs = described[place.topic].epochs
-    epoch = epochs[place.partition] if place.partition < len(epochs) else -1
+def _epoch(partition: TopicPartition, described: Mapping[str, TopicDescription]) -> int | None:
+    epochs = described[partition.topic].epochs
+    epoch = epochs[partition.partition] if partition.partition < len(epochs) else -1
     return epoch if epoch >= 0 else None
 
 
 def _is_steady(
-    place: TopicPartition,
+    partition: TopicPartition,
     before: Mapping[str, TopicDescription],
     after: Mapping[str, TopicDescription],
 ) -> bool:
     return (
-        place.topic in after
-        and before[place.topic].topic_id == after[place.topic].topic_id
-        and _epoch(place, before) == _epoch(place, after)
+        partition.topic in after
+        and before[partition.topic].topic_id == after[partition.topic].topic_id
+        and _epoch(partition, before) == _epoch(partition, after)
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from producers.kafka.ranges.bookmark import Cut, Place, RangeBookmark, is_same
+from producers.kafka.ranges.bookmark import Cut, PartitionBookmark, RangeBookmark, is_same
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class PartitionView:
         epoch: The epoch of the leader that answered. None: unknown.
         start: Where the watcher begins if it knows neither the partition nor its topic.
         kept_until: Up to this offset, the log has the same messages as when the bookmark was stored. If the offset is
-            before the bookmark's place, the log was cut there. None: no cut is known.
+            before the bookmark's offset, the log was cut there. None: no cut is known.
     """
 
     topic: str
@@ -110,57 +110,61 @@ def plan(
     """
     warnings: list[str] = []
     after = bookmark
-    waiting: deque[Iterator[tuple[OffsetRange, Place, PartitionView]]] = deque()
+    waiting: deque[Iterator[tuple[OffsetRange, PartitionBookmark, PartitionView]]] = deque()
     for view in views:
-        place, deleted = _place(bookmark, view, warnings)
-        if place != bookmark.place(view.topic, view.topic_id, view.partition):
-            # Store the place even if it has no new range: a cut, a new partition or another leader must not be
-            # forgotten.
-            after = after.moved(view.topic, view.topic_id, view.partition, place)
-        waiting.append(_ranges(view, place, deleted, max_offsets))
+        current, deleted = _resume_at(bookmark, view, warnings)
+        if current != bookmark.of_partition(view.topic, view.topic_id, view.partition):
+            # Store the partition's bookmark even if there is no new range: a cut, a new partition or another leader
+            # must not be forgotten.
+            after = after.with_partition(view.topic, view.topic_id, view.partition, current)
+        waiting.append(_ranges(view, current, deleted, max_offsets))
     ranges: list[OffsetRange] = []
     while waiting and len(ranges) < most_ranges:
         following = waiting.popleft()
         if (found := next(following, None)) is not None:
-            made, place, view = found
+            made, current, view = found
             ranges.append(made)
-            after = after.moved(view.topic, view.topic_id, view.partition, place)
+            after = after.with_partition(view.topic, view.topic_id, view.partition, current)
             waiting.append(following)
     is_complete = all(next(rest, None) is None for rest in waiting)
     return Plan(ranges, after, is_complete, warnings)
 
 
-def _place(bookmark: RangeBookmark, view: PartitionView, warnings: list[str]) -> tuple[Place, int]:
-    """Return the partition's place, which a cut moves back, and how many offsets from there on are deleted."""
-    place = bookmark.place(view.topic, view.topic_id, view.partition)
-    if place is None:
-        return _new_place(bookmark, view, warnings), 0
-    if view.kept_until is not None and view.kept_until < place.to:
+def _resume_at(
+    bookmark: RangeBookmark, view: PartitionView, warnings: list[str]
+) -> tuple[PartitionBookmark, int]:
+    """Return the partition's bookmark, which a cut moves back, and how many offsets from there on are deleted."""
+    current = bookmark.of_partition(view.topic, view.topic_id, view.partition)
+    if current is None:
+        return _new_partition(bookmark, view, warnings), 0
+    if view.kept_until is not None and view.kept_until < current.to:
         warnings.append(
             f"{view.name}: the log was cut at {view.kept_until} (an unclean leader election?): the messages of"
-            f" {place.to - view.kept_until} offsets before {place.to} are lost, and the offsets are used again"
+            f" {current.to - view.kept_until} offsets before {current.to} are lost, and the offsets are used again"
         )
-        before = place.cut
+        before = current.cut
         cut = Cut(
             1 if before is None else before.number + 1,
-            place.to if before is None else max(place.to, before.below),
+            current.to if before is None else max(current.to, before.below),
             False,
         )
-        place = Place(view.kept_until, view.epoch, cut)
+        current = PartitionBookmark(view.kept_until, view.epoch, cut)
     elif view.epoch is not None:
-        place = replace(place, epoch=view.epoch)
-    deleted = max(view.first - place.to, 0)
+        current = replace(current, epoch=view.epoch)
+    deleted = max(view.first - current.to, 0)
     if deleted and view.end > view.first:
         warnings.append(
-            f"{view.name}: retention has deleted the {deleted} offsets {place.to} to {view.first - 1} before they were"
-            " in an event; the next range begins at the oldest message that is left"
+            f"{view.name}: retention has deleted the {deleted} offsets {current.to} to {view.first - 1} before they"
+            " were in an event; the next range begins at the oldest message that is left"
         )
-    return place, deleted
+    return current, deleted
 
 
-def _new_place(bookmark: RangeBookmark, view: PartitionView, warnings: list[str]) -> Place:
+def _new_partition(
+    bookmark: RangeBookmark, view: PartitionView, warnings: list[str]
+) -> PartitionBookmark:
     if not bookmark.knows(view.topic):
-        return Place(view.start, view.epoch)
+        return PartitionBookmark(view.start, view.epoch)
     found = bookmark.topics[view.topic]
     if not is_same(found.topic_id, view.topic_id) and view.partition == 0:
         warnings.append(
@@ -168,18 +172,18 @@ def _new_place(bookmark: RangeBookmark, view: PartitionView, warnings: list[str]
         )
     # The partition, or the topic, is newer than the bookmark. Begin at its first offset: `start="latest"` would lose
     # messages that were written before this look-up.
-    return Place(view.first, view.epoch)
+    return PartitionBookmark(view.first, view.epoch)
 
 
 def _ranges(
-    view: PartitionView, place: Place, deleted: int, max_offsets: int | None
-) -> Iterator[tuple[OffsetRange, Place, PartitionView]]:
-    """Yield the ranges of one partition up to its end, each with the place after it."""
-    at, cut = max(place.to, view.first), place.cut
+    view: PartitionView, current: PartitionBookmark, deleted: int, max_offsets: int | None
+) -> Iterator[tuple[OffsetRange, PartitionBookmark, PartitionView]]:
+    """Yield the ranges of one partition up to its end, each with the partition's bookmark after it."""
+    at, cut = max(current.to, view.first), current.cut
     while at < view.end:
         end = view.end if max_offsets is None else min(at + max_offsets, view.end)
         is_used_again = cut is not None and at < cut.below
-        untold = cut if cut is not None and not cut.is_told else None
+        unreported = cut if cut is not None and not cut.is_reported else None
         made = OffsetRange(
             view.topic,
             view.topic_id,
@@ -187,9 +191,9 @@ def _ranges(
             at,
             end,
             deleted,
-            None if untold is None else untold.below,
+            None if unreported is None else unreported.below,
             cut.number if cut is not None and is_used_again else 0,
         )
-        cut = None if cut is None else cut._replace(is_told=True)
-        yield made, Place(end, place.epoch, cut), view
+        cut = None if cut is None else cut._replace(is_reported=True)
+        yield made, PartitionBookmark(end, current.epoch, cut), view
         at, deleted = end, 0

@@ -15,15 +15,15 @@ from producers.kafka.ranges.planning import OffsetRange, PartitionView, plan
 logger = logging.getLogger(__name__)
 
 
-class LooksAtEnds(Protocol):
+class LooksUpEnds(Protocol):
     """Looks up the ends of partitions; `LogEnds`, or a test's double."""
 
-    async def look(self, bookmark: RangeBookmark) -> list[PartitionView]:
+    async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions as they are now."""
 
 
 async def new_ranges(
-    ends: LooksAtEnds, stored: Any, *, interval_s: float, max_offsets: int | None
+    ends: LooksUpEnds, stored: Any, *, interval_s: float, max_offsets: int | None
 ) -> AsyncIterator[tuple[Sequence[OffsetRange], Any]]:
     """Yield new ranges, for ever, with the JSON bookmark to store together with their events.
 
@@ -33,7 +33,7 @@ async def new_ranges(
     bookmark = RangeBookmark.parse(stored)
     warned: set[str] = set()
     while True:
-        views = await ends.look(bookmark)
+        views = await ends.look_up(bookmark)
         is_complete = False
         while not is_complete:
             found = plan(bookmark, views, max_offsets=max_offsets)

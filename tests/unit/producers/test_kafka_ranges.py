@@ -136,7 +136,7 @@ class World:
         log, topic_id = self.logs[number], f"id{self.logs[0].incarnation}"
         end = max(len(log.entries) - read_up_to, log.first)
         kept = None
-        place = bookmark.place("t", topic_id, number)
+        place = bookmark.of_partition("t", topic_id, number)
         if place is not None and (place.epoch != log.epoch or end < place.to):
             assert place.epoch is not None
             newer = [o for o, (_, epoch) in enumerate(log.entries) if epoch > place.epoch]
@@ -217,7 +217,7 @@ class FakeCluster:
         self.looks = 0
         self.failures = 0
 
-    async def look(self, bookmark: RangeBookmark) -> list[PartitionView]:
+    async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         await anyio.lowlevel.checkpoint()
         self.looks += 1
         if self.failures:
