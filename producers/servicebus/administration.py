@@ -81,7 +81,7 @@ def _translate(error: BaseException, what: str, entity: EntityPath) -> BrokerErr
             " reading does not",
         )
     if status is not None:
-        return BrokerUnavailable(f"{what}: the service answered {status}")
+        return BrokerUnavailable(f"{what}: Service Bus answered {status}")
     translated = translate(error, what, entity)
     if isinstance(translated, BrokerUnavailable):
         return BrokerUnavailable(

@@ -91,7 +91,7 @@ class Link:
 
     # Called by other tasks of the SDK's thread
 
-    def leave(self, requests: Sequence[SettleRequest]) -> None:
+    def add_settle_requests(self, requests: Sequence[SettleRequest]) -> None:
         """Add requests to settle messages.
 
         If a message's lock is lost, the request counts as done: the message comes again.
@@ -99,7 +99,7 @@ class Link:
         for request in requests:
             if request.delivery.link is not self:
                 # The message came again on another link while this request was under way, so pass the request on.
-                request.delivery.link.leave([request])
+                request.delivery.link.add_settle_requests([request])
                 continue
             if request.settlement is not Settlement.COMPLETE:
                 self._stream.in_flight.forget(request.delivery)

@@ -25,7 +25,7 @@ class Holder(Protocol):
     def is_session(self) -> bool:
         """True if the holder has accepted a session."""
 
-    def leave(self, requests: Sequence[Any]) -> None:
+    def add_settle_requests(self, requests: Sequence[Any]) -> None:
         """Add requests to settle messages (`SettleRequest`). Runs in the SDK's thread."""
 
     def lose(self, delivery: Delivery) -> None:

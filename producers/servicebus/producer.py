@@ -147,7 +147,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
                 request = self._request_for(item, done)
                 by_link.setdefault(request.delivery.link, []).append(request)
         for link, requests in by_link.items():
-            THREAD.call(partial(link.leave, requests))
+            THREAD.call(partial(link.add_settle_requests, requests))
         with reporting(report, settled_lanes.take_settled):
             await settled_lanes.wait()
 
@@ -227,7 +227,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
                 reason="SetAside",
                 description=reason,
             )
-            THREAD.call(partial(delivery.link.leave, [request]))
+            THREAD.call(partial(delivery.link.add_settle_requests, [request]))
             await settled.wait()
             return
         if self._settings.dead_letter_queue is None:

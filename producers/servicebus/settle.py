@@ -102,7 +102,7 @@ class Settler:
         the request instead.
         """
         if not is_settled and request.delivery.link is not self._holder:
-            request.delivery.link.leave([request])
+            request.delivery.link.add_settle_requests([request])
             return
         gives_back = request.settlement in (Settlement.ABANDON, Settlement.RELEASE)
         if gives_back and self._delay_session is not None:

@@ -18,7 +18,6 @@ from producers.servicebus.locks import SessionOver
 from producers.servicebus.message import Delivery
 from producers.servicebus.sdk import client as sdk
 from producers.servicebus.sdk.calls import Calls
-from producers.servicebus.settle import SettleRequest
 from triggerer.errors import BrokerError, BrokerUnavailable
 from triggerer.pluginkit.backoff import Backoff, is_worth_a_line
 
@@ -259,9 +258,6 @@ class Stream:
                 link.poke()
 
     # Called by the producer
-
-    def leave(self, link: Link, requests: Sequence[SettleRequest]) -> None:
-        link.leave(requests)
 
     def set_paused(self, paused: bool) -> None:
         self.paused = paused

@@ -66,7 +66,7 @@ async def test_who_may_only_read_is_told_which_right_is_missing(
 
 async def test_a_service_that_fails_or_is_away_is_unavailable(double: AdministrationDouble) -> None:
     double.status = 500
-    with pytest.raises(BrokerUnavailable, match="the service answered 500"):
+    with pytest.raises(BrokerUnavailable, match="Service Bus answered 500"):
         await ask(double, "orders")
     (double.port,) = free_ports(1)
     with pytest.raises(BrokerUnavailable, match=r"queue 'orders' at localhost.*port 443"):

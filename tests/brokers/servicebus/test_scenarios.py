@@ -268,15 +268,15 @@ async def test_messages_that_are_done_together_are_one_order_and_one_that_failed
     queue = make_queue(lock_s=30.0)
     queue.send(*numbered(30))
     together: list[int] = []
-    leave = Link.leave
+    add = Link.add_settle_requests
 
     def note(link: Link, orders: Sequence[SettleRequest]) -> None:
         together.append(len(orders))
-        leave(link, orders)
+        add(link, orders)
 
     async with drive(queue.producer(), nothing) as driver:
         await driver.count(30)
-        monkeypatch.setattr(Link, "leave", note)
+        monkeypatch.setattr(Link, "add_settle_requests", note)
         outcomes = {"m007": FAILED, "m008": AdvanceOutcome(acked=1, failed=0, rejected=1)}
         await driver.producer.advance_lanes(
             [
@@ -296,14 +296,14 @@ async def test_a_slow_session_holds_up_no_lane_of_the_same_call(
 ) -> None:
     for name in ("slow", "a", "b"):
         sessions.send(f"{name}-1", f"{name}-2", session=name)
-    leave = Link.leave
+    add = Link.add_settle_requests
     held: list[tuple[Link, Sequence[SettleRequest]]] = []
 
     def hold(link: Link, orders: Sequence[SettleRequest]) -> None:
         if link.session_id == "slow":
             held.append((link, orders))
         else:
-            leave(link, orders)
+            add(link, orders)
 
     reported: list[int] = []
     async with drive(sessions.producer(), nothing) as driver:
@@ -311,7 +311,7 @@ async def test_a_slow_session_holds_up_no_lane_of_the_same_call(
         lanes = driver.pending_by_lane()
         (slow,) = (place for place, (values, _) in enumerate(lanes) if values[0] == "slow-1")
         batches = [[AdvanceItem(one, ACKED) for one in payloads] for _, payloads in lanes]
-        monkeypatch.setattr(Link, "leave", hold)
+        monkeypatch.setattr(Link, "add_settle_requests", hold)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(driver.producer.advance_lanes, batches, reported.extend)
             with anyio.fail_after(10):
@@ -320,7 +320,7 @@ async def test_a_slow_session_holds_up_no_lane_of_the_same_call(
             assert sorted([*reported, slow]) == [0, 1, 2]
             assert sessions.values == ["slow-1", "slow-2"]
             ((link, orders),) = held
-            THREAD.call(partial(leave, link, orders))
+            THREAD.call(partial(add, link, orders))
         assert sessions.values == []
 
 

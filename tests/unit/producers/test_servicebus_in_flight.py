@@ -24,7 +24,7 @@ class Elsewhere:
     def __init__(self) -> None:
         self.orders: list[Any] = []
 
-    def leave(self, orders: Sequence[Any]) -> None:
+    def add_settle_requests(self, orders: Sequence[Any]) -> None:
         self.orders += orders
 
     def lose(self, delivery: Delivery) -> None:
@@ -56,10 +56,12 @@ async def test_an_order_follows_its_message_to_whoever_holds_it_now() -> None:
     order = SettleRequest(delivery, Settlement.COMPLETE, lambda: None)
     # On its way to the link, it comes again to another.
     delivery.come_again(delivery_by(elsewhere))
-    link.leave([order])
+    link.add_settle_requests([order])
     assert elsewhere.orders == [order]
     # An order that the link has, and can no longer carry out, follows its message too.
-    link.leave([other := SettleRequest(delivery_by(link, 2), Settlement.COMPLETE, lambda: None)])
+    link.add_settle_requests(
+        [other := SettleRequest(delivery_by(link, 2), Settlement.COMPLETE, lambda: None)]
+    )
     other.delivery.come_again(delivery_by(elsewhere, 2))
     link.drop_all()
     assert elsewhere.orders == [order, other]
@@ -75,7 +77,7 @@ async def test_what_was_done_when_its_lock_was_lost_is_known_and_what_failed_is_
     delivery, answered = delivery_by(link), list[str]()
     known.add(delivery)
     assert known.find(delivery.key) is delivery
-    link.leave([SettleRequest(delivery, settlement, lambda: answered.append("done"))])
+    link.add_settle_requests([SettleRequest(delivery, settlement, lambda: answered.append("done"))])
     link.drop_all()
     assert answered == ["done"]
     assert known.find(delivery.key) is None
@@ -87,13 +89,13 @@ async def test_what_is_behind_a_failed_message_of_a_session_is_given_again_behin
     failed, done, open_ = (delivery_by(link, number) for number in (1, 2, 3))
     for delivery in (failed, done, open_):
         known.add(delivery)
-    link.leave([SettleRequest(failed, Settlement.ABANDON, lambda: None)])
-    link.leave([SettleRequest(done, Settlement.COMPLETE, lambda: None)])
+    link.add_settle_requests([SettleRequest(failed, Settlement.ABANDON, lambda: None)])
+    link.add_settle_requests([SettleRequest(done, Settlement.COMPLETE, lambda: None)])
     link.closed = True
     link.drop_all()
     assert known.find(open_.key) is None
     # The watchers are through with the last one only now, when it was to come again already.
-    link.leave([SettleRequest(open_, Settlement.COMPLETE, lambda: None)])
+    link.add_settle_requests([SettleRequest(open_, Settlement.COMPLETE, lambda: None)])
     for delivery in (failed, done, open_):
         assert known.find(delivery.key) is None
         assert not known.is_done(delivery.key)
