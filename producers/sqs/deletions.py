@@ -117,7 +117,7 @@ class Deletions:
         """Return True if the message is deleted, or cannot be deleted now. Otherwise add it to `left`."""
         if isinstance(answer, BrokerError):
             left.add(delivery, answer)
-        elif delivery.handle != delivery.asked_with:
+        elif delivery.handle != delivery.delete_handle:
             # The message was delivered again meanwhile. SQS may have accepted the old handle without effect, so try the
             # new one.
             left.at_once.append(delivery)
@@ -144,7 +144,7 @@ class Deletions:
 
     async def _send(self, batch: Sequence[Delivery]) -> Mapping[str, Any]:
         for delivery in batch:
-            delivery.asked_with = delivery.handle
+            delivery.delete_handle = delivery.handle
         answer: Mapping[str, Any] = await asked(
             self._client.delete_message_batch(
                 QueueUrl=self._queue.url,

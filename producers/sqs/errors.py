@@ -113,7 +113,7 @@ def translate(error: BaseException, what: str) -> BrokerError:
     if isinstance(error, sdk.EndpointConnectionError | sdk.ConnectTimeoutError):
         return BrokerUnavailable(
             f"{what}: no connection to {error.kwargs.get('endpoint_url')}",
-            hint="is the service running, and are region and endpoint_url right?",
+            hint="is SQS (or its emulator) running, and are region and endpoint_url right?",
         )
     return BrokerUnavailable(f"{what}: {text}")
 

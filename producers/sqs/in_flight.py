@@ -27,7 +27,7 @@ class InFlight:
         self._by_id: dict[str, Delivery] = {}
         self._by_group: dict[str, dict[Delivery, None]] = {}
         self._done: OrderedDict[str, None] = OrderedDict()
-        self._spared: OrderedDict[str, int] = OrderedDict()
+        self._excluded: OrderedDict[str, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -143,13 +143,13 @@ class InFlight:
 
     # Counting
 
-    def spare(self, delivery: Delivery) -> None:
+    def exclude_from_failures(self, delivery: Delivery) -> None:
         """Exclude this delivery from the message's `failures`."""
-        _remember(self._spared, delivery.id, self._spared.pop(delivery.id, 0) + 1)
+        _remember(self._excluded, delivery.id, self._excluded.pop(delivery.id, 0) + 1)
 
     def failures(self, delivery: Delivery) -> int:
-        """Return the number of the message's failures, including this one: SQS's deliveries, less the spared ones."""
-        return max(1, delivery.deliveries - self._spared.get(delivery.id, 0))
+        """Return the number of the message's failures, including this one: SQS's deliveries, less the excluded ones."""
+        return max(1, delivery.deliveries - self._excluded.get(delivery.id, 0))
 
 
 def _by_expiry(delivery: Delivery) -> float:

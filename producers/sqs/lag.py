@@ -35,7 +35,7 @@ async def measure_lag(settings: SqsSettings, queue: str) -> SourceLag:
     found = {name: int(value) for name, value in answer.get("Attributes", {}).items()}
     waiting, in_flight, delayed = (found.get(name, 0) for name in (_WAITING, _IN_FLIGHT, _DELAYED))
     if _WAITING not in found:
-        return SourceLag(None, note="the service did not report the queue's length")
+        return SourceLag(None, note="SQS did not report the queue's length")
     return SourceLag(
         waiting + in_flight + delayed,
         {"waiting": waiting, "in flight": in_flight, "delayed": delayed},

@@ -41,8 +41,8 @@ class Delivery:
     """
 
     __slots__ = (
-        "asked_with",
         "attributes",
+        "delete_handle",
         "deliveries",
         "expires_at",
         "handle",
@@ -64,7 +64,7 @@ class Delivery:
         """The attributes as received, with the types that a dead letter must have too."""
         self.deliveries = int(system.get("ApproximateReceiveCount", 1))
         self.handle: str = raw["ReceiptHandle"]
-        self.asked_with = ""
+        self.delete_handle = ""
         """The receipt handle in the last request to delete the message."""
         self.message = _message(raw, system, queue)
         group = system.get("MessageGroupId") if queue.is_fifo else None

@@ -207,7 +207,7 @@ class Settler:
         delay_s = round(self._policy.delay(failures))
         if not outcome.blames_event:
             # Do not count a failure: no watcher processed the message, or it was rejected and could not be set aside.
-            in_flight.spare(delivery)
+            in_flight.exclude_from_failures(delivery)
         behind = in_flight.behind(delivery)
         logger.warning(
             "message failed (%d of %s deliveries), delivered again in %d s%s: %r",
@@ -218,7 +218,7 @@ class Settler:
             delivery,
         )
         for other in behind:
-            in_flight.spare(other)
+            in_flight.exclude_from_failures(other)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._visibility.give_back, delivery, delay_s)
             for other in behind:

@@ -227,7 +227,7 @@ async def test_a_service_that_is_away_is_named(elasticmq: ElasticMqServer) -> No
     assert isinstance(error, BrokerUnavailable)
     assert str(error) == (
         f"looking up queue 'orders': no connection to {endpoint}/"
-        " (is the service running, and are region and endpoint_url right?)"
+        " (is SQS (or its emulator) running, and are region and endpoint_url right?)"
     )
 
 

@@ -125,8 +125,8 @@ def test_deliveries_that_were_no_failure_are_taken_off_the_count() -> None:
     messages = in_flight()
     (delivery,) = take(messages, raw("a", deliveries=4))
     assert messages.failures(delivery) == 4
-    messages.spare(delivery)
-    messages.spare(delivery)
+    messages.exclude_from_failures(delivery)
+    messages.exclude_from_failures(delivery)
     assert messages.failures(delivery) == 2
 
 
