@@ -24,7 +24,7 @@ COMMANDS: Final = {
     ),
     "scheduler": (
         "triggerer.cli.services:scheduler",
-        "Turn queued asset events into runs. Needs PostgreSQL.",
+        "Create the runs that asset events and timetables ask for. Needs PostgreSQL.",
     ),
     "dag-processor": (
         "triggerer.cli.services:dag_processor",

@@ -36,7 +36,7 @@ def check(
     _check_settings(settings)
     folder = folder_of(settings)
     parsed, sources, promises = _inspect(settings, folder, offline=offline)
-    # If a source cannot be used, `sources` and `promises` report the same error. Print the error once.
+    # A source that cannot be used is an error in `sources` and again in `promises`. `dict.fromkeys` drops the repeat.
     errors = tuple(dict.fromkeys((*parsed.errors, *sources.errors, *promises.errors)))
     warnings = (*parsed.warnings, *sources.unavailable, *promises.warnings)
     dags = [dag.dag_id for file in parsed.files for dag in file.dags]

@@ -63,8 +63,8 @@ def completion(
 
     For fish: triggerer completion fish > ~/.config/fish/completions/triggerer.fish
 
-    With --config, names come from the database of that file. Without it, they come from the database that the typed
-    command would use.
+    With --config, the completed names always come from the database that this file configures. Otherwise they come
+    from the database that the command being completed would use.
     """
     chosen = shell or Path(os.environ.get("SHELL", "")).name
     if chosen not in _SCRIPTS:

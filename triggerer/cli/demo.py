@@ -58,7 +58,7 @@ def demo(
 ) -> None:
     """Run the whole service on real data: flights and weather, from messages to a report.
 
-    With another broker than kafka, the demo sends a thousand orders and counts the asset events.
+    With a broker other than kafka, the demo publishes a thousand small messages, and counts the asset events and runs.
     """
     if config is not None:
         raise ConfigurationError(

@@ -191,7 +191,7 @@ def _print_runs(plan: FolderPlan, dag: str | None, limit: int) -> None:
 
 
 def _differs(one: DagPlan) -> bool:
-    """Return whether the new files change the DAG's past, due or next runs or its waiting events, or have an error."""
+    """Return whether the new files change the DAG's runs or drop waiting events, or whether the replay failed."""
     return (
         one.error is not None
         or one.before != one.after

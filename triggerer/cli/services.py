@@ -35,7 +35,7 @@ def triggerer(dags_folder: options.DagsFolder = None, config: options.Config = N
 
 
 def scheduler(config: options.Config = None) -> None:
-    """Turn queued asset events into runs. Needs PostgreSQL."""
+    """Create the runs that asset events and timetables ask for. Needs PostgreSQL."""
     from triggerer.service import Part
 
     _serve(frozenset({Part.SCHEDULER}), config, None)

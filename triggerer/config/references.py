@@ -65,6 +65,6 @@ def _remember(found: str) -> None:
         # Only parts of a URL are secret, and `remember_secrets_in` has remembered these parts.
         remember_secret(found)
     if found.lstrip().startswith("{"):
-        # A file of credentials in JSON: an error may contain a part of it.
+        # A file of credentials in JSON: an error may quote a single value of it.
         with suppress(ValueError):
             remember_secrets_in("", json.loads(found))

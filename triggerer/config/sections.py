@@ -101,14 +101,14 @@ class TriggererSettings:
     """How often one message may fail during catch-up before later messages are tried. If a later message passes, the
     failing message is tried again, and parked if it fails."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """The treatment of a message that cannot be parked, because one of the three limits `parked_...` below is reached.
-    "hold": the message's lane waits, for that watcher. "dead_letter": the producer dead-letters the message."""
+    """The treatment of a message when one of the three limits `parked_...` below is reached. "hold": the watcher's lane
+    waits, or a queue's whole stream. "dead_letter": the producer dead-letters the message."""
     parked_max_messages: Count = 10_000
-    """The limit of parked messages of one watcher."""
+    """The limit of messages that are parked for one watcher, or stored from a queue for it."""
     parked_max_bytes: Count = 64 * 1024 * 1024
-    """The limit of the bytes of one watcher's parked messages."""
+    """The limit of the bytes of these messages."""
     parked_total_bytes: Count = 1024 * 1024 * 1024
-    """The limit of the bytes of all parked messages."""
+    """The limit of the bytes of all parked and stored messages together."""
     capacity: Count = 1000
     """The most triggers that one instance hosts. Further triggers wait, and are shown as waiting."""
     max_outstanding_events: Count = 20_000
@@ -144,7 +144,7 @@ class DagProcessorSettings:
     """`[dag_processor]`: how often and how long files are parsed."""
 
     min_file_process_interval: Seconds = timedelta(seconds=30)
-    """Seconds between two reads of a file that has not changed."""
+    """Seconds between two scans of the folder. They find changes that the operating system does not report."""
     parse_timeout: Seconds = timedelta(seconds=30)
     """How long one file may take to import."""
     removal_grace: SecondsOrZero = timedelta(seconds=10)

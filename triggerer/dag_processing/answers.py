@@ -39,7 +39,7 @@ _FILE: Final = TypeAdapter(ParsedFile)
 
 
 def read_answer(document: object) -> Accepted | Begun | Answer:
-    """Validate a message from the parser. The definitions in an `Answer` are only validated by `file_in`.
+    """Validate a message from the parser, except for the definitions in an `Answer`, which `file_in` validates.
 
     Raises:
         MalformedFrame: The message has none of the three forms.

@@ -66,7 +66,7 @@ async def parse_once(
     file_timeout: timedelta = timedelta(seconds=30),
     pools: Collection[str] | None = None,
 ) -> ParsedFolder:
-    """Read every file with a parser of its own.
+    """Start a parser, and read every file of the folder once.
 
     Nothing that a file does raises an error here. `errors` has the unreadable files first, then the errors by file.
 

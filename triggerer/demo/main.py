@@ -105,7 +105,7 @@ class Demo:
         self._flow: Flow | None = None
 
     async def work(self, service: Service) -> None:
-        """Publish the messages, wait for their runs, and count the messages at each station."""
+        """Publish the messages, await their runs, and count the messages at the broker, in the store and in files."""
         try:
             await self._say_where_the_page_is(service)
             await self._publish_and_count(service)

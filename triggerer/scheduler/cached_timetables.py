@@ -11,9 +11,9 @@ from triggerer.domain.timetables.ticks import HasTicks
 
 
 def with_cached_answers(schedule: Schedule | None) -> Schedule | None:
-    """Return the schedule with a timetable that caches its answers, if the answers depend only on instants.
+    """Return the schedule with a caching timetable, if its timetable lists fixed instants (`HasTicks`), as cron does.
 
-    Other timetables may answer by the clock. So they stay as they are, without a cache.
+    The answers of other timetables may depend on the clock, so such a schedule is returned without a cache.
     """
     if isinstance(schedule, OnTime | OnEither | OnBoth) and isinstance(
         schedule.timetable, HasTicks
@@ -23,10 +23,10 @@ def with_cached_answers(schedule: Schedule | None) -> Schedule | None:
 
 
 class CachedTimetable(Timetable):
-    """Computes each next run once by another timetable, and then returns the same answer again.
+    """Asks the real timetable once for each last run, and then repeats the answer.
 
-    `plan` computes the runs of the past, with `catchup=True` and a start date. Then the next run depends on the last
-    run alone, and not on the clock.
+    This is safe for `plan`, which uses `catchup=True` and a start date: the next run then depends on the last run
+    alone, and not on the clock.
     """
 
     def __init__(self, timetable: HasTicks) -> None:

@@ -30,7 +30,7 @@ from triggerer.scheduler.holds import Hold
 from triggerer.scheduler.looks import DagSnapshot, Look, NewRun, WaitingAsset
 
 _MOST_SKIPPED: Final = 10_000
-"""The most runs of a timetable that one look passes over. A higher number would delay the other DAGs."""
+"""The most runs of a timetable that one look skips. A higher number would delay the other DAGs."""
 
 
 def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
@@ -220,7 +220,7 @@ class _Upcoming:
 
 
 class _Queue:
-    """The numbers of queued events that are left, while the runs of one look take events."""
+    """Counts the queued events of each asset that are left after the earlier runs of this look have taken theirs."""
 
     def __init__(self, dag: DagSnapshot) -> None:
         self._each = dag.events_per_run

@@ -111,9 +111,8 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # A start in the future may have been computed before the clock was set back, and must then be computed again. The
-    # keys are sorted by start. So the last one shows if a start is in the future, unless the list is full and such a
-    # key may follow.
+    # A key that is due in the future may have been computed before the clock was set back, and must then be computed
+    # again. The list is sorted by that time, so the last key shows if any is in the future, unless `limit` cut it.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:
@@ -125,7 +124,7 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
 
 def _report(dag_id: str, refused: Mapping[int, str]) -> None:
     for event_id, reason in refused.items():
-        # Log one line for all of them, because a producer that sets no key sets none for thousands of events.
+        # Log one line for all refused events, because a producer that sets no key sets none for thousands of events.
         _log.warning(
             "events are for no run",
             dag_id=dag_id,
@@ -180,8 +179,8 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # These parts begin now, see `begun_by`. Store this beginning. Otherwise the parts would begin again at each
-        # later event, which would postpone their deadlines.
+        # `begun_by` replaces the `first_at` of such parts by the present instant. Store this instant. Otherwise each
+        # later event would bring a later instant, and so postpone the key's deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(
@@ -209,7 +208,7 @@ def newest_at(now: datetime, times: Iterable[datetime]) -> datetime:
 
 
 def begun_by(now: datetime, parts: Iterable[Part]) -> list[Part]:
-    """Return the parts. A part whose first event lies far ahead begins now instead, because the clock was set back."""
+    """Return the parts. If a part's `first_at` lies far ahead, because the clock was set back, make it `now`."""
     soon = now + CLOCK_STEP
     return [replace(one, first_at=now) if one.first_at > soon else one for one in parts]
 
@@ -227,7 +226,7 @@ def key_record(
     """Return the record to store for a key that received events, or whose deadlines restart.
 
     Args:
-        parts: All parts that have arrived for the next run of the key.
+        parts: The key's parts whose events wait for its next run.
         newest_at: The instant of the newest event that arrived.
         known: The stored record; None: nothing is stored for the key.
         quiet_period: How long no event may arrive before the run starts; None: the DAG has no quiet period.

@@ -76,7 +76,7 @@ class WaitingPartitions:
     keys: tuple[WaitingPartition, ...] = ()
     """The first keys, in alphabetical order."""
     refusals: tuple[Hold, ...] = ()
-    """A hold for each asset whose newest event belongs to no run."""
+    """A hold for each asset whose newest event the partition mapper refused, so that no run takes it."""
 
 
 def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:

@@ -79,7 +79,7 @@ class KeysInMemory:
             key.due_at, key.newest_at = record.due_at, record.newest_at
 
     def record_run(self, name: str, at: datetime) -> None:
-        """Record that the key has had a run. A key without events gets `at` as the instant of its newest event."""
+        """Record that the key had a run at the instant `at`."""
         key = self._keys.setdefault(name, _Key(newest_at=at))
         key.runs += 1
 

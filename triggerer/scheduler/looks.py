@@ -64,12 +64,12 @@ class DagSnapshot:
     is_stale: bool = False
     restriction: TimeRestriction = _UNRESTRICTED
     last_interval: DataInterval | None = None
-    """The data interval of the last run that the timetable asked for and that was due."""
+    """The data interval of the newest run that the timetable asked for. Runs in the future do not count."""
     last_run_after: datetime | None = None
     """The `run_after` of that run."""
     stored_info: DagRunInfo | None = None
-    """The run that the timetable named as the next one, as it was stored after the last new run, or after a change of
-    the file or the pause. None: no run is stored."""
+    """The timetable's last answer in the database. It is stored when a run is created, and when the DAG is changed,
+    paused or unpaused. None: nothing is stored."""
     made: frozenset[DataInterval] = frozenset()
     """Data intervals that a backfill or an event-driven run covers already. The timetable's runs skip them."""
     last_run_at: datetime | None = None
@@ -80,7 +80,7 @@ class DagSnapshot:
     """The instant of the newest queued event, except events in the future; read only if the DAG has a quiet period."""
     depends_on_past: bool = False
     last_run: LastRun | None = None
-    """The newest run, backfills excepted; read only if the DAG depends on it."""
+    """The newest run, backfills excepted; read only if `depends_on_past`."""
     last_kind: RunType | None = None
     """The type of the newest timed or event-driven run; read only if the schedule is `OnEither`."""
     partitions: PartitionQueue = PartitionQueue()

@@ -281,7 +281,7 @@ def readable_queue(dag: DagView) -> str:
 
 
 def readable_schedule(schedule: dict[str, Any] | None, *, nested: bool = False) -> str:
-    """Return the expression as it is written in a DAG file."""
+    """Return the schedule in short: `a & b` for assets, the timetable's summary for a timetable; `-` for None."""
     if schedule is None:
         return "-"
     if "timetable" in schedule:

@@ -58,7 +58,7 @@ def repeat_many(
     """Ask the user, queue the chosen runs again and print each; exit code 1 if a run was refused.
 
     Args:
-        dag_id: The argument DAG_ID, in place of `--dag`.
+        dag_id: The argument DAG_ID, which a user may give in place of `--dag`.
         states: The states that `--state` may name. Without `--state`, runs in any of them are chosen.
     """
     choice = _choice(many, dag_id, states)

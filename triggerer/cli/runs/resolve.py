@@ -33,8 +33,8 @@ def resolve(
 ) -> None:
     """Resolve the unknown attempts of a run, so that the run need not wait for them.
 
-    An attempt is unknown if its executor died and the cluster or the Spark Connect server, which may still work for it,
-    does not answer. First look at the cluster or server: if the attempt still works, its output may be written twice.
+    An attempt is unknown if its executor died and its cluster or Spark Connect server does not answer. Check there
+    first that the attempt's application or session has ended. Otherwise its output may be written twice.
     """
     check_choice(run_id, last)
     if not lost:

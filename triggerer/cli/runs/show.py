@@ -133,7 +133,7 @@ def _print_attempts(attempts: list[AttemptView]) -> None:
 
 
 def _reason(attempt: AttemptView) -> str | None:
-    """Return why the attempt is in its state, for an unknown attempt also why each open launch is unknown."""
+    """Return why the attempt is in its state; if it is unknown, add the reason of each launch that has not ended."""
     said = [attempt.reason]
     if attempt.state == "unknown":
         said += [one.reason for one in attempt.launches if one.ended_at is None]

@@ -27,7 +27,7 @@ _CUT: Final = "… "
 
 
 def one_line(error: str | None) -> str | None:
-    """Return one line for an error: of a traceback the exception, of another text its first line. None: no text.
+    """Shorten a traceback to its exception, and another text to its first line; None if there is no text.
 
     A run's error has one paragraph per failed task. The result describes the first task, and counts the other tasks.
     """

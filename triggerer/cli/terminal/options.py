@@ -103,7 +103,7 @@ def _instant(text: str) -> datetime:
 
     Raises:
         ValueError: The text is no instant.
-        OverflowError: In UTC the instant lies before the first year, or after the last.
+        OverflowError: In UTC the instant lies before the year 1, or after the year 9999.
     """
     from datetime import UTC, datetime
 

@@ -195,7 +195,7 @@ def split_watcher(text: str) -> tuple[str, str]:
 
 
 class _Chosen(TypedDict):
-    """The messages that the user chose: by their ids, or by the asset and name of a watcher. Neither: all messages."""
+    """The messages that the user chose by their ids, or by their watcher; all messages if the user gave neither."""
 
     ids: list[int]
     asset: str | None

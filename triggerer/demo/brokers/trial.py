@@ -1,4 +1,4 @@
-"""`triggerer demo --broker NAME`: publishes orders, runs the whole service on them, and counts the asset events."""
+"""`triggerer demo --broker NAME`: publishes a shop's orders, runs the whole service, and counts the asset events."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Trial:
         self._seconds = 0.0
 
     async def work(self, service: Service) -> None:
-        """Publish the orders, wait for their runs, and count the orders at each station."""
+        """Publish the orders, wait for their runs, and count the orders in the store and at the broker."""
         try:
             await self._publish_and_count(service)
         except anyio.get_cancelled_exc_class():
