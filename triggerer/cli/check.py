@@ -123,7 +123,7 @@ def _promise_to_json(one: CheckedPromise) -> dict[str, Any]:
 
 
 def _check_settings(settings: Settings) -> None:
-    """Raise the errors about settings that a service raises when it starts: Spark's mode and the database's URL."""
+    """Refuse a wrong Spark mode or database URL with the error with which a service would refuse to start."""
     from triggerer.worker.spark.settings import mode_of
 
     mode_of(settings.spark)

@@ -61,8 +61,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except RuntimeError as error:
-        # Ctrl-C raises `Interrupted` in whatever code runs. Before Python 3.12, an error in `__set_name__` of a
-        # descriptor becomes the cause of a RuntimeError.
+        # Ctrl-C raises `Interrupted` in whatever code runs. If that is a descriptor's `__set_name__`, Python before
+        # 3.12 raises a RuntimeError with `Interrupted` as its cause.
         if not isinstance(error.__cause__, Interrupted):
             raise
         sys.exit(INTERRUPTED)
@@ -70,8 +70,8 @@ def main() -> None:
         # `triggerer runs list | head`: the reader has read enough.
         sys.exit(0)
     except OSError as error:
-        # Explain only a failure to print. An error about a file that the command opened has a `filename`, and is
-        # raised.
+        # Explain only a failure to print, which has no `filename`. An error about a file that the command opened has
+        # one, and is raised.
         if is_service or error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         _print_unwritable(error)

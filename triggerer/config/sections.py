@@ -101,8 +101,8 @@ class TriggererSettings:
     """How often one message may fail during catch-up before later messages are tried. If a later message passes, the
     failing message is tried again, and parked if it fails."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """The treatment of a message when one of the three limits `parked_...` below is reached. "hold": the watcher's lane
-    waits, or a queue's whole stream. "dead_letter": the producer dead-letters the message."""
+    """The treatment of a message when one of the three limits `parked_...` below is reached. "dead_letter": the
+    producer dead-letters the message. "hold": a log's lane waits for this watcher alone, a queue's stream for all."""
     parked_max_messages: Count = 10_000
     """The limit of messages that are parked for one watcher, or stored from a queue for it."""
     parked_max_bytes: Count = 64 * 1024 * 1024

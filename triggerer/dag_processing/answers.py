@@ -1,4 +1,4 @@
-"""Validates the parser's messages. They contain results of forks that ran the code of DAG files."""
+"""Validates the parser's messages, because they contain results of processes that ran the code of DAG files."""
 
 from __future__ import annotations
 

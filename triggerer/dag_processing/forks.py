@@ -212,7 +212,7 @@ def _be_the_fork(
     """Run the function and end the process. Never returns: the callers on the stack are the parent's code."""
     code = 1
     try:
-        # The fork leads a group, so that processes that the file starts are killed with it.
+        # The fork leads a process group, so that processes that the file starts are killed with it.
         os.setpgid(0, 0)
         adopt_orphans()
         for fd in not_ours:

@@ -102,7 +102,7 @@ class ParserProcess:
         """Keep a parser running until cancelled.
 
         Raises:
-            ConfigurationError: The first parser cannot be started. A parser on demand is tried again instead.
+            ConfigurationError: The first parser cannot be started. If `is_on_demand`, the start is tried again instead.
         Cancellation: The parser ends, with the forks that read files.
         """
         is_first = True

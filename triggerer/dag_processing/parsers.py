@@ -62,7 +62,7 @@ class Parsers:
         return {*self._shared.unanswered, *self._alone.unanswered}
 
     def parse_nowait(self, paths: Iterable[str]) -> None:
-        """Request that these files are parsed. Each is delivered once, in the version that a parser reads."""
+        """Request that these files are parsed, as `ParserProcess.parse_nowait` does."""
         for path in paths:
             (self._alone if path in self._deaths else self._shared).parse_nowait([path])
 

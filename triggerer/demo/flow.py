@@ -175,7 +175,10 @@ class Flow:
 def split_live(
     messages: Sequence[Outgoing], steps: int
 ) -> tuple[list[Outgoing], list[tuple[Outgoing, Outgoing]]]:
-    """Return the backlog, and the last `steps` pairs of a flight and a weather report for the live part."""
+    """Split the messages: return those to publish at full speed, and `steps` pairs to publish live, one by one.
+
+    A pair is a flight and a weather report, from the end of the data set.
+    """
     flights = [message for message in messages if message.topic == FLIGHTS][-steps:]
     reports = [message for message in messages if message.topic == WEATHER][-steps:]
     reserved = {id(message) for message in (*flights, *reports)}

@@ -97,7 +97,7 @@ class NewRun:
     dag_id: str
     run_type: RunType
     asset_ids: tuple[int, ...] = ()
-    """The assets with queued events."""
+    """The assets whose queued events the run takes."""
     events_per_run: int | None = None
     """How many events of each asset the run takes, oldest first. None: all events that are queued at its creation."""
     info: DagRunInfo | None = None
