@@ -66,7 +66,7 @@ class DagSnapshot:
     last_interval: DataInterval | None = None
     """The data interval of the newest run that the timetable asked for. Runs in the future do not count."""
     last_run_after: datetime | None = None
-    """The `run_after` of that run."""
+    """The `run_after` of the run that covers `last_interval`."""
     stored_info: DagRunInfo | None = None
     """The timetable's last answer in the database. It is stored when a run is created, and when the DAG is changed,
     paused or unpaused. None: nothing is stored."""

@@ -52,7 +52,7 @@ def _exception_line(text: str) -> str:
         return lines[0]
     # Frames are indented, so the first other line names the exception. The exception's text may have more lines.
     for before, line in pairwise(lines):
-        # Skip the line after the cut, because it may be the end of a longer line.
+        # The text may be cut in the middle. Skip the line after the cut: it may be the end of a longer line.
         if line[:1].strip() and not line.startswith(_CUT) and not before.startswith(_CUT):
             return line
     return lines[-1].strip()
