@@ -106,7 +106,7 @@ class TriggererSettings:
     parked_max_messages: Count = 10_000
     """The limit of messages that are parked for one watcher, or stored from a queue for it."""
     parked_max_bytes: Count = 64 * 1024 * 1024
-    """The limit of the bytes of these messages."""
+    """The limit of the bytes of messages that are parked for one watcher, or stored from a queue for it."""
     parked_total_bytes: Count = 1024 * 1024 * 1024
     """The limit of the bytes of all parked and stored messages together."""
     capacity: Count = 1000

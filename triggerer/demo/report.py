@@ -66,7 +66,7 @@ def print_answer(console: Console, results: Path) -> None:
 
 
 def print_checks(console: Console, checks: Sequence[Check]) -> None:
-    """Print each count, such as the asset events of a topic, next to the expected count."""
+    """Print each count, such as the number of asset events of `flights`, next to the expected count."""
     table = _table("Nothing lost, nothing doubled?")
     _add(table, "station")
     _add(table, "of")

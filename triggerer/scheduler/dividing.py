@@ -226,7 +226,7 @@ def key_record(
     """Return the record to store for a key that received events, or whose deadlines restart.
 
     Args:
-        parts: The key's parts whose events wait for its next run.
+        parts: The key's parts that have arrived for its next run, such as the hours of a day.
         newest_at: The instant of the newest event that arrived.
         known: The stored record; None: nothing is stored for the key.
         quiet_period: How long no event may arrive before the run starts; None: the DAG has no quiet period.

@@ -44,7 +44,7 @@ class OptimisticPlanner:
         """Create the run of a DAG if exactly one is due. Return the plan; None: a transaction with a lock must do it.
 
         Raises:
-            StoreError: The database failed. The run was not created, or perhaps it was if this is `OutcomeUnknown`.
+            StoreError: The database failed, and the run was not created. After `OutcomeUnknown` the run may exist.
         """
         rows = dag_rows(await self._database.perform_step(ReadDags([dag_id], BOUND)))
         if rows and rows[0].is_partitioned:
