@@ -191,7 +191,7 @@ def _print_runs(plan: FolderPlan, dag: str | None, limit: int) -> None:
 
 
 def _differs(one: DagPlan) -> bool:
-    """Return whether the new files change the DAG's runs or drop waiting events, or whether the replay failed."""
+    """Return whether the DAG gets other runs, no longer waits for assets of waiting events, or was not replayed."""
     return (
         one.error is not None
         or one.before != one.after
