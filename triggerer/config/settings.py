@@ -53,7 +53,8 @@ class Settings:
     def remember_secrets(self) -> None:
         """Hide the secrets of these settings in all output of this process.
 
-        Call it in a process that received the settings from another process. `load_settings` hides them itself.
+        A process that received the settings from another process calls this method. `load_settings` hides the secrets
+        itself.
         """
         for section in (self.core, self.database, self.spark, self.api):
             remember_secrets_in("", asdict(section))

@@ -131,7 +131,7 @@ class ForkPool:
             elif isinstance(fork, Orphan):
                 self._orphans.reap(fork, self._pids())
             elif self._running.get(fork.path) is not fork:
-                continue  # an earlier key in this loop was the pidfd of the fork, which has ended
+                continue  # the fork has ended: an earlier key of this loop was its pidfd
             elif key.fd != fork.pidfd:
                 if not _read(key.fd, fork):
                     self._selector.unregister(key.fd)

@@ -37,7 +37,7 @@ class OwnThread:
 
         return await retry(
             attempt,
-            # Python raises it if the user or the container has reached its limit of threads.
+            # Python raises RuntimeError if the user or the container has reached its limit of threads.
             on=RuntimeError,
             backoff=Backoff(first=0.5, longest=_LONGEST_WAIT_S),
             on_failure=log_failure(_log, "the DAGs folder cannot be looked at"),

@@ -50,7 +50,7 @@ async def check_promises(
 ) -> CheckedPromises:
     """Compute the guarantee of each watcher. One trigger is made for each stream; all streams are checked concurrently.
 
-    This runs users' code in this process, as `check_sources` does.
+    The code of users' triggers runs in this process, as in `check_sources`.
 
     Args:
         ask: True to query the brokers, for example for a retention time. If a broker is unavailable, the guarantee is

@@ -41,8 +41,8 @@ async def check_sources(
 ) -> CheckedSources:
     """Check the source of each stream with one trigger, all concurrently.
 
-    This runs users' code in this process: it loads trigger classes as the service does. An error of one trigger is
-    reported, and does not affect the others.
+    The code of users' triggers runs in this process, which loads their classes as the service does. An error of one
+    trigger is reported, and does not affect the others.
 
     Args:
         deadline: A source that takes longer is reported as unavailable. Each check first imports its broker's client,
@@ -67,7 +67,7 @@ async def check_sources(
     async with anyio.create_task_group() as tasks:
         for watcher, limit in zip(streams.values(), limits, strict=True):
             tasks.start_soon(ask, watcher, limit)
-        # Now each check runs until its first wait, and so imports its client.
+        # At this checkpoint each check runs until its first await, and so imports its client.
         await checkpoint()
         ends_at = anyio.current_time() + deadline.total_seconds()
         for limit in limits:

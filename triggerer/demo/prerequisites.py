@@ -33,5 +33,5 @@ def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except ValueError:
-        # `find_spec` raises this if a module of this name was imported without a spec.
+        # `find_spec` raises ValueError if a module of this name was imported without a spec.
         return False

@@ -1,8 +1,9 @@
 """Turns errors into texts for the store, without the secrets that this process knows.
 
-Only this process knows these secrets, so it must hide them before the text is stored. A command that later shows the
-text also hides secrets that it recognizes by their position, such as after `password=`. This module does not search for
-positions, because the search takes milliseconds for a traceback, and a thousand watchers may fail at once.
+Only the process that has read a secret knows it, so this process must hide the secret before the text is stored. A
+command that later shows the text also hides secrets that it recognizes by their position, such as after `password=`.
+This module does not search for positions, because the search takes milliseconds for a traceback, and a thousand
+watchers may fail at once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from triggerer.domain.storable import storable_text
 from triggerer.observability.redaction import hide_known
 
 _MOST: Final = 4_000
-"""The most characters of a message. It is small because one transaction writes the errors of all watchers of a host."""
+"""The most characters of an error's message. One transaction writes the errors of all watchers, so the limit is low."""
 _MOST_OF_TRACEBACK: Final = 16_000
 """The most characters of a traceback. Its end stays, because the end shows where the error was raised."""
 

@@ -25,8 +25,8 @@ def with_cached_answers(schedule: Schedule | None) -> Schedule | None:
 class CachedTimetable(Timetable):
     """Asks the real timetable only once for the run that follows a given run, and then repeats the answer.
 
-    This is safe for `plan`, which uses `catchup=True` and a start date: the next run then depends on the last run
-    alone, and not on the clock.
+    The cache is right for `plan`, which uses `catchup=True` and a start date: the next run then depends on the last
+    run alone, and not on the clock.
     """
 
     def __init__(self, timetable: HasTicks) -> None:

@@ -1,8 +1,8 @@
 """Decides from a DAG's snapshot which runs must be created, and what delays the run after them.
 
-No other module decides this, and this module uses neither a clock nor a database. `triggerer why-not` shows the result
-of `look`. The code that creates the runs only makes sure that the DAG's row has not changed since the snapshot, by a
-lock or by the row's version.
+Only this module decides which runs to create, and it uses neither a clock nor a database. `triggerer why-not` shows the
+result of `look`. The code that creates the runs only makes sure that the DAG's row has not changed since the snapshot,
+by a lock or by the row's version.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def _triggered(dag: DagSnapshot, queue: _Queue, room: int) -> Iterator[NewRun]:
 def _either(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> Iterator[NewRun]:
     """Yield timed and event-driven runs. While both kinds are due, they alternate.
 
-    Otherwise a timetable that is always due would use up all runs, and no run would take the events, or the reverse.
+    If they did not, a timetable that is always due would use up all runs, and no run would take events, or the reverse.
     """
     can_take = not (_quiet(dag) or _outside_dates(dag))
     is_turn_of_assets = dag.last_kind is RunType.SCHEDULED

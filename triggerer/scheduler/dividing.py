@@ -1,6 +1,6 @@
 """Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key may start.
 
-This happens under the lock of the DAG's row, in the transaction that creates the runs. The shares of the events are
+The events are divided under the lock of the DAG's row, in the transaction that creates the runs. Their shares are
 stored by key. So each event is divided once, and the cost of a look does not grow with the number of waiting events.
 """
 
@@ -156,8 +156,8 @@ def _record_added(row: DagRow, partitioner: Partitioner, added: Sequence[Share])
 def _recompute_outdated(row: DagRow, partitioner: Partitioner) -> Script[int]:
     """Recompute when keys are due that were stored before the clock was set back; return the number of these keys.
 
-    Otherwise their runs would wait until the clock shows the stored time again. One call recomputes up to `MOST_EVENTS`
-    keys.
+    With the stored times, the runs of these keys would wait until the clock shows these times again. One call
+    recomputes up to `MOST_EVENTS` keys.
     """
     soon = row.now + CLOCK_STEP
     keys = yield from keys_computed_after(row.dag_id, soon, limit=MOST_EVENTS)

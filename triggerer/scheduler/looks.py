@@ -89,10 +89,7 @@ class DagSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A run to create.
-
-    It takes events if it has `asset_ids`. It has a data interval if a timetable asked for it.
-    """
+    """A run to create. It takes events if it has `asset_ids`, and has a data interval if a timetable asked for it."""
 
     dag_id: str
     run_type: RunType

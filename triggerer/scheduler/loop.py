@@ -229,8 +229,8 @@ class Scheduler:
             one.dag_id for one in plan.looks if one.is_cut_short and one.dag_id not in unserved
         ]
         self._ready.add_first(plan.unserved, by_clock=by_clock)
-        # These DAGs got runs and have more to do. They go behind the DAGs that got no run, because one DAG with many
-        # events could otherwise use up the limit of every transaction.
+        # DAGs that got runs and have more to do go behind the DAGs that got no run. Otherwise one DAG with many events
+        # could use up the limit of every transaction.
         self._ready.add(again, by_clock=by_clock)
         self._set_alarms(plan)
         self._ready.add(plan.locked, by_clock=by_clock)

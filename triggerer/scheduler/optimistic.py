@@ -161,8 +161,8 @@ def _planned(found: Look, row: DagRow) -> PlannedDag | None:
 def _as_made(found: Look, made: dict[str, int]) -> Look:
     """Mark a DAG for another look if fewer runs were created than planned.
 
-    A planned run is not created if the DAG has a run with its id already. If it is event-driven, its events are still
-    queued then, so another look is needed.
+    A planned run is not created if the DAG has a run with its id already. If the planned run is event-driven, its
+    events are then still queued, so another look is needed.
     """
     is_short = made.get(found.dag_id, len(found.runs)) < len(found.runs)
     return replace(found, is_cut_short=True) if is_short else found

@@ -67,7 +67,7 @@ class RecordedEvent:
 class SetBack:
     """The moment at which the database's clock was set back.
 
-    The instants of the events before it are corrected already, as if the clock had always been right.
+    Events from before this moment have corrected instants, as if the clock had always been right.
     """
 
     after_id: int

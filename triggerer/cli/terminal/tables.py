@@ -139,8 +139,8 @@ def fit(
 ) -> dict[int, int]:
     """Return the widths of the columns that are printed side by side: column number -> width, in order.
 
-    The first column is always among them. Then the WHOLE columns get room, the narrowest first, and after them the
-    other columns from left to right. A TEXT column needs room for most of its cells.
+    The first column is always printed. Then the WHOLE columns get room, the narrowest first, and after them the other
+    columns from left to right. A TEXT column needs room for most of its cells.
 
     Args:
         rows: At least one.

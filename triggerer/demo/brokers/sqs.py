@@ -51,7 +51,7 @@ class SqsTrial(TrialSource):
             )
             self._queue = created["QueueUrl"]
             if await self.count_left():
-                # A killed trial left these messages. They would be counted too.
+                # Delete the messages that a killed trial left, because they would be counted too.
                 await self._client.purge_queue(QueueUrl=self._queue)
         except (BotoCoreError, ClientError, OSError, ValueError) as error:
             await self._stack.aclose()

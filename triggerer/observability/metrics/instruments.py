@@ -121,7 +121,7 @@ class Histogram:
         self._series: dict[tuple[str, ...], Distribution] = {}
 
     def of(self, *labels: str) -> Distribution:
-        """Return the series with these labels. The series may be stored, to add values often."""
+        """Return the series with these labels. A caller that adds values often may keep the series."""
         found = self._series.get(labels)
         if found is None:
             if labels and len(self._series) >= self._most:

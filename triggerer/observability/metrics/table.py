@@ -37,7 +37,7 @@ def _gauge(name: str, source: str, help_: str, *labels: str) -> Metric:
 
 
 def _read(name: str, source: str, help_: str, *labels: str, otel: str | None = None) -> Metric:
-    """Return a counter that this module does not count: a `Reader` returns its value at each scrape."""
+    """Return a counter whose value a `Reader` returns at each scrape."""
     return _metric(name, "counter", source, help_, *labels, otel=otel)
 
 
