@@ -192,7 +192,7 @@ class SeldomRepeats(logging.Filter):
             self._said[key] = (said_at, withheld + 1)
             return False
         if len(self._said) >= _MOST_REMEMBERED:
-            # Some libraries format the arguments into the message, so that hardly any message repeats. Forget old ones.
+            # Forget old messages: some libraries put their arguments into the text, so new messages come without end.
             self._said = {
                 one: (at, number)
                 for one, (at, number) in self._said.items()

@@ -13,7 +13,7 @@ from triggerer.domain.timetables.ticks import HasTicks
 def with_cached_answers(schedule: Schedule | None) -> Schedule | None:
     """Return the schedule with a caching timetable, if its timetable lists fixed instants (`HasTicks`), as cron does.
 
-    The answers of other timetables may depend on the clock, so such a schedule is returned without a cache.
+    The answers of another timetable may depend on the clock, so its schedule is returned without a cache.
     """
     if isinstance(schedule, OnTime | OnEither | OnBoth) and isinstance(
         schedule.timetable, HasTicks

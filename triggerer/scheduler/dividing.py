@@ -39,7 +39,7 @@ _log = LazyLogger(__name__)
 MOST_EVENTS: Final = 1_000
 """The most events of one DAG to divide in one transaction. A higher number would delay the other DAGs."""
 _MOST_SHARES: Final = 5_000
-"""The most shares of one DAG to store in one transaction, because one event may have shares in many keys."""
+"""The most shares of one DAG to store in one transaction. One event may have shares in a thousand keys."""
 
 
 @dataclass(frozen=True, slots=True)

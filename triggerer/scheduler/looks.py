@@ -1,4 +1,4 @@
-"""The decider's input, a snapshot of a DAG, and its output, a look."""
+"""The input of `decide`, which is a snapshot of a DAG, and its output, a `Look`."""
 
 from __future__ import annotations
 

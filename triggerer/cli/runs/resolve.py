@@ -31,7 +31,7 @@ def resolve(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Resolve the unknown attempts of a run, so that the run need not wait for them.
+    """Record that the unknown attempts of a run are lost, so that the run need not wait for them.
 
     An attempt is unknown if its executor died and its cluster or Spark Connect server does not answer. Check there
     first that the attempt's application or session has ended. Otherwise its output may be written twice.
