@@ -47,7 +47,7 @@ async def replay_messages(
     Args:
         ids: The ids of messages. Empty: all parked messages, or all of the watcher `watcher` of `asset`.
     Raises:
-        UnknownMessage: Some of `ids` are of no stored or parked message.
+        UnknownMessage: Some of `ids` belong to neither a stored nor a parked message.
         UnknownWatcher: The watcher never existed.
         TriggererError: No file declares the watcher of a message any longer.
     """
@@ -69,7 +69,7 @@ async def discard_messages(
     Args:
         ids: The ids of messages. Empty: all such messages, or all of the watcher `watcher` of `asset`.
     Raises:
-        UnknownMessage: Some of `ids` are of no stored or parked message.
+        UnknownMessage: Some of `ids` belong to neither a stored nor a parked message.
         UnknownWatcher: The watcher never existed.
     """
     chosen = await choose_parked(session, ids=ids, asset=asset, watcher=watcher)

@@ -13,7 +13,7 @@ from triggerer.errors import DagError
 
 MOST_KEYS_AT_ONCE: Final = 50_000
 _STEP: Final = timedelta(hours=1)
-"""The step of the search: the shortest period that a mapper can have, unless the clock is set within it."""
+"""The step of the search: the shortest period that a mapper can have, if clocks do not change within it."""
 _FINE_STEP: Final = timedelta(minutes=1)
 _LONGEST: Final = timedelta(days=366)
 
@@ -64,7 +64,7 @@ def _periods(
 
 
 def _moments(zone: tzinfo, start: datetime) -> Iterator[datetime]:
-    """Yield instants after the start: one for each hour, or for each minute of an hour in which the clock is set."""
+    """Yield instants after the start: one in each hour, but one in each minute of an hour in which clocks change."""
     moment = start
     while True:
         following = moment + _STEP

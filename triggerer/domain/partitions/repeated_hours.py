@@ -42,7 +42,7 @@ class _Overlap:
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
-        """Return the two instants at which the clock shows one time that begins a part; empty: it shows none twice."""
+        """Return the two instants at which parts begin at one clock time; empty: no such time occurs twice."""
         shown = self.turn.astimezone(self.zone).replace(tzinfo=None)
         until = (shown.replace(hour=0, minute=0, second=0) - shown) % part
         return (self.turn - self.length + until, self.turn + until) if until < self.length else ()
@@ -147,7 +147,7 @@ def _of_mapper(mapper: PartitionMapper, now: datetime) -> Iterator[str]:
 
 
 def _written(mapper: TemporalMapper, overlap: _Overlap, part: timedelta) -> set[str]:
-    """Return the event keys of the two parts that begin at one clock time; empty: there are no such parts."""
+    """Return the event keys of the two parts that begin at one clock time: one or two keys. Empty: no such parts."""
     return {mapper.key_at(begins) for begins in overlap.beginnings(part)}
 
 

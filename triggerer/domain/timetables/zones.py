@@ -70,7 +70,7 @@ def first_shown(wall: datetime, zone: tzinfo) -> datetime:
     """Return the first instant at which the zone's clock shows the time `wall` or later, on that clock.
 
     Args:
-        wall: A time without a zone. If it occurs twice, its `fold` tells which occurrence is meant.
+        wall: A clock time without a zone. If it occurs twice, its `fold` says which occurrence is meant.
     """
     moment = wall.replace(tzinfo=zone)
     before, after = _offset(moment.replace(fold=0)), _offset(moment.replace(fold=1))
