@@ -20,8 +20,8 @@ from triggerer.streams.catchup.processing.in_flight import LaneMessageInFlight
 from triggerer.streams.catchup.reading import lane_tail
 from triggerer.streams.catchup.reading.lane_tail import LaneTail, Message
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage
+from triggerer.streams.delivery.admission import Admission
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.streams.supervision.member import Member, TriggerSpec
 
 
@@ -90,10 +90,10 @@ def only_the_first_watcher_of_a_trigger_is_known_to_be_behind() -> Replacements:
 def a_watcher_that_caught_up_gets_nothing_of_a_shared_trigger() -> Replacements:
     """All watchers of a trigger have caught up, and some of them still get none of its events."""
 
-    def open_to_all(self: Subscriber) -> None:
+    def open_to_all(self: Admission) -> None:
         pass
 
-    yield Subscriber._open_to_all, open_to_all
+    yield Admission.open_to_all, open_to_all
 
 
 @mutation(rules="L5", seed=2063)

@@ -6,8 +6,8 @@ from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.abc import AdvanceOutcome
 from triggerer.domain.watchers.lane_positions import Position
 from triggerer.streams.catchup.decision.falling_behind import FallingBehind
+from triggerer.streams.delivery.admission import Admission
 from triggerer.streams.delivery.lane import Entry, Lane
-from triggerer.streams.delivery.subscriber import Subscriber
 
 
 @mutation(rules="S13|S2/S7", seed=188)
@@ -56,12 +56,12 @@ def a_message_waits_for_watchers_with_a_backlog() -> Replacements:
 @mutation(rules="S13", seed=2723)
 def a_restarted_trigger_reads_past_undecided_messages() -> Replacements:
     """A restarted trigger continues a lane, although it is undecided what becomes of the messages that it missed."""
-    right = Subscriber._may_open
+    right = Admission.admits
 
-    def may_open(self: Subscriber, entry: Entry) -> bool:
+    def admits(self: Admission, entry: Entry) -> bool:
         before, self._missed_to = self._missed_to, 0
         is_open = right(self, entry)
         self._missed_to = max(before, self._missed_to)
         return is_open
 
-    yield right, may_open
+    yield right, admits

@@ -37,7 +37,7 @@ class Absences:
         for watcher in watchers:
             absences = self._by_watcher.setdefault(watcher, [])
             since = seq
-            # Merge adjacent ranges: a subscriber may miss thousands of events, each with a call (`Subscriber._miss`).
+            # Merge adjacent ranges: a subscriber may miss thousands of events, each with a call (`Admission._miss`).
             while absences and (absences[-1].until is None or absences[-1].until >= seq):
                 since = min(since, absences.pop().since)
             absences.append(_Absence(since))

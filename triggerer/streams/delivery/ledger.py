@@ -33,11 +33,13 @@ _number = itemgetter(0)
 class LedgerMember:
     """A subscriber as the ledger sees it."""
 
-    __slots__ = ("done", "failed_from", "is_present", "order")
+    __slots__ = ("done", "failed_from", "is_present", "joined_at", "order")
 
     def __init__(self) -> None:
         self.done = 0
         """Every event before this number is resolved. The member may move it forward, unless it is `IDLE`."""
+        self.joined_at = 0
+        """The number of the first event that the member must resolve."""
         self.is_present = False
         self.failed_from: int | None = None
         self.order = 0
@@ -99,7 +101,7 @@ class Ledger:
 
     def join(self, member: LedgerMember, *, was_absent: bool) -> None:
         """Require `member` to resolve every event from now on. `was_absent`: it was counted as absent until now."""
-        member.done = self.head
+        member.done = member.joined_at = self.head
         member.is_present = True
         member.failed_from = None
         self._present += 1

@@ -210,7 +210,7 @@ class SlowSubscribers:
     def _is_past(self, lane: Lane, entry: Entry, subscriber: Subscriber) -> bool:
         """Return whether the subscriber has resolved the lane up to this entry, and is live for the next message."""
         state = self._state
-        if subscriber.done <= entry.seq or subscriber.waits_for(lane.key):
+        if subscriber.done <= entry.seq or subscriber.admission.waits_for(lane.key):
             return False
         if lane.key not in state.backlogs.by_lane:
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -22,9 +22,10 @@ from triggerer.abc import (
 from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import PluginError
 from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.delivery.admission import Admission
 from triggerer.streams.delivery.derived_event import DerivedEvent, Deriver
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.lane import Entry, Lane, Rejection
+from triggerer.streams.delivery.lane import Entry, Rejection
 from triggerer.streams.delivery.ledger import IDLE
 from triggerer.streams.delivery.selection import selector_of
 from triggerer.streams.filtering import filtered
@@ -41,24 +42,20 @@ class Subscriber(Deriver):
     __slots__ = (
         "_loop",
         "_loop_thread",
-        "_missed_to",
         "_newest",
         "_scope",
         "_sink",
         "_token",
         "_waiter",
+        "admission",
         "error",
         "is_open",
-        "joined_at",
         "may_read",
         "name",
         "open_entry",
-        "open_source",
         "pulled",
-        "sent_ahead",
         "trigger",
         "wanted",
-        "was_absent",
     )
 
     def __init__(
@@ -87,24 +84,12 @@ class Subscriber(Deriver):
         """False once the subscriber has been ended, or has left."""
         self.pulled = 0
         """The number of the first event that the filter has not received; `IDLE` while the subscriber is idle."""
-        self.sent_ahead = 0
-        """The number of the first event that `known_ahead` has not returned."""
-        self.joined_at = 0
-        """The number of the first event that the subscriber must resolve."""
-        self.was_absent = False
-        """Whether its watchers may have failed earlier events that are not decided yet."""
-        self._missed_to = 0
-        """The number after the last message that the filter missed because an earlier message was not decided."""
+        self.admission = Admission(self)
         self.wanted: deque[int] | None = None
         """The numbers of the events that the selector names and that the filter has not received. None: no selector."""
         self.is_open = False
         """Whether the filter has pulled an event and not yet asked for the next."""
         self.open_entry: Entry | None = None
-        self.open_source: EventSource | None = None
-        """The event source for the open message's events. None: `source`.
-
-        If some watchers of the subscriber are behind, this event source has only the other watchers.
-        """
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
@@ -117,7 +102,7 @@ class Subscriber(Deriver):
     # Called by the group
 
     def start_at(self, seq: int) -> None:
-        self.pulled = self.joined_at = seq
+        self.pulled = seq
 
     def wake(self) -> None:
         """Wake the filter if it awaits the stream: something can be read, or the subscriber was ended."""
@@ -147,11 +132,6 @@ class Subscriber(Deriver):
         """Cancel the filter at its present await."""
         self._scope.cancel()
 
-    def waits_for(self, key: Hashable) -> bool:
-        """Return whether the subscriber skips this lane, until the messages from before its return are decided."""
-        lane = self.state.lanes.get(key)
-        return self.was_absent and lane is not None and self._reads_nothing_of(lane)
-
     def offer(self, seq: int) -> None:
         """Let the filter receive the newest event, because the subscriber's selector names it."""
         assert self.wanted is not None
@@ -171,14 +151,15 @@ class Subscriber(Deriver):
         ledger = self.state.ledger
         at = self.pulled - ledger.base
         events = ledger.events[at : at + limit]
-        if self._has_lanes_to_pass:
+        admission = self.admission
+        if admission.may_skip:
             # Stop at an event that the filter will skip: it is not known yet whether the filter receives the events
             # after it.
             for place, entry in enumerate(ledger.entries[at : at + limit]):
-                if self._is_passed(entry):
+                if admission.will_skip(entry):
                     events = events[:place]
                     break
-        self.sent_ahead = max(self.sent_ahead, self.pulled + len(events))
+        admission.sent_ahead = max(admission.sent_ahead, self.pulled + len(events))
         return events
 
     # Called by the filter
@@ -197,7 +178,7 @@ class Subscriber(Deriver):
         entry, ledger = self.open_entry, self.state.ledger
         if entry is not None and self.is_present and self.done <= entry.seq:
             event = ledger.events[entry.seq - ledger.base]
-            watchers = (self.open_source or self.source).watchers
+            watchers = (self.admission.open_source or self.source).watchers
             ledger.reject(self, entry, Rejection(event, watchers, reason))
             self.state.progress.signal()
 
@@ -206,6 +187,7 @@ class Subscriber(Deriver):
         state = self.state
         ledger, progress, backlogs = state.ledger, state.progress, state.backlogs.by_lane
         events, entries, wanted = ledger.events, ledger.entries, self.wanted
+        admission = self.admission
         is_acknowledged = state.is_acknowledged
         may_be_behind = False
         while self.may_read:
@@ -221,9 +203,9 @@ class Subscriber(Deriver):
                 at = seq - ledger.base
                 if is_acknowledged:
                     entry = entries[at]
-                    if backlogs or self.was_absent:
+                    if backlogs or admission.was_absent:
                         may_be_behind = True
-                        if not self._may_open(entry):
+                        if not admission.admits(entry):
                             self.done = self.pulled = seq + 1
                             if not progress.is_signalled:
                                 progress.signal()
@@ -231,7 +213,7 @@ class Subscriber(Deriver):
                     elif may_be_behind:
                         # No watcher is behind any longer.
                         may_be_behind = False
-                        self._open_to_all()
+                        admission.open_to_all()
                     self.open_entry = entry
                 self.is_open = True
                 self.pulled = seq + 1
@@ -259,97 +241,6 @@ class Subscriber(Deriver):
         if self.error is not None:
             raise self.error
         # The subscriber has left, so the ledger does not wait for it. Its filter swallowed the cancellation.
-
-    def _open_to_all(self) -> None:
-        """Let events of the open message count for all watchers of the subscriber."""
-        self.open_source = None
-
-    def _may_open(self, entry: Entry) -> bool:
-        """Return whether the filter receives this message; False if its watchers are, or may be, behind in the lane.
-
-        A filter that was absent skips a lane which still has messages from before its return. Whether its watchers fall
-        behind at such a message is decided when the message is at the lane's head. The filter also skips a lane with a
-        failed message that is redelivered.
-        """
-        state, lane = self.state, entry.lane
-        assert lane is not None
-        assert state.producer is not None
-        if self.was_absent and (
-            self._is_undecided(lane)
-            or (self._has_missed_head(lane) and not self._is_behind_at(entry, lane))
-        ):
-            self._miss(entry)
-            return False
-        self.open_source = None
-        if lane.key in state.backlogs.by_lane:
-            position = state.position_of(entry)
-            source = state.backlogs.live_source(self.source, lane.key, position)
-            if source is None and entry.seq < self.sent_ahead:
-                # The filter's process has received the message already, before the watchers were rewound. So the filter
-                # gets the message, but its events count for no watcher.
-                self.open_source = EventSource((), self.source.fence)
-                return True
-            if (
-                source is not self.source
-                and state.reads_log
-                and not state.backlogs.are_stored(self.source, lane.key)
-            ):
-                # The earlier group ended while a watcher's position was being stored. Fail the message, so that its
-                # lane waits until the position is durable.
-                self._miss(entry)
-                return False
-            self.open_source = source if source is not self.source else None
-            return source is not None
-        return True
-
-    def _miss(self, entry: Entry) -> None:
-        """Fail a message that the filter does not receive.
-
-        Whether the filter's watchers fall behind at the message is decided when it is at the head of its lane.
-        """
-        state, seq = self.state, entry.seq
-        state.absences.begin(self.source.watchers, seq)
-        state.absences.end(self.source.watchers, seq + 1)
-        state.ledger.miss(self, entry)
-        self._missed_to = seq + 1
-
-    def _reads_nothing_of(self, lane: Lane) -> bool:
-        return self._is_undecided(lane) or self._has_missed_head(lane)
-
-    def _is_undecided(self, lane: Lane) -> bool:
-        head = lane.head
-        return head is not None and (
-            head.seq < self.joined_at or self.state.is_redelivered(head, lane.key)
-        )
-
-    def _has_missed_head(self, lane: Lane) -> bool:
-        """Return whether the filter missed the lane's head, so that its watchers are about to fall behind there."""
-        head = lane.head
-        if head is None or head.seq >= self._missed_to:
-            return False
-        return head.nacks is not None and head.nacks.has_refused(self)
-
-    def _is_behind_at(self, entry: Entry, lane: Lane) -> bool:
-        """Return whether every watcher of the subscriber is behind in the lane at this message."""
-        state = self.state
-        if lane.key not in state.backlogs.by_lane:
-            return False
-        return state.backlogs.live_source(self.source, lane.key, state.position_of(entry)) is None
-
-    @property
-    def _has_lanes_to_pass(self) -> bool:
-        return self.was_absent or bool(self.state.backlogs.by_lane)
-
-    def _is_passed(self, entry: Entry) -> bool:
-        """Return whether the filter will skip this message, as far as is known now."""
-        state, lane = self.state, entry.lane
-        assert lane is not None
-        if self.was_absent and self._reads_nothing_of(lane):
-            return True
-        if lane.key not in state.backlogs.by_lane or entry.seq < self.sent_ahead:
-            return False
-        position = state.position_of(entry)
-        return state.backlogs.live_source(self.source, lane.key, position) is None
 
     async def run(self) -> None:
         """Drive the filter until it ends, and submit its events to the sink.
@@ -386,7 +277,7 @@ class Subscriber(Deriver):
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
         # This function is long, because a call of another function for each derived event would cost time.
-        state, pending = self.state, self.pending
+        state, pending, admission = self.state, self.pending, self.admission
         sink: EventSink = self._sink
         submit = sink.submit_nowait
         get_key: Callable[[Any], str | None] | None = None
@@ -426,7 +317,7 @@ class Subscriber(Deriver):
                 key = None
                 if entry is not None and get_key is not None:
                     key = get_key(entry.payload)
-                submit(derived, event, self.open_source or self.source, key, ordinal)
+                submit(derived, event, admission.open_source or self.source, key, ordinal)
             except BaseException:
                 # `get_idempotency_key` may have raised: the event counts as refused.
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))

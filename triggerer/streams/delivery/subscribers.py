@@ -89,7 +89,7 @@ class Subscribers:
         if was_absent:
             state.absences.end(source.watchers, subscriber.joined_at)
         self._trim()
-        subscriber.was_absent = state.may_fall_behind and (
+        subscriber.admission.was_absent = state.may_fall_behind and (
             state.absences.any_of(source.watchers) or state.awaits_redelivery
         )
         self.present[subscriber] = None

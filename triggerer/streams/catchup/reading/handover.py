@@ -194,7 +194,7 @@ class Handover:
         return (
             subscriber is not None
             and subscriber.is_present
-            and not subscriber.waits_for(backlog.lane)
+            and not subscriber.admission.waits_for(backlog.lane)
         )
 
     def _is_over(self, backlog: Backlog) -> bool:

@@ -113,7 +113,7 @@ def _is_passed(group: Group, entry: Entry) -> bool:
     behind = backlogs.get(lane.key, {}).keys()
     return any(
         one.done > entry.seq
-        and not one.was_absent
+        and not one.admission.was_absent
         and behind.isdisjoint(ref.watcher_id for ref in one.source.watchers)
         for one in group.subscribers
     )

@@ -198,7 +198,7 @@ class FilterRecord(ErrorProbe):
             entry = subscriber.open_entry
             delivery: Delivery = event if entry is None else entry.payload
             delivery.confirm_broadcast(delivery)
-            source = subscriber.open_source or subscriber.source
+            source = subscriber.admission.open_source or subscriber.source
             served = self._served = [watcher.watcher_id for watcher in source.watchers]
             for watcher in served:
                 checker.on_opened(delivery, subscriber, watcher, is_owed=entry is not None)
