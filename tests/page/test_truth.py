@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from playwright.sync_api import Browser, Page, Route, expect
@@ -91,3 +92,11 @@ def test_the_command_at_the_foot_of_each_screen_exists(browser: Browser) -> None
         if (done := CliRunner().invoke(app, [*shlex.split(text)[1:], "--help"])).exit_code
     }
     assert unknown == {}
+
+
+def test_ages_are_counted_by_the_services_clock(browser: Browser) -> None:
+    with serving("one") as (_, address), open_page(browser) as (page, _):
+        page.clock.set_system_time(datetime.now(UTC) + timedelta(minutes=20))
+        load(page, f"{address}/streams")
+        expect(page.locator("tbody [data-row]")).to_contain_text("reported 5 s ago")
+        expect(page.locator("main")).to_contain_text("as of now")

@@ -1,6 +1,7 @@
 // Requests to the service that served this page, and what is known about the connection to it.
 
 import { asSearch, prefix, type Query } from './router.svelte'
+import { hearDate, serviceNow } from './time'
 
 export const ROOT = prefix + '/api/v1'
 
@@ -52,11 +53,12 @@ export async function ask(url: string, init: RequestInit): Promise<Response> {
     answer = await fetch(url, { ...init, credentials: 'same-origin', cache: init.method ? 'no-store' : 'no-cache' })
   } catch (error) {
     if ((error as Error).name === 'AbortError') throw error
-    connection.awaySince ??= Date.now()
+    connection.awaySince ??= serviceNow()
     throw new Problem(0, 'No answer', 'the service does not answer')
   }
+  hearDate(answer)
   if ([502, 503, 504].includes(answer.status) && !answer.headers.get('content-type')?.includes('problem'))
-    connection.awaySince ??= Date.now()
+    connection.awaySince ??= serviceNow()
   else isBack()
   if (answer.status === 401) connection.needsLogin = true
   if (!answer.ok) throw await problemOf(answer)

@@ -1,5 +1,7 @@
 // Times, numbers and sizes as people read them.
 
+import { serviceNow } from './time'
+
 const number = new Intl.NumberFormat('en')
 
 export function count(value: number | null | undefined, one?: string, many?: string): string {
@@ -28,7 +30,7 @@ function two(value: number, large: number, name: string, lower: string, small = 
 
 export function between(start: string | null | undefined, end: string | null | undefined, now?: number): string {
   if (!start) return ''
-  const until = end ? Date.parse(end) : (now ?? Date.now())
+  const until = end ? Date.parse(end) : (now ?? serviceNow())
   return duration((until - Date.parse(start)) / 1000)
 }
 

@@ -3,8 +3,9 @@
 import { untrack } from 'svelte'
 
 import { address, connection, get, probe, Problem } from './api.svelte'
+import { serviceNow } from './time'
 
-export const clock = $state({ now: Date.now() })
+export const clock = $state({ now: serviceNow() })
 
 type Listener = { topics: string[]; wake: () => void }
 const listeners = new Set<Listener>()
@@ -13,13 +14,13 @@ let source: EventSource | null = null
 /** Open the one stream of hints while the tab is visible, and the clock that ages are counted by. */
 export function startLive(): () => void {
   const tick = setInterval(() => {
-    if (!document.hidden) clock.now = Date.now()
+    if (!document.hidden) clock.now = serviceNow()
   }, 1000)
   const turn = () => {
     if (document.hidden || connection.needsLogin) close()
     else {
       open()
-      clock.now = Date.now()
+      clock.now = serviceNow()
       for (const one of listeners) one.wake()
     }
   }
@@ -74,7 +75,7 @@ function hear(event: MessageEvent<string>) {
 export class Live<T> {
   data = $state.raw<T>()
   problem = $state.raw<Problem | null>(null)
-  /** When the shown data was read, in milliseconds. */
+  /** When the shown data was read, in milliseconds by the service's clock. */
   at = $state<number | null>(null)
   busy = $state(false)
   /** What is wanted now. */
@@ -98,7 +99,7 @@ export class Live<T> {
       this.from = url
       this.data = data
       this.problem = null
-      this.at = Date.now()
+      this.at = clock.now = serviceNow()
     } catch (error) {
       if (abort.signal.aborted) return
       this.problem = error instanceof Problem ? error : new Problem(0, 'Unreadable', String(error))
