@@ -23,15 +23,15 @@ from triggerer.plugins.folder import STABLE_AFTER_S, Stamp, has_just_changed, st
 from triggerer.worker.api_token import offered
 from triggerer.worker.context import RunContext
 from triggerer.worker.events import QueryEvents
-from triggerer.worker.failures import WorkerStopped, explain, storable
+from triggerer.worker.failures import ProcessStopped, explain, storable
 from triggerer.worker.kept_tasks import kept_tasks
 from triggerer.worker.launch_reports import SessionLaunches, launch_reports
 from triggerer.worker.launchers.former import FormerAttempts, StillUnknown, former_attempts
 from triggerer.worker.logs import Output
 from triggerer.worker.parallel.side_by_side import execute_side_by_side
 from triggerer.worker.protocol import RunReport, TaskStart
-from triggerer.worker.session import SparkHolder
 from triggerer.worker.spark.sessions.run_session import RunSession
+from triggerer.worker.spark_holder import SparkHolder
 from triggerer.worker.task_outcomes import TaskOutcomes
 from triggerer.worker.tasks import Finished, TaskRunner
 from triggerer.worker.users_code import users_code
@@ -60,14 +60,14 @@ class _Files(NamedTuple):
         return not any(stamp is not None and has_just_changed(stamp, for_s) for stamp in stamps)
 
 
-class Sightings:
+class FileStates:
     """Remembers when a process of this worker first saw each DAG file in its present state.
 
     A run must tell a broken file from a file that is still being written. Time stamps alone do not show this: when a
     writer truncates a file, the size changes a moment before the modification time, so the file looks old and complete.
 
     Args:
-        tell: Receives each first sighting, and passes it to the processes of later runs.
+        tell: Receives each state that is seen for the first time, and passes it to the processes of later runs.
     """
 
     def __init__(self, tell: Callable[..., None]) -> None:
@@ -75,7 +75,7 @@ class Sightings:
         self._first: dict[Path, tuple[_Files, float]] = {}
 
     def recall(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add the sightings of former processes, whose times are valid here: processes share one monotonic clock."""
+        """Add the states that former processes saw, whose times are valid here: processes share one monotonic clock."""
         for path, one in told.items():
             file, *folders = (None if stamp is None else tuple(stamp) for stamp in one["stamps"])
             self._first[Path(path)] = (_Files(file, tuple(folders)), one["since"])
@@ -102,7 +102,7 @@ class WorkerContext:
     """How long a run waits for a missing file, because a deployment may be replacing the file."""
     holds_broken: bool
     """True: a run whose DAG file does not load is queued again. False: the run fails."""
-    sightings: Sightings
+    file_states: FileStates
     query: Callable[..., Any]
     """Like `QueryEvents`, with the run's primary key as the first argument. The callables below have it, too."""
     spark: SparkHolder
@@ -118,7 +118,7 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
     """Execute a run and report its results. The last task and the end of the run are in one report.
 
     Raises:
-        WorkerStopped: The executor stops this process. The run's end is not reported.
+        ProcessStopped: The executor stops this process. The run's end is not reported.
     """
     with ExitStack() as stack:
         try:
@@ -163,7 +163,7 @@ class _Attempt:
         try:
             loaded = self._load_when_stable()
             dag = loaded.dags.get(order.dag_id)
-        except WorkerStopped:
+        except ProcessStopped:
             raise
         except BaseException as error:
             logger.error("the DAG could not be loaded", exc_info=error)
@@ -254,7 +254,7 @@ class _Attempt:
             if files.file is None:
                 # The file has vanished. Return True if the caller may still wait for a missing file.
                 return time.monotonic() < until.missing
-            watched_s = self._worker.sightings.unchanged_s(path, files)
+            watched_s = self._worker.file_states.unchanged_s(path, files)
             if watched_s >= STABLE_AFTER_S and files.are_stable(stable_s):
                 return False
             time.sleep(_LOOK_EVERY_S)

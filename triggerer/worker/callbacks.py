@@ -12,7 +12,7 @@ from triggerer.domain.dags import Callback
 from triggerer.plugins.dag_file import load_dag_file
 from triggerer.worker.attempt import WorkerContext
 from triggerer.worker.context import RunContext
-from triggerer.worker.failures import WorkerStopped
+from triggerer.worker.failures import ProcessStopped
 from triggerer.worker.users_code import users_code
 
 logger = logging.getLogger("triggerer.run")
@@ -22,14 +22,14 @@ def call_back(order: CallbackOrder, worker: WorkerContext) -> None:
     """Call the callbacks one after the other. If a callback fails, log its error and call the next callback.
 
     Raises:
-        WorkerStopped: The executor stops this process.
+        ProcessStopped: The executor stops this process.
     """
     run = order.run
     try:
         with worker.output.into(Path(run.log_path)):
             try:
                 _call_all(order, worker)
-            except WorkerStopped:
+            except ProcessStopped:
                 raise
             except BaseException as error:
                 logger.error("the callbacks could not be called", exc_info=error)
@@ -55,7 +55,7 @@ def _call_all(order: CallbackOrder, worker: WorkerContext) -> None:
         try:
             with users_code():
                 callback(context.callback_context(order.state, order.error))
-        except WorkerStopped:
+        except ProcessStopped:
             raise
         except BaseException as error:
             logger.error("callback %s failed", name, exc_info=error)

@@ -20,7 +20,7 @@ class TaskTimeout(BaseException):
     """A task's time is up. A `BaseException`, so that the task's own handlers do not catch it."""
 
 
-class WorkerStopped(BaseException):
+class ProcessStopped(BaseException):
     """The executor stops this process (SIGTERM). A `BaseException`, so that user code does not catch it."""
 
 

@@ -83,7 +83,7 @@ def set_up_logging() -> None:
     # Py4J logs every call of the session at INFO.
     _set_level(logging.getLogger("py4j"), logging.WARNING)
     # Enable our loggers again: a module's `dictConfig` disables all loggers that it does not name.
-    for name in ("triggerer.run", "triggerer.worker.session"):
+    for name in ("triggerer.run", "triggerer.worker.spark_holder"):
         logging.getLogger(name).disabled = False
 
 

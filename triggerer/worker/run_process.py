@@ -24,17 +24,17 @@ from triggerer.errors import RunFailed
 from triggerer.plugins.imported_since import ImportedSince
 from triggerer.processes.ipc import ChildChannel
 from triggerer.processes.lifelines import kill_own_group
-from triggerer.worker.attempt import Sightings, WorkerContext, execute_run
+from triggerer.worker.attempt import FileStates, WorkerContext, execute_run
 from triggerer.worker.callbacks import call_back
-from triggerer.worker.failures import WorkerStopped
+from triggerer.worker.failures import ProcessStopped
 from triggerer.worker.fork_server.control import Control
 from triggerer.worker.fork_server.link import ForkServerLink
 from triggerer.worker.fork_server.preloading import importable_ahead
 from triggerer.worker.logs import Output, set_up_logging
 from triggerer.worker.protocol import RunReport, message
 from triggerer.worker.reporter import Reporter
-from triggerer.worker.session import SparkHolder
 from triggerer.worker.spark.jvm.connections import forget_connection
+from triggerer.worker.spark_holder import SparkHolder
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +51,13 @@ class RunProcess:
         self._busy = self._is_stopping = False
         self._imported = ImportedSince()
         self._spark = SparkHolder(setup["spark"], self._link)
-        self._sightings = Sightings(self._link.sighted)
+        self._file_states = FileStates(self._link.file_seen)
         self._context = WorkerContext(
             dags_folder=Path(setup["dags_folder"]),
             home=Path(setup["home"]),
             file_patience_s=setup["file_patience_s"],
             holds_broken=setup["holds_broken"],
-            sightings=self._sightings,
+            file_states=self._file_states,
             query=self.query,
             spark=self._spark,
             output=Output(self._link.taken),
@@ -81,7 +81,7 @@ class RunProcess:
             threading.Thread(target=self._listen, name="triggerer-channel", daemon=True).start()
             self._handle(order)
             self._busy = False
-        except WorkerStopped:
+        except ProcessStopped:
             os._exit(128 + signal.SIGTERM)
         self._link.finished(importable_ahead(self._imported.names()))
         self._spark.close()
@@ -117,7 +117,7 @@ class RunProcess:
             if self._link in ready:
                 heard = self._link.receive()
                 if heard == "go":
-                    self._sightings.recall(self._link.sightings)
+                    self._file_states.recall(self._link.file_states)
                     for folder in self._link.left_folders:
                         shutil.rmtree(folder, ignore_errors=True)
                 elif heard == "driver":
@@ -184,13 +184,13 @@ class RunProcess:
         # interrupted call.
         forget_connection()
         self._spark.interrupt_soon()
-        raise WorkerStopped
+        raise ProcessStopped
 
     def _report(self, run_pk: int, report: RunReport) -> None:
         if self._is_stopping and report.end is not None:
-            # The task's code has replaced `WorkerStopped` by another exception. Raise it again, so that no end is
+            # The task's code has replaced `ProcessStopped` by another exception. Raise it again, so that no end is
             # reported.
-            raise WorkerStopped
+            raise ProcessStopped
         self._reporter.report(run_pk, report)
 
 

@@ -22,8 +22,8 @@ from triggerer.domain.tasks import SkipTask, Task
 from triggerer.errors import RunFailed
 from triggerer.worker.context import RunContext
 from triggerer.worker.failures import (
+    ProcessStopped,
     TaskTimeout,
-    WorkerStopped,
     explain,
     storable,
 )
@@ -82,7 +82,7 @@ class TaskRunner:
         """Try the task until it succeeds or has no retries left. The last error becomes the error of the result.
 
         Raises:
-            WorkerStopped: The executor stops this process. The task's `finally` blocks have run.
+            ProcessStopped: The executor stops this process. The task's `finally` blocks have run.
         """
         for try_number in range(1, task.retries + 2):
             started_at = datetime.now(UTC)
@@ -94,7 +94,7 @@ class TaskRunner:
             try:
                 with self._time_limit(task):
                     value, events = self._attempt(task, results, outlet_events)
-            except WorkerStopped:
+            except ProcessStopped:
                 raise
             except SkipTask as skip:
                 logger.info(
@@ -215,7 +215,7 @@ def time_limit(limit: timedelta | None) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, limit.total_seconds())
     try:
         yield
-    except (TaskTimeout, WorkerStopped):
+    except (TaskTimeout, ProcessStopped):
         raise
     except BaseException as error:
         if has_expired:

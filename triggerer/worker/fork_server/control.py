@@ -6,7 +6,7 @@ A run's process sends:
 - `attached`: the process is attached to the Spark driver that `driver` has named.
 - `unusable`: no process must use this Spark driver any longer.
 - `open` and `how_ended`: the request for a driver, and the question why the driver does not answer.
-- `sighted`: the present state of a DAG file that does not load, or lacks the run's DAG.
+- `file_seen`: the present state of a DAG file that does not load, or lacks the run's DAG.
 - `owns`: a folder that must be removed after the process has ended.
 - `imported`: modules that later runs may need.
 - `finished`: the process ends now.

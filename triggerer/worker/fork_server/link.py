@@ -19,7 +19,7 @@ class ForkServerLink:
 
     Attributes:
         may_begin: True once all processes of the former run are gone, so that this process may accept an order.
-        sightings: The states of DAG files that former processes saw, see `triggerer.worker.attempt.Sightings`.
+        file_states: The states of DAG files that former processes saw, see `triggerer.worker.attempt.FileStates`.
         left_folders: The folders of former processes, which this process must remove.
         driver: The driver to attach to. None until the fork server has sent it.
     """
@@ -29,7 +29,7 @@ class ForkServerLink:
         self._numbers = itertools.count()
         self._asking = threading.Lock()
         self.may_begin = False
-        self.sightings: dict[str, dict[str, Any]] = {}
+        self.file_states: dict[str, dict[str, Any]] = {}
         self.left_folders: list[str] = []
         self.driver: SharedDriver | None = None
 
@@ -47,7 +47,7 @@ class ForkServerLink:
             raise EOFError("the fork server is gone")
         if heard.kind == "go":
             self.may_begin = True
-            self.sightings = heard.fields["sightings"]
+            self.file_states = heard.fields["file_states"]
             self.left_folders = heard.fields["folders"]
         elif heard.kind == "driver":
             self.driver = _driver(heard.fields["driver"])
@@ -65,9 +65,9 @@ class ForkServerLink:
         """Tell the fork server that a driver must not be used again."""
         self._control.send("unusable", reason=reason, pid=pid)
 
-    def sighted(self, path: str, **state: Any) -> None:
+    def file_seen(self, path: str, **state: Any) -> None:
         """Tell the fork server the state of a DAG file that this run cannot use, so that later runs know the state."""
-        self._control.send("sighted", path=path, **state)
+        self._control.send("file_seen", path=path, **state)
 
     def owns(self, folder: str) -> None:
         """Tell the fork server that a folder must be removed after this process has ended."""

@@ -63,7 +63,7 @@ class ForkServer:
         self._dead: list[tuple[int, int]] = []
         self._next: Child | None = None
         self._run: Child | None = None
-        self._sightings: dict[str, dict[str, Any]] = {}
+        self._file_states: dict[str, dict[str, Any]] = {}
         self._left_folders: list[str] = []
         self._preloaded = Preloaded(setup["spark"])
         self._dags_folder = DagsFolder(setup["dags_folder"])
@@ -274,7 +274,7 @@ class ForkServer:
             return
         child.may_begin = True
         # The child removes the folders, because this process must not wait for a file system.
-        child.control.send("go", sightings=self._sightings, folders=self._left_folders)
+        child.control.send("go", file_states=self._file_states, folders=self._left_folders)
         self._left_folders = []
         self._drivers.push(child)
 
@@ -300,8 +300,8 @@ class ForkServer:
         match heard.kind:
             case "taken":
                 self._on_taken(child, heard)
-            case "sighted":
-                self._sightings[str(heard.fields["path"])] = heard.fields
+            case "file_seen":
+                self._file_states[str(heard.fields["path"])] = heard.fields
             case "owns":
                 child.folders.append(str(heard.fields["path"]))
             case "imported":

@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 
 from triggerer.domain.runs import TaskState
 from triggerer.domain.tasks import Task
-from triggerer.worker.failures import WorkerStopped
+from triggerer.worker.failures import ProcessStopped
 from triggerer.worker.parallel.threads import own_task, raise_in
 from triggerer.worker.task_outcomes import TaskOutcomes
 from triggerer.worker.tasks import Finished
@@ -39,7 +39,7 @@ def execute_side_by_side(
         report: Sends the unreported outcomes. Not called after the last task, because the caller sends the rest with
             the run's end.
     Raises:
-        WorkerStopped: The executor stops this process. The tasks were stopped as well.
+        ProcessStopped: The executor stops this process. The tasks were stopped as well.
     """
     pending, settled = list(tasks), set[str]()
     running: dict[str, threading.Thread] = {}
@@ -76,7 +76,7 @@ def execute_side_by_side(
                     if isinstance(result, BaseException):
                         raise result
                     outcomes.add(task, result)
-        except WorkerStopped:
+        except ProcessStopped:
             _stop(running)
             raise
 
@@ -103,7 +103,7 @@ def _start(
 
 def _stop(running: Mapping[str, threading.Thread]) -> None:
     for thread in running.values():
-        raise_in(thread, WorkerStopped)
+        raise_in(thread, ProcessStopped)
     until = time.monotonic() + _UNWIND_S
     for thread in running.values():
         thread.join(max(0.0, until - time.monotonic()))

@@ -3,8 +3,8 @@
 from triggerer.config import SparkSettings
 from triggerer.worker.spark.dataframes.dataframe import EVENT_COLUMNS, to_dataframe
 from triggerer.worker.spark.jvm.warmup import warm_up
+from triggerer.worker.spark.sessions.absent_cluster import await_cluster
 from triggerer.worker.spark.sessions.cluster import needs_cluster, release_executors, why_waiting
-from triggerer.worker.spark.sessions.patience import await_cluster
 from triggerer.worker.spark.sessions.session import (
     close_session,
     how_it_ended,

@@ -17,8 +17,8 @@ from triggerer.domain.launches import CONNECT as CONNECT_LAUNCHER
 from triggerer.domain.launches import Launch, session_id_of, task_tag
 from triggerer.errors import SubmitFailed
 from triggerer.worker.launchers import Handle, launcher_named
+from triggerer.worker.spark.sessions.absent_cluster import await_cluster
 from triggerer.worker.spark.sessions.classic import find_installation
-from triggerer.worker.spark.sessions.patience import await_cluster
 from triggerer.worker.spark.sessions.reachability import with_session
 from triggerer.worker.spark.settings import CONNECT, mode_of
 from triggerer.worker.submit.child import run_child

@@ -13,7 +13,7 @@ from triggerer.domain.attempts import TaskResult
 from triggerer.domain.dags import DAG
 from triggerer.domain.runs import TaskState
 from triggerer.domain.tasks import Task, task
-from triggerer.worker.failures import TaskTimeout, WorkerStopped
+from triggerer.worker.failures import ProcessStopped, TaskTimeout
 from triggerer.worker.parallel.side_by_side import execute_side_by_side
 from triggerer.worker.parallel.threads import thread_time_limit
 from triggerer.worker.task_outcomes import TaskOutcomes
@@ -127,13 +127,13 @@ def test_a_stop_reaches_the_finally_blocks_of_all_tasks() -> None:
     def execute(one: Task, values: Mapping[str, Any]) -> Finished:
         try:
             if begun.wait() == 0:
-                raise WorkerStopped
+                raise ProcessStopped
             while True:
                 time.sleep(0.005)
         finally:
             cleaned.append(one.task_id)
 
-    with pytest.raises(WorkerStopped):
+    with pytest.raises(ProcessStopped):
         run(make_dag(), execute)
     assert sorted(cleaned) == ["a", "b"]
 

@@ -26,7 +26,7 @@ from triggerer.worker.spark.sessions.settling import await_end
 from triggerer.worker.spark.threads import cancel_task, describe_jobs, enter_thread
 
 if TYPE_CHECKING:
-    from triggerer.worker.session import SparkHolder
+    from triggerer.worker.spark_holder import SparkHolder
 
 logger = logging.getLogger("triggerer.run")
 

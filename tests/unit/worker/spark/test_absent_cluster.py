@@ -7,7 +7,7 @@ import pytest
 
 from triggerer.config import SparkSettings
 from triggerer.errors import SubmitFailed
-from triggerer.worker.spark.sessions.patience import await_cluster
+from triggerer.worker.spark.sessions.absent_cluster import await_cluster
 
 
 def free_port() -> int:

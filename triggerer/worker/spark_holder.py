@@ -99,7 +99,7 @@ class SparkHolder:
         return None if session is None else why_waiting(session)
 
     def await_cluster(self, tell: Callable[[str | None], None]) -> None:
-        """Wait until the master or the Spark Connect server accepts connections. See `spark.sessions.patience`.
+        """Wait until the master or the Spark Connect server accepts connections. See `spark.sessions.absent_cluster`.
 
         Raises:
             SubmitFailed: The master or the server did not answer in time.
