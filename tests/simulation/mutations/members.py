@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 
 from tests.simulation.mutations.registry import Replacements, mutation
+from triggerer.streams.delivery.fan_out import FanOut
 from triggerer.streams.delivery.flow import Flow
 from triggerer.streams.delivery.group import Group
 from triggerer.streams.delivery.ledger import IDLE, Ledger, LedgerMember
@@ -92,19 +93,19 @@ def shutdown_counts_as_handled() -> Replacements:
 @mutation(rules="S5", seed=20, quick=True)
 def the_fast_path_drops_an_event_while_it_checks_its_readers() -> Replacements:
     """The poll of the fast path checks whether its readers are too slow, and loses the next event."""
-    right_fan_out, right_check = Group._fan_out, Flow.check
+    right_run, right_check = FanOut.run, Flow.check
     polls: dict[Flow, AsyncGenerator[Any, None]] = {}
 
-    async def fan_out(self: Group, events: AsyncGenerator[Any, None]) -> None:
+    async def run(self: FanOut, events: AsyncGenerator[Any, None]) -> None:
         polls[self._flow] = events
-        await right_fan_out(self, events)
+        await right_run(self, events)
 
     async def check(self: Flow, payload: Any = None) -> None:
         await right_check(self, payload)
         if self in polls:
             await anext(polls[self])
 
-    yield right_fan_out, fan_out
+    yield right_run, run
     yield right_check, check
 
 

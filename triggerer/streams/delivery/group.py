@@ -1,4 +1,4 @@
-"""A group's life: open the stream, fan out, supervise, end. After its end, a new group serves the stream key."""
+"""A group's life: open the stream, supervise its tasks, end. After its end, a new group serves the stream key."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from triggerer.streams.catchup.decision.falling_behind_in_queues import FallingB
 from triggerer.streams.clock import Clock
 from triggerer.streams.delivery.counts import counting
 from triggerer.streams.delivery.deadlines import Deadlines
+from triggerer.streams.delivery.fan_out import FanOut
 from triggerer.streams.delivery.flow import Flow
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Lanes
@@ -40,17 +41,11 @@ from triggerer.streams.delivery.slow_subscribers import SlowSubscribers
 from triggerer.streams.delivery.staged_events import stage
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.streams.delivery.subscribers import Subscribers
-from triggerer.streams.loop_tick import LoopTick
 from triggerer.streams.pending_limit import PendingLimit
 from triggerer.streams.settings import RuntimeSettings
 from triggerer.streams.supervision.stream_state import has_state, no_state
 
 _log = structlog.get_logger(__name__)
-
-
-def tells_sizes(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether the class overrides `get_size`. Otherwise the method need not be called."""
-    return producer.get_size is not SharedStreamProducer.get_size
 
 
 def works_beside_poll(producer: type[SharedStreamProducer]) -> bool:
@@ -131,6 +126,7 @@ class Group:
         lanes.on_failed = falling_behind.record_redelivery
         self._slow_subscribers = SlowSubscribers(self.state, self.subscribers, pending, sink)
         self._flow = Flow(self.state, self.subscribers, self._slow_subscribers)
+        self._fan_out = FanOut(self.state, self.subscribers, self._flow)
         self._pump = Pump(self.state)
         self._deadlines = Deadlines(self.state, self.subscribers, self._pump)
         self._queue_decisions: FallingBehindInQueues | None = None
@@ -202,7 +198,8 @@ class Group:
             if has_state(type(producer)):
                 state = await self._load_state()
                 if not self.state.may_act:
-                    await self._wait_to_be_closed()
+                    # Wait to be cancelled.
+                    await anyio.sleep_forever()
                 self.state.staging = stage(self.state, self._sink, self._with_state, state)
                 with opening:
                     producer.use_state(state)
@@ -313,105 +310,21 @@ class Group:
             self.state.is_ending = True
             raise
 
-    # Fan-out
-
     async def _poll(self, events: AsyncGenerator[Any, None]) -> None:
         try:
             with plugin_code(f"The poll of the shared stream {self.state.name}"):
                 async with aclosing(events):
                     if self.state.is_acknowledged:
-                        await self._fan_out_acknowledged(events)
+                        stores_messages = self._queue_decisions is not None
+                        await self._fan_out.run_acknowledged(
+                            events, stores_messages=stores_messages
+                        )
                     else:
-                        await self._fan_out(events)
+                        await self._fan_out.run(events)
             raise PluginError(f"The stream of {self._opener.__qualname__} returned")
         except Exception:
             self.state.is_ending = True
             raise
-
-    async def _fan_out(self, events: AsyncGenerator[Any, None]) -> None:
-        state, flow, present = self.state, self._flow, self.subscribers.present
-        ledger, selecting = state.ledger, state.selection.tables
-        turns = LoopTick()
-        async for event in events:
-            has_checked = ledger.head >= flow.check_at
-            if has_checked:
-                await flow.check()
-            if turns.has_turned:
-                # Check the lease once for all events of one loop tick.
-                turns.watch()
-                if not state.may_act:
-                    await self._wait_to_be_closed()
-            ledger.broadcast(event)
-            if selecting:
-                self._offer(event)
-            if state.readers:
-                self._wake_readers()
-            elif not present:
-                state.progress.signal()
-            if has_checked:
-                # Wait after the broadcast, and not before: nothing would redeliver an event of the fast path.
-                await flow.wait_while_stopping()
-
-    async def _fan_out_acknowledged(self, events: AsyncGenerator[Any, None]) -> None:
-        state, flow, present = self.state, self._flow, self.subscribers.present
-        ledger, lanes, selecting = state.ledger, state.lanes, state.selection.tables
-        assert state.producer is not None
-        get_lane = state.producer.get_advance_lane
-        get_size = state.producer.get_size if tells_sizes(type(state.producer)) else None
-        max_bytes = state.settings.max_outstanding_bytes
-        behind = state.backlogs.by_lane if state.reads_log else ()
-        stores_messages, in_queue = self._queue_decisions is not None, state.backlogs.by_lane
-        turns = LoopTick()
-        size_bytes = 0
-        now = 0.0
-        async for event, payload in events:
-            if ledger.head >= flow.check_at or lanes.outstanding_bytes >= max_bytes:
-                await flow.check(payload)
-            if turns.has_turned:
-                # All events of one loop tick get the same time, and one check of the lease.
-                turns.watch()
-                now = state.clock.monotonic()
-                if not state.may_act:
-                    await self._wait_to_be_closed()
-            if get_size is not None:
-                size_bytes = get_size(payload)
-                if size_bytes < 0:
-                    raise PluginError(
-                        f"get_size() of the shared stream {self.state.name} is negative"
-                    )
-            ledger.broadcast_in_lane(event, payload, get_lane(payload), now, size_bytes)
-            if stores_messages:
-                ledger.entries[-1].event = event
-                if in_queue:
-                    state.record_newest(ledger.entries[-1], size_bytes)
-            if behind:
-                state.append_to_lane_tail(event, payload, size_bytes)
-            if selecting:
-                self._offer(event)
-            if state.readers:
-                self._wake_readers()
-            elif not present:
-                state.progress.signal()
-            if lanes.newly_full is not None:
-                await flow.handle_full_lane()
-
-    async def _wait_to_be_closed(self) -> None:
-        """Wait to be cancelled, because the lease has ended or the group was closed."""
-        await anyio.sleep_forever()
-
-    def _wake_readers(self) -> None:
-        state = self.state
-        readers, state.readers = state.readers, {}
-        for reader in readers:
-            reader.wake()
-
-    def _offer(self, event: Any) -> None:
-        state = self.state
-        state.selection.offer(event, state.ledger.head - 1)
-        if not state.progress.is_signalled:
-            # If no selector names the event, no subscriber moves and wakes the pump. Wake the pump here, so that it
-            # advances the event.
-            state.progress.signal()
 
     # Stopping
 
