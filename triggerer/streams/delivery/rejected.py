@@ -17,12 +17,12 @@ from triggerer.errors import LeaseLost, NotSetAside
 from triggerer.observability.error_texts import error_text
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lane import Decide, Entry, Nacks, Rejection
-from triggerer.streams.delivery.producer_answers import (
+from triggerer.streams.delivery.subscriber import Subscriber
+from triggerer.streams.producer_answers import (
     dead_letters_rejected,
     dump_event,
     idempotency_key,
 )
-from triggerer.streams.delivery.subscriber import Subscriber
 
 _log = structlog.get_logger(__name__)
 

@@ -22,9 +22,9 @@ from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.catchup.decision.falling_behind import FallingBehind
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lane import Entry, Lane
-from triggerer.streams.delivery.producer_answers import dump_event, idempotency_key
 from triggerer.streams.delivery.selection import is_wanted
 from triggerer.streams.delivery.subscribers import Subscribers
+from triggerer.streams.producer_answers import dump_event, idempotency_key
 from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)

@@ -22,7 +22,7 @@ from triggerer.streams.catchup.processing.in_flight import LaneMessageInFlight
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.delivery.producer_answers import dump_event
+from triggerer.streams.producer_answers import dump_event
 
 _log = structlog.get_logger(__name__)
 

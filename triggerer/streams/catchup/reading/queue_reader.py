@@ -16,7 +16,7 @@ from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.delivery.group_state import GroupState, Newest
 from triggerer.streams.delivery.lane import Entry
-from triggerer.streams.delivery.producer_answers import idempotency_key
+from triggerer.streams.producer_answers import idempotency_key
 
 _log = structlog.get_logger(__name__)
 
