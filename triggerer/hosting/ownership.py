@@ -123,7 +123,7 @@ class Ownership:
             claimed = await self._claim(session, division)
             waiting = division.waiting(fence.stream_digest for fence in claimed)
             if waiting:
-                await self._queries.show_waiting(session, self._reasons(waiting))
+                await self._queries.write_waiting_reasons(session, self._reasons(waiting))
         self._mark_crowded(waiting)
         return Heartbeat(
             asked_at, [*kept, *claimed], [fence.stream_digest for fence in division.release]
@@ -180,7 +180,7 @@ class Ownership:
         digests = list(digests)
         # Lock the streams first, like the code that stores DAG files: otherwise the two could deadlock.
         await self._leases.release_streams(session, list(fences))
-        await self._queries.show_released(session, digests, self._instance_id)
+        await self._queries.reset_to_waiting(session, digests, self._instance_id)
         announce(session, Signal.STREAMS_CHANGED, *digests)
 
     async def _claim(self, session: AsyncSession, division: Division) -> list[Fence]:

@@ -142,7 +142,7 @@ async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
     ]
 
 
-async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> None:
+async def write_waiting_reasons(session: AsyncSession, reasons: Mapping[str, str]) -> None:
     """Store why the watchers of free streams wait, for display. A stream that is being claimed is skipped.
 
     Args:
@@ -224,7 +224,9 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
     )
 
 
-async def show_released(session: AsyncSession, stream_digests: Iterable[str], owner: str) -> None:
+async def reset_to_waiting(
+    session: AsyncSession, stream_digests: Iterable[str], owner: str
+) -> None:
     """Store the state `waiting` for the watchers of these streams that `owner` hosted last."""
     triggers = select(Trigger.id).where(Trigger.stream_digest.in_(list(stream_digests)))
     await session.execute(

@@ -172,7 +172,7 @@ class SimulatedHostingQueries:
         store.shown[self._instance_id] = shown
         return loads
 
-    async def show_waiting(self, session: Transaction, reasons: Mapping[str, str]) -> None:
+    async def write_waiting_reasons(self, session: Transaction, reasons: Mapping[str, str]) -> None:
         """Store no reasons, because the simulation does not read them."""
         await session.store.faults.delay()
 
@@ -184,7 +184,7 @@ class SimulatedHostingQueries:
         await session.store.faults.delay()
         await session.show(states)
 
-    async def show_released(
+    async def reset_to_waiting(
         self, session: Transaction, stream_digests: Iterable[str], owner: str
     ) -> None:
         """Store no released states, because the simulation does not read them."""
