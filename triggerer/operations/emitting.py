@@ -21,7 +21,7 @@ from triggerer.store.listing.views import AssetEventView
 
 
 @dataclass(frozen=True, slots=True)
-class EventSource:
+class EmittingTask:
     """The run and task that emit an event by HTTP."""
 
     dag_id: str
@@ -64,7 +64,7 @@ async def emit_once(
     key: str | None,
     partition_key: str | None = None,
     create: bool = False,
-    source: EventSource | None = None,
+    source: EmittingTask | None = None,
 ) -> tuple[AssetEventView, bool]:
     """Record one event, or find the event of the asset that was recorded with this key.
 

@@ -27,7 +27,7 @@ from triggerer.api.parameters import (
 from triggerer.api.responses import JsonResponse
 from triggerer.api.routing import creates, reads
 from triggerer.errors import BadRequest, NothingThere, RoleNeeded, UnknownAsset
-from triggerer.operations.emitting import EventSource, emit_once
+from triggerer.operations.emitting import EmittingTask, emit_once
 from triggerer.operations.repeats import is_repeat
 from triggerer.store.access.run_tokens import find_run_token, outlets_of
 from triggerer.store.dags.listing import list_assets
@@ -170,7 +170,7 @@ async def emit(
 
 async def _source(
     session: AsyncSession, access: Access, key: bytes, asset: str
-) -> EventSource | None:
+) -> EmittingTask | None:
     """Return the run and task that emit the event, or None if a person or a program does.
 
     Raises:
@@ -187,7 +187,7 @@ async def _source(
             f"no task of the DAG {known.dag_id!r} has the outlet {asset!r}",
             hint="add it to the outlets of a task",
         )
-    return EventSource(known.dag_id, known.run_id, task_id)
+    return EmittingTask(known.dag_id, known.run_id, task_id)
 
 
 @reads("/events/{event_id:str}")
