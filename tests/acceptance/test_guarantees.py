@@ -114,7 +114,7 @@ def on_servicebus(request: pytest.FixtureRequest, name: str) -> Broker:
         name,
         f'[connections.servicebus]\nconnection_string = "{server.connection_string}"\n',
         lambda bodies: server.send(name, bodies),
-        # The emulator is not asked: tests/brokers/servicebus/test_promises.py asks a double of the management API.
+        # The emulator is not asked: tests/brokers/servicebus/test_guarantees.py asks a double of the management API.
         [],
     )
 

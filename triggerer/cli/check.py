@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from triggerer.config import Settings
-    from triggerer.dag_processing import CheckedPromises, CheckedSources, ParsedFolder
-    from triggerer.dag_processing.promises import CheckedPromise
+    from triggerer.dag_processing import CheckedGuarantees, CheckedSources, ParsedFolder
+    from triggerer.dag_processing.guarantees import CheckedGuarantee
 
 Offline = Annotated[bool, typer.Option("--offline", help="Do not connect to any broker.")]
 
@@ -35,26 +35,26 @@ def check(
     settings = settings_for(config, dags_folder=dags_folder)
     _check_settings(settings)
     folder = folder_of(settings)
-    parsed, sources, promises = _inspect(settings, folder, offline=offline)
-    # A source that cannot be used is an error in `sources` and again in `promises`. `dict.fromkeys` drops the repeat.
-    errors = tuple(dict.fromkeys((*parsed.errors, *sources.errors, *promises.errors)))
-    warnings = (*parsed.warnings, *sources.unavailable, *promises.warnings)
+    parsed, sources, guarantees = _inspect(settings, folder, offline=offline)
+    # A source that cannot be used is an error in `sources` and again in `guarantees`. `dict.fromkeys` drops the repeat.
+    errors = tuple(dict.fromkeys((*parsed.errors, *sources.errors, *guarantees.errors)))
+    warnings = (*parsed.warnings, *sources.unavailable, *guarantees.warnings)
     dags = [dag.dag_id for file in parsed.files for dag in file.dags]
     if json:
         print_json(
             {
                 "files": [file.path for file in parsed.files],
                 "dags": dags,
-                "watchers": [_promise_to_json(one) for one in promises.promises],
+                "watchers": [_guarantee_to_json(one) for one in guarantees.results],
                 "errors": [error.to_json() for error in errors],
                 "warnings": [warning.to_json() for warning in warnings],
             }
         )
     else:
-        for one in promises.promises:
-            if one.promise is not None:
+        for one in guarantees.results:
+            if one.promised is not None:
                 watcher = one.watcher
-                typer.echo(f"{watcher.asset_name}/{watcher.name}: {one.promise}")
+                typer.echo(f"{watcher.asset_name}/{watcher.name}: {one.promised}")
         for warning in warnings:
             print_note(f"warning: {warning}")
         for error in errors:
@@ -71,16 +71,16 @@ def check(
 
 def _inspect(
     settings: Settings, folder: Path, *, offline: bool
-) -> tuple[ParsedFolder, CheckedSources, CheckedPromises]:
+) -> tuple[ParsedFolder, CheckedSources, CheckedGuarantees]:
     """Parse the folder and compute each watcher's guarantee. Unless `offline`, connect to the broker of each stream."""
     import logging
 
     import anyio
 
-    from triggerer.dag_processing import CheckedSources, check_promises, check_sources, parse_once
+    from triggerer.dag_processing import CheckedSources, check_guarantees, check_sources, parse_once
     from triggerer.operations.connections import share_connections
 
-    async def look() -> tuple[ParsedFolder, CheckedSources, CheckedPromises]:
+    async def look() -> tuple[ParsedFolder, CheckedSources, CheckedGuarantees]:
         allowed = settings.core.allowed_trigger_modules
         parsed = await parse_once(
             folder,
@@ -92,14 +92,14 @@ def _inspect(
         sources = CheckedSources()
         if not offline:
             sources = await check_sources(watchers, dags_folder=folder, allowed_modules=allowed)
-        promises = await check_promises(
+        guarantees = await check_guarantees(
             watchers,
             dags_folder=folder,
             allowed_modules=allowed,
             ack_timeout=settings.triggerer.shared_stream_ack_timeout,
             ask=not offline,
         )
-        return parsed, sources, promises
+        return parsed, sources, guarantees
 
     share_connections(settings)
     # The broker clients log each attempt to connect. Users see only the outcome, so turn logging off.
@@ -110,8 +110,8 @@ def _inspect(
         logging.disable(logging.NOTSET)
 
 
-def _promise_to_json(one: CheckedPromise) -> dict[str, Any]:
-    watcher, promised = one.watcher, one.promise
+def _guarantee_to_json(one: CheckedGuarantee) -> dict[str, Any]:
+    watcher, promised = one.watcher, one.promised
     return {
         "asset_name": watcher.asset_name,
         "name": watcher.name,

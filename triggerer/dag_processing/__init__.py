@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from triggerer.dag_processing.checking import ParsedFolder, parse_once
+    from triggerer.dag_processing.guarantees import CheckedGuarantees, check_guarantees
     from triggerer.dag_processing.processor import DagProcessor
-    from triggerer.dag_processing.promises import CheckedPromises, check_promises
     from triggerer.dag_processing.sources import CheckedSources, check_sources
 
 __all__ = [
-    "CheckedPromises",
+    "CheckedGuarantees",
     "CheckedSources",
     "DagProcessor",
     "ParsedFolder",
-    "check_promises",
+    "check_guarantees",
     "check_sources",
     "parse_once",
 ]
 
 # The parser's process imports this package. It must not import the store, which would take most of its memory.
 _HOMES = {
-    "CheckedPromises": "promises",
+    "CheckedGuarantees": "guarantees",
     "CheckedSources": "sources",
     "DagProcessor": "processor",
     "ParsedFolder": "checking",
-    "check_promises": "promises",
+    "check_guarantees": "guarantees",
     "check_sources": "sources",
     "parse_once": "checking",
 }

@@ -13,7 +13,7 @@ import anyio
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.watchers.guarantees import Guarantee
 from triggerer.hosting.class_loader import ClassLoad, ClassLoader, StartLoad, TriggerLoader
-from triggerer.hosting.guarantee_check import PromiseCheck
+from triggerer.hosting.guarantee_check import GuaranteeCheck
 from triggerer.isolation import Isolation, IsolationSettings, Placement
 from triggerer.store.watchers.hosting import TriggerRow
 
@@ -44,14 +44,14 @@ class TriggerFactory:
         self.loader: Final = ClassLoader(load_class, patience=load_timeout, start=start_load)
         self._isolation = Isolation(isolation or IsolationSettings())
         self._ack_timeout = ack_timeout
-        self._promises: PromiseCheck | None = None
+        self._guarantee_check: GuaranteeCheck | None = None
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._isolation)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
-        self._promises = PromiseCheck(tasks, self.loader, ack_timeout=self._ack_timeout)
+        self._guarantee_check = GuaranteeCheck(tasks, self.loader, ack_timeout=self._ack_timeout)
         return self
 
     async def __aexit__(
@@ -70,8 +70,8 @@ class TriggerFactory:
         """Begin to load the row's class again. If its watchers demand a guarantee, the load checks it too."""
         if row.guarantee is None:
             return self.loader.begin(row.classpath)
-        assert self._promises is not None, "enter the factory first"
-        return self._promises.begin(row, Guarantee(row.guarantee))
+        assert self._guarantee_check is not None, "enter the factory first"
+        return self._guarantee_check.begin(row, Guarantee(row.guarantee))
 
 
 class PreparedTrigger:

@@ -11,10 +11,10 @@ from triggerer.domain.watchers.guarantees import Guarantee
 from triggerer.hosting.class_loader import ClassLoad, ClassLoader
 from triggerer.store.watchers.hosting import TriggerRow
 from triggerer.streams.cancellation import plugin_code, take_back_stray_cancellations
-from triggerer.streams.supervision.promised_guarantee import promise_of, too_weak
+from triggerer.streams.supervision.promised_guarantee import promised_guarantee_of, too_weak
 
 
-class PromiseCheck:
+class GuaranteeCheck:
     """Loads classes like a `ClassLoader`. A load fails if the trigger's guarantee is weaker than its watchers demand.
 
     Args:
@@ -43,7 +43,7 @@ class PromiseCheck:
             found = load.result()
             with plugin_code(f"Making {row.display_name}"):
                 trigger = found(**row.kwargs)
-            promised = await promise_of(trigger, ask=True, ack_timeout=self._ack_timeout)
+            promised = await promised_guarantee_of(trigger, ask=True, ack_timeout=self._ack_timeout)
             if promised.is_below(wanted):
                 raise too_weak(promised, wanted)
         except Exception as error:  # noqa: BLE001  (raised where the trigger is made)

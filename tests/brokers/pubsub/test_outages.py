@@ -17,7 +17,7 @@ from tests.brokers.pubsub.driving import driven, producer_on, settings_for
 from tests.brokers.pubsub.test_scenarios import eventually
 from tests.services.process import free_ports
 from tests.services.pubsub_double import TRANSIENT, Entry, PubSubDouble
-from triggerer.domain.watchers.guarantees import Guarantee, promise
+from triggerer.domain.watchers.guarantees import Guarantee, guarantee_of
 from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 from triggerer.testing.conformance.resolutions import failing, nothing
 
@@ -289,7 +289,7 @@ async def test_what_a_watcher_promises_follows_from_settings_and_subscription(
     assert facts.retention == timedelta(minutes=10)
     assert facts.redelivers_after == timedelta(seconds=10)
     assert facts.renewed_for == timedelta(hours=1)
-    promised = promise(facts, ack_timeout=timedelta(minutes=5))
+    promised = guarantee_of(facts, ack_timeout=timedelta(minutes=5))
     assert (promised.guarantee, promised.warnings) == (Guarantee.EFFECTIVELY_ONCE, ())
 
 
@@ -298,12 +298,12 @@ async def test_a_subscription_without_a_place_for_dead_letters_is_warned_of(
 ) -> None:
     double.create(name, message_retention_duration={"seconds": 7 * 24 * 3600})
     facts = await describe_delivery(settings_for(double.host), name, ask=True)
-    (warning,) = promise(facts, ack_timeout=timedelta(minutes=5)).warnings
+    (warning,) = guarantee_of(facts, ack_timeout=timedelta(minutes=5)).warnings
     assert "delivered again until it is dropped after 7 days" in str(warning)
     assert "dead_letter_topic" in str(warning)
     topic = settings_for(double.host, dead_letter_topic="dead")
     asked = await describe_delivery(topic, name, ask=True)
-    assert promise(asked, ack_timeout=timedelta(minutes=5)).warnings == ()
+    assert guarantee_of(asked, ack_timeout=timedelta(minutes=5)).warnings == ()
 
 
 async def test_the_check_says_that_nobody_answers() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from producers.servicebus.settings import ServiceBusSettings
 from triggerer.abc import BaseEventTrigger, BrokerMessage, Guarantee
-from triggerer.domain.watchers.guarantees import promise
+from triggerer.domain.watchers.guarantees import guarantee_of
 from triggerer.errors import ConfigurationError, DagError
 from triggerer.testing import TriggerConformance
 from watchers.servicebus import ServiceBusEventTrigger
@@ -106,7 +106,7 @@ async def test_what_comes_again_is_recognised(monkeypatch: pytest.MonkeyPatch) -
     connection = {"servicebus": {"connection_string": KEY, "max_deliveries": 5}}
     monkeypatch.setattr("triggerer.abc._resolve_connection", connection.__getitem__)
     facts = await ServiceBusEventTrigger("orders").describe_delivery(ask=True)
-    promised = promise(facts, ack_timeout=timedelta(minutes=5))
+    promised = guarantee_of(facts, ack_timeout=timedelta(minutes=5))
     assert promised.guarantee is Guarantee.EFFECTIVELY_ONCE
     assert "sequence number" in promised.reason
     assert facts.drops_after == 5

@@ -8,14 +8,20 @@ from typing import Any
 import pytest
 
 from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer
-from triggerer.domain.watchers.guarantees import DeliveryFacts, Finding, Guarantee, Promise, promise
+from triggerer.domain.watchers.guarantees import (
+    DeliveryFacts,
+    Finding,
+    Guarantee,
+    PromisedGuarantee,
+    guarantee_of,
+)
 
 MINUTE = timedelta(minutes=1)
 LOG = DeliveryFacts(is_acknowledged=True, because="acknowledged last", key="the offset")
 
 
-def promised(facts: DeliveryFacts, *, keys_kept_for: timedelta | None = None) -> Promise:
-    return promise(facts, ack_timeout=5 * MINUTE, keys_kept_for=keys_kept_for)
+def promised(facts: DeliveryFacts, *, keys_kept_for: timedelta | None = None) -> PromisedGuarantee:
+    return guarantee_of(facts, ack_timeout=5 * MINUTE, keys_kept_for=keys_kept_for)
 
 
 def test_guarantees_are_ordered_by_what_they_are_worth() -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
-from triggerer.domain.watchers.guarantees import Guarantee, promise
+from triggerer.domain.watchers.guarantees import Guarantee, guarantee_of
 from triggerer.errors import PluginError
 from triggerer.isolation import Isolation, IsolationSettings
 from triggerer.testing import StreamHarness
@@ -74,7 +74,7 @@ async def test_what_it_may_not_yield_is_its_error(batch: Any, said: str) -> None
 
 async def test_it_promises_effectively_once() -> None:
     facts = await Yielding().describe_delivery(ask=False)
-    promised = promise(facts, ack_timeout=timedelta(seconds=300))
+    promised = guarantee_of(facts, ack_timeout=timedelta(seconds=300))
     assert promised.guarantee is Guarantee.EFFECTIVELY_ONCE
 
 

@@ -95,7 +95,7 @@ class DeliveryFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class PromisedGuarantee:
     """The guarantee of a watcher, the reason for it, the warnings, and the sources that the watcher reads."""
 
     guarantee: Guarantee
@@ -110,9 +110,9 @@ class Promise:
         return f"{self.guarantee}: {self.reason}"
 
 
-def promise(
+def guarantee_of(
     facts: DeliveryFacts, *, ack_timeout: timedelta, keys_kept_for: timedelta | None = None
-) -> Promise:
+) -> PromisedGuarantee:
     """Combine the facts into a guarantee.
 
     Args:
@@ -124,13 +124,13 @@ def promise(
     sources = (facts.source,) if isinstance(facts.source, str) else facts.source or ()
     if not limits:
         reason = f"{facts.because}; a repeated message is recognised by {facts.key}"
-        return Promise(Guarantee.EFFECTIVELY_ONCE, reason, warnings, sources)
+        return PromisedGuarantee(Guarantee.EFFECTIVELY_ONCE, reason, warnings, sources)
     # The first of the strictest limits gives the reason.
     strictest = min(limits, key=_most)
     reason = str(strictest)
     if strictest.most is not Guarantee.AT_MOST_ONCE:
         reason = f"{facts.because}; {reason}"
-    return Promise(_most(strictest), reason, warnings, sources)
+    return PromisedGuarantee(_most(strictest), reason, warnings, sources)
 
 
 def _most(finding: Finding) -> Guarantee:

@@ -8,20 +8,20 @@ from typing import Final
 import anyio
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.domain.watchers.guarantees import Guarantee, Promise, promise
+from triggerer.domain.watchers.guarantees import Guarantee, PromisedGuarantee, guarantee_of
 from triggerer.errors import BrokerUnavailable, DagError
 from triggerer.streams.supervision.delivery_facts import facts_of
 
 ASKING_TIMEOUT: Final = timedelta(seconds=5)
 
 
-async def promise_of(
+async def promised_guarantee_of(
     trigger: BaseEventTrigger,
     *,
     ask: bool,
     ack_timeout: timedelta,
     deadline: timedelta = ASKING_TIMEOUT,
-) -> Promise:
+) -> PromisedGuarantee:
     """Return the guarantee that the trigger promises to its watchers, with the reason.
 
     Args:
@@ -40,11 +40,11 @@ async def promise_of(
             if not scope.cancel_called:
                 raise
             raise _silent(seconds) from error
-        return promise(facts, ack_timeout=ack_timeout)
+        return guarantee_of(facts, ack_timeout=ack_timeout)
     raise _silent(seconds)
 
 
-def too_weak(promised: Promise, wanted: Guarantee) -> DagError:
+def too_weak(promised: PromisedGuarantee, wanted: Guarantee) -> DagError:
     """Return the error of a watcher whose DAG file demands a stronger guarantee than the trigger promises."""
     return DagError(
         f"it asks for {wanted}, and its trigger promises {promised}",

@@ -17,7 +17,7 @@ from tests.services.servicebus.administration import AdministrationDouble, open_
 from tests.services.servicebus.service import connection_string
 from tests.services.silent import open_silent_server
 from triggerer.abc import DeliveryFacts, Guarantee
-from triggerer.domain.watchers.guarantees import promise
+from triggerer.domain.watchers.guarantees import guarantee_of
 
 QUEUE = EntityPath("Orders")
 BRIEF = {
@@ -50,7 +50,7 @@ async def test_a_time_to_live_shorter_than_the_ack_timeout_is_warned_of(
         timedelta(seconds=30),
         4,
     )
-    promised = promise(facts, ack_timeout=timedelta(minutes=5))
+    promised = guarantee_of(facts, ack_timeout=timedelta(minutes=5))
     assert promised.guarantee is Guarantee.EFFECTIVELY_ONCE
     (warning,) = map(str, promised.warnings)
     assert "keeps a message for 0:01:00" in warning
@@ -68,7 +68,7 @@ async def test_what_is_kept_for_ever_or_dead_lettered_is_no_warning(
     double: AdministrationDouble, changes: dict[str, str]
 ) -> None:
     double.settings["Orders"] = BRIEF | changes
-    assert promise(await ask(double), ack_timeout=timedelta(minutes=5)).warnings == ()
+    assert guarantee_of(await ask(double), ack_timeout=timedelta(minutes=5)).warnings == ()
 
 
 async def test_a_subscription_is_asked_for_as_one(double: AdministrationDouble) -> None:
@@ -89,7 +89,7 @@ async def test_who_may_only_listen_or_cannot_reach_the_api_is_promised_the_same(
     (double.port,) = free_ports(1)
     away = await ask(double)
     for facts in (of_listener, away):
-        promised = promise(facts, ack_timeout=timedelta(minutes=5))
+        promised = guarantee_of(facts, ack_timeout=timedelta(minutes=5))
         assert promised.guarantee is Guarantee.EFFECTIVELY_ONCE
         assert promised.warnings == ()
         assert facts.drops_after == 10

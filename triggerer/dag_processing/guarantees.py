@@ -11,43 +11,43 @@ import anyio
 
 from triggerer.dag_processing.sources import problem_of
 from triggerer.domain.dag_files.parsed import ParsedWatcher, Problem
-from triggerer.domain.watchers.guarantees import Finding, Guarantee, Promise
+from triggerer.domain.watchers.guarantees import Finding, Guarantee, PromisedGuarantee
 from triggerer.errors import BrokerUnavailable, PluginError, TriggererError
 from triggerer.plugins import load_trigger_class
 from triggerer.streams.cancellation import take_back_stray_cancellations
-from triggerer.streams.supervision.promised_guarantee import promise_of, too_weak
+from triggerer.streams.supervision.promised_guarantee import promised_guarantee_of, too_weak
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedPromise:
+class CheckedGuarantee:
     """A watcher, and its delivery guarantee.
 
-    `promise` is None if the guarantee could not be computed. `CheckedPromises` or `check_sources` reports the reason.
+    `promised` is None if the guarantee could not be computed. `CheckedGuarantees` or `check_sources` reports why.
     """
 
     watcher: ParsedWatcher
-    promise: Promise | None
+    promised: PromisedGuarantee | None
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedPromises:
+class CheckedGuarantees:
     """All results, in the order of the watchers."""
 
-    promises: tuple[CheckedPromise, ...] = ()
+    results: tuple[CheckedGuarantee, ...] = ()
     errors: tuple[Problem, ...] = ()
     """Watchers whose guarantee is unknown, or weaker than the `guarantee` in their DAG file. Also errors of plugins."""
     warnings: tuple[Problem, ...] = ()
     """Warnings about streams, each only once, even if several watchers share the stream."""
 
 
-async def check_promises(
+async def check_guarantees(
     watchers: Iterable[ParsedWatcher],
     *,
     dags_folder: Path,
     ack_timeout: timedelta,
     ask: bool,
     allowed_modules: tuple[str, ...] = (),
-) -> CheckedPromises:
+) -> CheckedGuarantees:
     """Compute the guarantee of each watcher. One trigger is made for each stream; all streams are checked concurrently.
 
     The code of users' triggers runs in this process, as in `check_sources`.
@@ -58,7 +58,7 @@ async def check_promises(
     """
     watchers = list(watchers)
     streams = {watcher.stream_digest: watcher for watcher in reversed(watchers)}
-    found: dict[str, Promise | Exception] = {}
+    found: dict[str, PromisedGuarantee | Exception] = {}
 
     async def look(watcher: ParsedWatcher) -> None:
         try:
@@ -67,9 +67,9 @@ async def check_promises(
             )
             trigger = kind(**watcher.kwargs)
             try:
-                promised = await promise_of(trigger, ask=ask, ack_timeout=ack_timeout)
+                promised = await promised_guarantee_of(trigger, ask=ask, ack_timeout=ack_timeout)
             except BrokerUnavailable:
-                promised = await promise_of(trigger, ask=False, ack_timeout=ack_timeout)
+                promised = await promised_guarantee_of(trigger, ask=False, ack_timeout=ack_timeout)
             found[watcher.stream_digest] = promised
         except Exception as error:  # noqa: BLE001  (the boundary to users' triggers)
             found[watcher.stream_digest] = error
@@ -78,13 +78,13 @@ async def check_promises(
     async with anyio.create_task_group() as tasks:
         for watcher in streams.values():
             tasks.start_soon(look, watcher)
-    promises: list[CheckedPromise] = []
+    results: list[CheckedGuarantee] = []
     errors: list[Problem] = []
     warnings: list[Problem] = []
     for watcher in watchers:
         result = found[watcher.stream_digest]
-        promised = result if isinstance(result, Promise) else None
-        promises.append(CheckedPromise(watcher, promised))
+        promised = result if isinstance(result, PromisedGuarantee) else None
+        results.append(CheckedGuarantee(watcher, promised))
         wanted = None if watcher.guarantee is None else Guarantee(watcher.guarantee)
         if promised is not None and wanted is not None and promised.is_below(wanted):
             errors.append(problem_of(watcher, too_weak(promised, wanted)))
@@ -97,18 +97,18 @@ async def check_promises(
         if promised is not None and streams[watcher.stream_digest] is watcher:
             warnings += [problem_of(watcher, _as_error(one)) for one in promised.warnings]
     warnings += _divided(streams.values(), found)
-    return CheckedPromises(tuple(promises), tuple(errors), tuple(warnings))
+    return CheckedGuarantees(tuple(results), tuple(errors), tuple(warnings))
 
 
 def _divided(
-    watchers: Iterable[ParsedWatcher], found: Mapping[str, Promise | Exception]
+    watchers: Iterable[ParsedWatcher], found: Mapping[str, PromisedGuarantee | Exception]
 ) -> Iterator[Problem]:
     """Yield a warning for two streams that read one source, such as a queue: each gets only a part of its messages."""
     first: dict[str, ParsedWatcher] = {}
     for watcher in sorted(watchers, key=lambda one: one.location):
         result = found[watcher.stream_digest]
         shared: dict[int, tuple[ParsedWatcher, list[str]]] = {}
-        for source in result.sources if isinstance(result, Promise) else ():
+        for source in result.sources if isinstance(result, PromisedGuarantee) else ():
             if (other := first.setdefault(source, watcher)) is not watcher:
                 shared.setdefault(id(other), (other, []))[1].append(source)
         for other, sources in shared.values():

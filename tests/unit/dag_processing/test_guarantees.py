@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.dag_processing.watched import parsed_watchers
-from triggerer.dag_processing import CheckedPromises, check_promises, parse_once
+from triggerer.dag_processing import CheckedGuarantees, check_guarantees, parse_once
 
 _TRIGGERS = """
 from triggerer.abc import DeliveryFacts, Finding, Guarantee
@@ -60,16 +60,16 @@ class Broken(Base):
 """
 
 
-async def checked(folder: Path, watchers: dict[str, str], *, ask: bool = True) -> CheckedPromises:
+async def checked(folder: Path, watchers: dict[str, str], *, ask: bool = True) -> CheckedGuarantees:
     found = await parsed_watchers(folder, _TRIGGERS, watchers)
-    return await check_promises(
+    return await check_guarantees(
         found, dags_folder=folder, ack_timeout=timedelta(minutes=5), ask=ask
     )
 
 
 async def test_each_watcher_gets_its_promise_with_the_reason(tmp_path: Path) -> None:
     found = await checked(tmp_path, {"fast": "Fast()", "queue": "Queue()", "away": "Away()"})
-    assert [(one.watcher.asset_name, str(one.promise)) for one in found.promises] == [
+    assert [(one.watcher.asset_name, str(one.promised)) for one in found.results] == [
         (
             "fast",
             "at most once: it takes the fast path, which neither acknowledges nor redelivers messages",
@@ -134,14 +134,14 @@ async def test_a_watcher_that_asks_for_more_is_an_error_and_its_sibling_is_not(
             " less: docs/explanation/guarantees.md)"
         )
     ]
-    assert [one.watcher.guarantee for one in found.promises] == [
+    assert [one.watcher.guarantee for one in found.results] == [
         "effectively_once",
         None,
         "at_least_once",
         "effectively_once",
     ]
     # The watchers have separate triggers but share a stream. Refusing one must not stop the other.
-    a, b, *_ = (one.watcher for one in found.promises)
+    a, b, *_ = (one.watcher for one in found.results)
     assert a.trigger_digest != b.trigger_digest
     assert a.stream_digest == b.stream_digest
 
@@ -150,7 +150,7 @@ async def test_an_unknown_guarantee_is_an_error_only_if_a_watcher_asks_for_one(
     tmp_path: Path,
 ) -> None:
     found = await checked(tmp_path, {"a": "Wrong()", "b": "Wrong('2'), guarantee='at_least_once'"})
-    assert [one.promise for one in found.promises] == [None, None]
+    assert [one.promised for one in found.results] == [None, None]
     assert [str(error) for error in found.errors] == [
         "dag.py:4: watcher 'w' of asset 'b': unknown key 'x'"
     ]

@@ -10,14 +10,14 @@ from typing import Any
 import anyio
 import pytest
 
-from producers.kafka import guarantees as promises
+from producers.kafka import guarantees as guarantees
 from producers.kafka.wire.metadata_request import DescribeTopicsRequest
 from tests.services.kafka import KafkaServer
 from tests.services.process import free_ports
 from tests.services.silent import open_silent_server
 from triggerer import abc
 from triggerer.abc import Guarantee
-from triggerer.domain.watchers.guarantees import Promise, promise
+from triggerer.domain.watchers.guarantees import PromisedGuarantee, guarantee_of
 from watchers.kafka import KafkaEventTrigger
 
 PLAIN = (
@@ -28,14 +28,14 @@ PLAIN = (
 
 async def promised(
     monkeypatch: pytest.MonkeyPatch, servers: str, *topics: str, max_deliveries: int = 0
-) -> Promise:
+) -> PromisedGuarantee:
     def resolve(connection: str) -> Mapping[str, Any]:
         assert connection == "kafka"
         return {"bootstrap_servers": servers, "max_deliveries": max_deliveries}
 
     monkeypatch.setattr(abc, "_resolve_connection", resolve)
     facts = await KafkaEventTrigger(topics).describe_delivery(ask=True)
-    return promise(facts, ack_timeout=timedelta(minutes=5))
+    return guarantee_of(facts, ack_timeout=timedelta(minutes=5))
 
 
 async def test_a_topic_that_keeps_messages_for_less_than_a_watcher_may_take_is_warned_of(
@@ -94,7 +94,7 @@ async def test_brokers_without_topic_ids_are_warned_of(
 ) -> None:
     name = f"t-{uuid.uuid4().hex[:10]}"
     kafka_server.create_topic(name)
-    monkeypatch.setattr(promises, "DescribeTopicsRequest", BeforeTopicIds)
+    monkeypatch.setattr(guarantees, "DescribeTopicsRequest", BeforeTopicIds)
     found = await promised(monkeypatch, kafka_server.bootstrap_servers, name)
     assert "the topic's name, the message's time, partition and offset" in str(found)
     (warning,) = map(str, found.warnings)
@@ -140,7 +140,7 @@ async def test_streams_of_one_group_that_share_a_topic_are_known_as_such(
 
     async def sources(trigger: KafkaEventTrigger) -> set[str]:
         facts = await trigger.describe_delivery(ask=False)
-        return set(promise(facts, ack_timeout=timedelta(minutes=5)).sources)
+        return set(guarantee_of(facts, ack_timeout=timedelta(minutes=5)).sources)
 
     both = await sources(KafkaEventTrigger(["a", "b"], group_id="g"))
     assert both & await sources(KafkaEventTrigger("a", group_id="g", connection="other"))
