@@ -88,9 +88,10 @@ class RollingWindow(DerivedTimetable):
         return DataInterval(interval.end - self.window, interval.end)
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
-        # The logical date is `window` before the end of the interval of `timetable`, which may start as late as
-        # `end + window`.
-        return self.timetable.restriction_between(start, end + self.window)
+        # The logical date is `window` before the end of the interval of `timetable`. This interval may start as late as
+        # `end + window`, and before `start` if it is longer than the window.
+        earliest = self.timetable.infer_manual_data_interval(run_after=start + self.window).start
+        return self.timetable.restriction_between(min(start, earliest), end + self.window)
 
     def serialize(self) -> dict[str, Any]:
         return {

@@ -8,6 +8,7 @@ import time_machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from triggerer.domain.backfills import runs_between
 from triggerer.errors import DagError
 from triggerer.timetables import (
     AfterWorkdayTimetable,
@@ -188,6 +189,30 @@ def test_a_rolling_window_ends_with_each_run_and_is_as_long_as_asked() -> None:
     infos = chain(hours, CATCH_UP, "2026-01-05", 5)
     assert [info.run_after for info in infos] == [at("2026-01-01") + n * HOUR for n in range(5)]
     assert {info.run_after - info.logical_date for info in infos} == {DAY}
+
+
+@given(
+    window=st.integers(min_value=1, max_value=20).map(timedelta),
+    timetable=st.sampled_from(
+        [
+            CronDataIntervalTimetable("@weekly", timezone="UTC"),
+            CronTriggerTimetable("@weekly", timezone="UTC", interval=2 * DAY),
+            EventsTimetable([at("2026-03-02"), at("2026-03-11"), at("2026-03-12")]),
+        ]
+    ),
+    begin=st.integers(min_value=0, max_value=40),
+    days=st.integers(min_value=0, max_value=20),
+)
+def test_a_backfill_of_a_part_finds_the_runs_of_a_rolling_window_that_the_whole_has(
+    window: timedelta, timetable: Timetable, begin: int, days: int
+) -> None:
+    rolling = RollingWindow(timetable, window)
+    now = at("2026-12-01")
+    whole = runs_between(rolling, at("2026-02-01"), at("2026-06-01"), now=now)
+    start = at("2026-03-01") + begin * DAY
+    end = start + days * DAY
+    part = runs_between(rolling, start, end, now=now)
+    assert part == [info for info in whole if start <= info.logical_date <= end]
 
 
 def test_missed_intervals_are_rolled_up_into_one_run() -> None:
