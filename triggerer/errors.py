@@ -253,7 +253,7 @@ class SubmitFailed(SparkError):
 
 
 class RunFailed(SparkError):
-    """A run, or the worker that executed it, failed; the message is what `runs show` prints."""
+    """A run, or its process, failed; the message is what `runs show` prints."""
 
 
 class OutputRefused(RunFailed):

@@ -77,7 +77,7 @@ async def test_each_end_calls_its_callbacks_once_and_what_one_raises_is_logged(
         f"good {good.run_id} success ",
         f"last {good.run_id} success ",
         f"bad {bad.run_id} failed task works failed",
-        f"bad {dead.run_id} failed the worker exited with code 7 in the middle of the run; its last output",
+        f"bad {dead.run_id} failed the run's process exited with code 7 in the middle of the run; its last output",
     ]
     assert (good.state, bad.state, dead.state) == ("success", "failed", "failed")
     log = house.log(good)
@@ -101,7 +101,7 @@ async def test_a_cancelled_run_and_a_dag_that_wants_no_call_are_not_called_back(
     assert _notes(params) == []
 
 
-async def test_a_callback_that_kills_its_worker_harms_nobody_and_is_not_repeated(
+async def test_a_callback_that_ends_its_process_harms_nobody_and_is_not_repeated(
     house: House,
 ) -> None:
     params = await _add(house)
@@ -111,7 +111,7 @@ async def test_a_callback_that_kills_its_worker_harms_nobody_and_is_not_repeated
         runs = await _called(house, *pks)
     assert [run.state for run in runs] == ["failed", "failed"]
     assert len(_notes(params)) == 2
-    assert "callbacks ended: their worker has died (code 3)" in house.said_of_the_end(runs[0])
+    assert "callbacks ended: their process has died (code 3)" in house.said_of_the_end(runs[0])
 
 
 async def test_callbacks_that_take_too_long_are_ended(house: House) -> None:

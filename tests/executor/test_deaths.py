@@ -113,7 +113,7 @@ async def test_a_worker_that_is_killed_fails_its_run_with_the_reason(house: Hous
         os.kill(pid, signal.SIGKILL)
         (run,) = await house.ended(pk)
         assert (run.state, run.exit_code) == ("failed", -9)
-        assert (run.error or "").startswith("the worker was killed by SIGKILL")
+        assert (run.error or "").startswith("the worker was killed by SIGKILL in the middle")
         assert "about to sleep" in (run.error or "")
         reason = (run.error or "").partition("; its last output:\n")[0]
         assert (
@@ -127,11 +127,29 @@ async def test_a_worker_that_is_killed_fails_its_run_with_the_reason(house: Hous
         assert executor.worker_pids != [pid]
 
 
+async def test_a_killed_process_fails_its_run_with_the_reason_and_its_worker_lives_on(
+    house: House,
+) -> None:
+    await house.add_dag("sleeps", SLEEPS)
+    marker = house.folder / "marker"
+    async with house.executor(workers=1) as executor:
+        (pk,) = await house.queue("sleeps", params={"marker": str(marker)})
+        await _started(house, pk, marker)
+        pids = executor.worker_pids
+        _process_of_the_run(executor).kill()
+        (run,) = await house.ended(pk)
+        assert executor.worker_pids == pids
+    assert (run.state, run.exit_code) == ("failed", -9)
+    assert (run.error or "").startswith(
+        "the run's process was killed by SIGKILL in the middle of the run, as happens when memory runs out;"
+    )
+
+
 @pytest.mark.parametrize("attempt", [0, 1])
-async def test_a_worker_that_dies_between_two_runs_fails_neither(
+async def test_a_process_that_dies_between_two_runs_fails_neither(
     house: House, attempt: int
 ) -> None:
-    """The second order was sent, but the worker had not accepted it yet."""
+    """The second order was sent, but the process had not accepted it yet."""
     await house.add_dag("sleeps", SLEEPS)
     async with house.executor(workers=1) as executor:
         (first,) = await house.ended(*await house.queue("sleeps", params={"long": False}))
@@ -147,7 +165,7 @@ async def test_a_worker_that_dies_between_two_runs_fails_neither(
     assert (second.state, second.error, second.attempt) == ("success", None, attempt + 1)
 
 
-async def test_a_run_that_is_cancelled_as_its_worker_dies_unbegun_is_cancelled(
+async def test_a_run_that_is_cancelled_as_its_process_dies_unbegun_is_cancelled(
     house: House,
 ) -> None:
     await house.add_dag("sleeps", SLEEPS)
@@ -162,8 +180,8 @@ async def test_a_run_that_is_cancelled_as_its_worker_dies_unbegun_is_cancelled(
     assert (run.state, run.error) == ("cancelled", "cancelled")
 
 
-async def test_a_worker_that_dies_while_it_reads_the_file_fails_its_run(house: House) -> None:
-    """The worker has accepted the order, so the file may be the cause."""
+async def test_a_process_that_dies_while_it_reads_the_file_fails_its_run(house: House) -> None:
+    """The process has accepted the order, so the file may be the cause."""
     await house.add_dag("sleeps", SLEEPS)
     await house.add_dag("exits", "os._exit(7)")
     async with house.executor(workers=1):
@@ -238,7 +256,7 @@ async def test_a_worker_that_has_ended_unnoticed_is_still_there_to_be_signalled(
         assert await worker.reap() == -signal.SIGKILL
 
 
-async def test_a_worker_that_exits_fails_its_run_with_the_exit_code(house: House) -> None:
+async def test_a_process_that_exits_fails_its_run_with_the_exit_code(house: House) -> None:
     await house.add_dag(
         "exits",
         """
@@ -252,7 +270,9 @@ async def test_a_worker_that_exits_fails_its_run_with_the_exit_code(house: House
     async with house.executor():
         (run,) = await house.ended(*await house.queue("exits"))
     assert (run.state, run.exit_code) == ("failed", 7)
-    assert (run.error or "").startswith("the worker exited with code 7")
+    assert (run.error or "").startswith(
+        "the run's process exited with code 7 in the middle of the run"
+    )
 
 
 async def test_cancelling_ends_a_running_run_and_all_that_it_started(any_house: House) -> None:

@@ -228,6 +228,7 @@ async def test_the_workers_of_a_stopped_executor_are_gone_before_others_may_begi
     assert "the executor's lease is over" in said
     assert "the executor's lease is held again" in said
     assert "a worker died" not in said
+    assert "a run's process died" not in said
 
 
 @pytest.mark.services

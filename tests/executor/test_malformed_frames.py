@@ -1,4 +1,4 @@
-"""A task writes into the channel of its worker: that costs its own run, and nothing else."""
+"""A task writes into the channel of its process: that costs its own run, and nothing else."""
 
 from __future__ import annotations
 

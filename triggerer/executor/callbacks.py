@@ -18,6 +18,7 @@ from triggerer.executor.lease.lease_guard_process import LeaseGuard
 from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.settings import ExecutorSettings
+from triggerer.executor.slots.deaths import Death
 from triggerer.executor.slots.worker_frames import QueryFrame
 from triggerer.executor.slots.worker_process import RunHandle, WorkerProcess, open_worker
 from triggerer.processes.ipc import ChannelClosed
@@ -147,13 +148,13 @@ class CallbackRunner:
                         worker.tasks.start_soon(self._answer, process, call, frame)
                 is_over = True
         except ChannelClosed as closed:
-            code = await (worker if process is None else process).reap()
+            death = await _reap(worker, process)
             if worker.has_lost_guard:
                 raise _Interrupted from closed
-            await self._complain(call, f"their worker has died (code {code})")
+            await self._complain(call, f"their {death.victim} has died (code {death.code})")
             return
         if limit.cancelled_caught and not is_over:
-            await (worker if process is None else process).reap()
+            await _reap(worker, process)
             await self._complain(call, f"they took longer than {self._longest_call}")
 
     async def _complain(self, call: CallbackOrder, why: str) -> None:
@@ -176,6 +177,12 @@ class CallbackRunner:
     async def _record_once(self, call: CallbackOrder, *, is_done: bool) -> None:
         async with self._database.transaction() as session:
             await mark_called(session, call, executor=self._executor, is_done=is_done)
+
+
+async def _reap(worker: WorkerProcess, process: RunHandle | None) -> Death:
+    if process is not None:
+        return await process.reap()
+    return Death(await worker.reap(), is_of_worker=True)
 
 
 class _Interrupted(Exception):

@@ -1,8 +1,7 @@
-"""The error texts of failed tasks, and of runs whose process died."""
+"""The error texts of failed tasks, and the exceptions that end a task from outside."""
 
 from __future__ import annotations
 
-import signal
 import traceback
 from pathlib import Path
 from typing import Final
@@ -10,7 +9,6 @@ from typing import Final
 from triggerer.domain.storable import storable_text
 from triggerer.observability.redaction import hide_known, redact_text
 from triggerer.plugins import DagsFolder
-from triggerer.processes.signals import signal_name
 from triggerer.worker.spark.explanations import without_stacktrace
 
 _LONGEST: Final = 6000
@@ -59,24 +57,3 @@ def storable(text: str) -> str:
         half = _LONGEST // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} characters, see the log …\n{text[-half:]}"
     return redact_text(text)
-
-
-def death_reason(code: int, *, has_begun: bool, malformed: str | None = None) -> str:
-    """Return the error of a run whose process, or its worker, has died.
-
-    Args:
-        code: The exit code. Negative: the number of the signal that killed the process or its worker.
-        has_begun: True if the process had accepted the run.
-        malformed: Why the executor could not understand the data in the process's channel, and so killed the process.
-            None: the process was not killed for that.
-    """
-    if malformed is not None:
-        return (
-            "the worker was ended: the run's code must not write into the worker's channel,"
-            f" and its data cannot be understood ({malformed})"
-        )
-    when = "in the middle of the run" if has_begun else "before it took the run"
-    if code >= 0:
-        return f"the worker exited with code {code} {when}"
-    told = f"the worker was killed by {signal_name(-code)} {when}"
-    return told + (", as happens when memory runs out" if -code == signal.SIGKILL else "")

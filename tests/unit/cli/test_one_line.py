@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 ELSEWHERE = HERE / "nowhere"
 """A folder without any frame, as for an exception that a library raises and handles."""
 
-KILLED = "the worker was killed by SIGKILL; its last output:"
+KILLED = "the run's process was killed by SIGKILL; its last output:"
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:

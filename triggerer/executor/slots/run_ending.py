@@ -13,8 +13,9 @@ from triggerer.domain.launches import CONNECT, Launch, session_id_of
 from triggerer.domain.runs import RunState
 from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.slots.deaths import Death
 from triggerer.store.runs.results import AttemptUpdate
-from triggerer.worker.failures import death_reason, storable
+from triggerer.worker.failures import storable
 
 _log = structlog.get_logger(__name__)
 
@@ -58,12 +59,11 @@ class RunEnding:
             await self.record_end(self.verdict.state, self.verdict.error)
 
     async def record_death(
-        self, code: int, *, output: str, has_begun: bool, malformed: str | None = None
+        self, death: Death, *, output: str, has_begun: bool, malformed: str | None = None
     ) -> None:
-        """Record the end of a run whose process, or its worker, has died: the verdict, or else a failure.
+        """Record the end of a run whose process has died: the verdict, or else a failure.
 
         Args:
-            code: The exit code. Negative: the number of the signal that killed the process or its worker.
             output: The worker's last output outside the run's log.
             has_begun: True if the process had accepted the run.
             malformed: Why the process's data could not be understood, if the process was killed for that reason.
@@ -74,13 +74,18 @@ class RunEnding:
                 await self._end_log("interrupted: the service stopped, and the run is queued again")
             return
         if self.verdict is not None:
-            await self.record_end(self.verdict.state, self.verdict.error, code)
+            await self.record_end(self.verdict.state, self.verdict.error, death.code)
             return
         tail = await self.log_files.tail(self.run.log_path)
-        reason = death_reason(code, has_begun=has_begun, malformed=malformed)
-        _log.warning("a worker died", dag=self.run.dag_id, run=self.run.run_id, reason=reason)
+        reason = death.reason(has_begun=has_begun, malformed=malformed)
+        _log.warning(
+            "a worker died" if death.is_of_worker else "a run's process died",
+            dag=self.run.dag_id,
+            run=self.run.run_id,
+            reason=reason,
+        )
         output = "\n".join(filter(None, (tail, output)))
-        await self.record_end(RunState.FAILED, reason, code, output=output)
+        await self.record_end(RunState.FAILED, reason, death.code, output=output)
 
     async def record_end(
         self,
@@ -120,6 +125,6 @@ def left_behind(run: RunOrder) -> tuple[Launch, ...]:
             datetime.now(UTC),
             place=run.connect,
             external_id=session_id_of(run.tag),
-            reason="its worker died",
+            reason="the run's process died",
         ),
     )

@@ -16,6 +16,7 @@ from triggerer.domain.runs import RunState
 from triggerer.executor.event_queries import answer
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.run_tokens import RunTokens
+from triggerer.executor.slots.deaths import Death
 from triggerer.executor.slots.run_ending import RunEnding
 from triggerer.executor.slots.run_progress import ProgressWriter
 from triggerer.executor.slots.task_timers import TaskTimers
@@ -164,20 +165,25 @@ class RunExecution:
 
     async def end_after_death(self, closed: ChannelClosed) -> bool:
         """Store the run's end after its process died. Return False if another process must begin the run again."""
-        code = await self._reap(closed)
+        death = await self._reap(closed)
         if isinstance(closed, MalformedFrame):
             await self.ending.record_death(
-                code, output=self.worker.output, has_begun=True, malformed=closed.reason
+                death, output=self.worker.output, has_begun=True, malformed=closed.reason
             )
             return True
         has_begun = self._has_begun or (self._process is not None and not closed.unread)
         # If a worker dies before it is ready, the next worker would probably die too. So the run fails.
         if not has_begun and self.worker.is_ready and not self.ending.is_called_off:
-            if code != 0:
-                run_id = self.order.run_id
-                _log.warning("a worker died before it took a run", run=run_id, code=code)
+            if death.code != 0:
+                _log.warning(
+                    "a worker died before it took a run"
+                    if death.is_of_worker
+                    else "a process died before it took a run",
+                    run=self.order.run_id,
+                    code=death.code,
+                )
             return False
-        await self.ending.record_death(code, output=self.worker.output, has_begun=has_begun)
+        await self.ending.record_death(death, output=self.worker.output, has_begun=has_begun)
         return True
 
     def _submit(self, update: AttemptUpdate) -> None:
@@ -221,15 +227,15 @@ class RunExecution:
         if not await process.is_over_within(_KILL):
             self.worker.kill()
 
-    async def _reap(self, closed: ChannelClosed) -> int:
+    async def _reap(self, closed: ChannelClosed) -> Death:
         if self._process is None:
-            code = await self.worker.reap()
+            death = Death(await self.worker.reap(), is_of_worker=True)
         else:
             if isinstance(closed, MalformedFrame):
                 # A process that sent malformed data may not end on its own.
                 await self._process.kill()
-            code = await self._process.reap()
+            death = await self._process.reap()
         if self.worker.has_lost_guard:
             # The worker died with the lease's guard. The executor may not have noticed this yet.
             self.ending.give_away()
-        return code
+        return death

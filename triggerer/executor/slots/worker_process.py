@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from triggerer.executor.lease.lease_guard_process import LeaseGuard
+from triggerer.executor.slots.deaths import Death
 from triggerer.executor.slots.worker_frames import (
     RunFrame,
     WorkerFrame,
@@ -68,11 +69,11 @@ class RunHandle:
         """Kill the process and its descendants, but not the worker. Does nothing if the process is gone."""
         await self._worker.tell(message("kill", process=self._number))
 
-    async def reap(self) -> int:
-        """End the process, and return its exit code. `WorkerProcess.listen` must be running.
+    async def reap(self) -> Death:
+        """End the process, and return how it ended. `WorkerProcess.listen` must be running.
 
         The process has one second to end on its own, and is killed then. If the worker is dead, or does not report the
-        end, the worker is killed, and the result is the exit code of the worker.
+        end, the worker is killed, and the result is the death of the worker.
         """
         with anyio.move_on_after(1):
             await self._end()
@@ -81,8 +82,8 @@ class RunHandle:
             with anyio.move_on_after(_REAP_S, shield=True):
                 await self._end()
         if self.code is None:
-            return await self._worker.reap()
-        return self.code
+            return Death(await self._worker.reap(), is_of_worker=True)
+        return Death(self.code)
 
     async def is_over_within(self, grace: timedelta) -> bool:
         """Wait until the process is gone, or its worker; return False if that takes longer than `grace`."""

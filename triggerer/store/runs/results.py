@@ -51,7 +51,7 @@ class AttemptUpdate:
         if self.end is None:
             return AttemptState.RUNNING
         if not all(launch.state.has_ended for launch in self.launches):
-            # The worker has ended, but something that it started outside may still be at work.
+            # The run's process has ended, but something that it started outside may still be at work.
             return AttemptState.UNKNOWN
         return self.end.attempt_state
 

@@ -144,7 +144,7 @@ class RunAttempt(Base):
     number: Mapped[int]
     executor: Mapped[str] = mapped_column(String(80))
     launcher: Mapped[str] = mapped_column(String(20))
-    """worker: the attempt ends with its worker process. connect: it also has a session on a Spark Connect server."""
+    """worker: the attempt ends with its process. connect: it also has a session on a Spark Connect server."""
     place: Mapped[str | None] = mapped_column(Text)
     """The address of the Spark Connect server. None for `worker`."""
     tag: Mapped[str] = mapped_column(Text)

@@ -1,0 +1,42 @@
+"""How the process of a run died, and the error that its run gets for that."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from triggerer.processes.signals import signal_name
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a process that a worker has forked for an order, before the process reported that it had finished."""
+
+    code: int
+    """The exit code. Negative: the number of the signal that killed the process."""
+    is_of_worker: bool = False
+    """True: the worker died, and its processes with it. `code` is the exit code of the worker."""
+
+    @property
+    def victim(self) -> str:
+        return "worker" if self.is_of_worker else "process"
+
+    def reason(self, *, has_begun: bool, malformed: str | None = None) -> str:
+        """Return the error of the run.
+
+        Args:
+            has_begun: True if the process had accepted the run.
+            malformed: Why the executor could not understand the data in the process's channel, and so killed the
+                process. None: the process was not killed for that.
+        """
+        if malformed is not None:
+            return (
+                "the run's process was killed: the run's code must not write into the channel between this process and"
+                f" the executor, and the data in it cannot be understood ({malformed})"
+            )
+        victim = "the worker" if self.is_of_worker else "the run's process"
+        when = "in the middle of the run" if has_begun else "before it took the run"
+        if self.code >= 0:
+            return f"{victim} exited with code {self.code} {when}"
+        told = f"{victim} was killed by {signal_name(-self.code)} {when}"
+        return told + (", as happens when memory runs out" if -self.code == signal.SIGKILL else "")
