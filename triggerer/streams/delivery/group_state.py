@@ -329,7 +329,7 @@ class GroupState:
         newest = self.lane_tail_of(backlog.lane).newest
         if newest is not None:
             backlog.log_end = newest[1] + 1
-        self.backlogs.move(backlog)
+        self.backlogs.writes.move(backlog)
 
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to its end already.

@@ -90,7 +90,7 @@ class SharedStream:
         for member in self.members:
             member.end()
         self._forget_members()
-        self.behind.backlogs.close()
+        self.behind.backlogs.writes.close()
 
     def remove(self, member: Member, *, on_purpose: bool) -> None:
         """Remove `member`. A group without members resolves its outstanding events, and is then closed."""

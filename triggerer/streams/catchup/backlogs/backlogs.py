@@ -11,16 +11,14 @@ from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import (
     LanePosition,
     Position,
-    PositionChange,
     PositionSink,
     Reemission,
-    ReplayEnd,
     decode_lane,
     encode_lane,
     is_before,
 )
-from triggerer.errors import LeaseLost
 from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.backlogs.position_writes import PositionWrites
 
 
 def _ignore(_: Exception | None) -> None:
@@ -48,8 +46,9 @@ class Backlogs:
         may_grow: bool = True,
     ) -> None:
         self.may_grow = may_grow and sink is not None
-        self._sink = sink
-        self._is_closed = False
+        self.is_enabled = sink is not None
+        """True if there is a sink for positions, so that a watcher can fall behind."""
+        self.writes = PositionWrites(sink)
         self._on_change = on_change
         self._on_readable = on_readable
         self._on_settled = on_settled
@@ -66,18 +65,6 @@ class Backlogs:
         self._by_watcher: dict[int, dict[Hashable, Backlog]] = {}
         self._behind: dict[int, dict[Backlog, None]] = {}
         """By watcher id, the backlogs that have not caught up."""
-
-    def close(self) -> None:
-        """Store no further position, even if events become durable.
-
-        The stream may start again under the same lease. A late write would then replace the new stream's position.
-        """
-        self._is_closed = True
-
-    @property
-    def is_enabled(self) -> bool:
-        """True if there is a sink for positions, so that a watcher can fall behind."""
-        return self._sink is not None
 
     def __bool__(self) -> bool:
         return bool(self.by_lane)
@@ -207,23 +194,7 @@ class Backlogs:
             on_stored(error)
             self.record_change(backlog)
 
-        self._submit(backlog, backlog.stored_position, on_answer)
-
-    def move(self, backlog: Backlog) -> None:
-        """Store the backlog's position. If an earlier position is being stored, do so afterwards."""
-        if backlog.stored_lane is not None:
-            return
-        if backlog.is_being_written:
-            backlog.is_dirty = True
-        elif not backlog.is_gone:
-            backlog.is_dirty, backlog.is_being_written = False, True
-
-            def on_answer(error: Exception | None) -> None:
-                backlog.is_being_written = False
-                if backlog.is_dirty and error is None:
-                    self.move(backlog)
-
-            self._submit(backlog, backlog.stored_position, on_answer)
+        self.writes.submit(backlog, backlog.stored_position, on_answer)
 
     def go_live(self, backlog: Backlog) -> None:
         """Record that the watcher has caught up in this lane: its live filter continues at `cursor`."""
@@ -233,11 +204,6 @@ class Backlogs:
         self.record_change(backlog)
 
     # Rewinding
-
-    def store_ahead(self, backlog: Backlog, on_stored: Callable[[Exception | None], None]) -> None:
-        """Store the position of a backlog before the backlog is added. Once the position is durable, call `enter`."""
-        backlog.is_stored = True
-        self._submit(backlog, backlog.stored_position, on_stored)
 
     def enter(self, backlog: Backlog) -> None:
         """Add a backlog whose position is durable already, or is never stored, as in a queue."""
@@ -286,14 +252,6 @@ class Backlogs:
             if backlog.rewound_to is not None and not is_before(reached, backlog.rewound_to):
                 self._unwatch(backlog)
 
-    def submit_end(self, end: ReplayEnd) -> None:
-        """Delete the row that requests a replay, because the replay is done or impossible."""
-        assert self._sink is not None
-        if self._is_closed:
-            end.on_done(LeaseLost("the stream was closed"))
-        else:
-            self._sink.end_replay_nowait(end)
-
     def _unwatch(self, backlog: Backlog) -> None:
         backlog.rewound_to = None
         watched = self.rewound.get(backlog.lane, {})
@@ -326,7 +284,7 @@ class Backlogs:
         """Forget a backlog and delete its row: the broker has advanced to its position."""
         self.forget(backlog)
         if backlog.stored_lane is None:
-            self._submit(backlog, None, _ignore)
+            self.writes.submit(backlog, None, _ignore)
 
     def forget(self, backlog: Backlog) -> None:
         """Forget a backlog. If the store has a row for it, the caller decides about the row."""
@@ -401,31 +359,6 @@ class Backlogs:
         """Call `on_settled`: every event of a caught-up backlog is durable, also the events of earlier groups."""
         if self._on_settled is not None:
             self._on_settled(backlog)
-
-    def _submit(
-        self,
-        backlog: Backlog,
-        position: Position | None,
-        on_done: Callable[[Exception | None], None],
-    ) -> None:
-        assert self._sink is not None
-        if self._is_closed:
-            on_done(LeaseLost("the stream was closed"))
-            return
-        self._sink.submit_nowait(
-            PositionChange(
-                backlog.fence,
-                backlog.watcher.watcher_id,
-                backlog.stored_as,
-                position,
-                backlog.since,
-                backlog.stored_log_end,
-                backlog.failures if position == backlog.cursor else 0,
-                on_done,
-                backlog.reemit,
-                backlog.rewound_to,
-            )
-        )
 
 
 def _reads(backlog: Backlog, position: Position) -> bool:

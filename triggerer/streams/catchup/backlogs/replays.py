@@ -200,7 +200,9 @@ class Replays:
             # If the row could not be deleted, the next owner repeats the replay.
             self._release(request)
 
-        self._backlogs.submit_end(ReplayEnd(fence, request.watcher_id, request.id, on_answer))
+        self._backlogs.writes.submit_end(
+            ReplayEnd(fence, request.watcher_id, request.id, on_answer)
+        )
 
     def _release(self, request: ReplayRequest) -> None:
         self._open.pop(request.id, None)

@@ -59,7 +59,7 @@ class Rewind:
         backlog = backlogs.find(self._lane, self._watcher.watcher_id)
         if backlog is None:
             new = self._make()
-            backlogs.store_ahead(new, lambda error: self._enter(new, error))
+            backlogs.writes.store_ahead(new, lambda error: self._enter(new, error))
             return
         aim = self._aim(backlog)
         if aim is None:

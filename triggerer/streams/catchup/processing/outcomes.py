@@ -180,7 +180,7 @@ class Outcomes:
             if backlog.stored_lane.passed:
                 self._drop_passed(backlog, backlog.stored_lane)
         elif has_derived:
-            self._state.backlogs.move(backlog)
+            self._state.backlogs.writes.move(backlog)
         if backlog.is_caught_up:
             self._state.backlogs.mark_settled(backlog)
 

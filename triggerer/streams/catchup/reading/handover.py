@@ -134,7 +134,7 @@ class Handover:
 
     def _record_end(self, backlog: Backlog, end: Position) -> None:
         backlog.end, backlog.log_end = end, end[1]
-        self._state.backlogs.move(backlog)
+        self._state.backlogs.writes.move(backlog)
 
     def is_recreated(self, backlog: Backlog) -> bool:
         """Return whether the lane was recreated, so that `begin_recreated` must be called."""
