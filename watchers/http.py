@@ -43,8 +43,8 @@ class HttpPollTrigger(MessageTrigger):
             None: the whole answer fires whenever it changes.
         item_key: The path in an item to its key: an item with a known key does not fire again, even if its other fields
             change. None: the whole item is the key, so that a changed item fires.
-        cursor: `{"path": …, "param": …}`: the value at that path of an answer becomes that parameter of the next query.
-            While an answer has new items and a new cursor, the next request follows at once.
+        cursor: `{"path": PATH, "param": NAME}`: the next request has the query parameter NAME, with the value that the
+            last answer has at PATH. While an answer has new items and a new cursor, the next request follows at once.
         first: "all": the content at the start of the stream fires. "skip": it does not.
         match, decode, extra, partition_key: See `MessageTrigger`. Each of them applies to one item. The default `extra`
             has `value`, `url`, `item_key` (a digest if there is none) and `timestamp`: when the item was first seen, in

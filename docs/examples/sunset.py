@@ -45,7 +45,7 @@ class SunsetTimetable(TickTimetable):
         return asdict(self)
 
     def _sunsets(self, moment: datetime, direction: int) -> Iterator[datetime]:
-        """Yield sunsets in order of time (1) or in reverse (-1), beginning two days before the moment, or after it."""
+        """Yield sunsets. Direction 1: forwards from two days before `moment`; -1: backwards from two days after."""
         first = moment.date() - direction * timedelta(days=2)
         for number in range(_REACH):
             if (found := self._sunset(first + direction * number * timedelta(days=1))) is not None:

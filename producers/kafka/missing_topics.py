@@ -16,10 +16,10 @@ _AUTO_CREATE: Final = "auto.create.topics.enable"
 async def find_missing(
     send: Callable[[Any], Awaitable[Any]], node: int, names: Collection[str]
 ) -> frozenset[str]:
-    """Look topics up without creating any; return the ones that do not exist and that no write creates.
+    """Look topics up without creating any. Return those that do not exist and that the broker does not create itself.
 
-    A broker tells whether it creates topics only to users that may describe its configuration. If it does not tell, no
-    topic counts as missing: the first write may create it.
+    A broker may create a topic at the first write (`auto.create.topics.enable`). Only a user who may describe the
+    broker's configuration can read this setting. For any other user, no topic counts as missing.
 
     Args:
         send: Sends a request to the broker, and returns the answer.

@@ -38,7 +38,7 @@ class Delivery:
 
     Attributes:
         received: The message with its present lock. A lost lock is replaced, in the SDK's thread.
-        link: The holder of the present lock, which settles the message. It changes together with `received`.
+        link: The AMQP link on which the message was locked, and must be settled. It changes with `received`.
         deliveries: Service Bus's count of deliveries, including this one.
     """
 

@@ -67,7 +67,7 @@ class TriggerFactory:
         return PreparedTrigger(row, self.begin_load, self._isolation)
 
     def begin_load(self, row: TriggerRow) -> ClassLoad:
-        """Begin to load the row's class again. If its watchers demand a guarantee, the load checks it too."""
+        """Begin to load the class of the row's trigger. Check the guarantee, too, if an `AssetWatcher` demands one."""
         if row.guarantee is None:
             return self.loader.begin(row.classpath)
         assert self._guarantee_check is not None, "enter the factory first"

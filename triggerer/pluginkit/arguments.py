@@ -80,7 +80,8 @@ def describe_source(kind: str, name: str, *notes: str, connection: str) -> str:
     """Return a stream's name for people: `kafka orders (group billing, connection eu)`.
 
     Args:
-        kind: The source's kind, which is also the id of its default connection. The stream's name leaves that id out.
+        kind: The source's kind, such as `kafka`, which is also the id of its default connection.
+        connection: The connection's id. The name mentions the connection only if it is not the default one.
     """
     told = [*notes, *([] if connection == kind else [f"connection {connection}"])]
     return f"{kind} {name} ({', '.join(told)})" if told else f"{kind} {name}"

@@ -21,11 +21,11 @@ class Decoding:
     """One way to read a message.
 
     Args:
-        name: The argument `decode`.
+        name: The value of a trigger's argument `decode`, such as `json`.
         read: Returns the value of a message. Called for each subscriber, on the event loop, so expensive results are
             stored in the message (`BrokerMessage.decoded`). A `ValueError` rejects the message: it can never be read.
         several: Whether `read` returns a list. Each element is matched alone, and makes an event of its own.
-        fields: With `several`, the default for `extra`: these fields of each element. None: the broker's default.
+        fields: The fields of each element that the default `extra` has, if `several`. None: the default of the broker.
         prepare: Awaited before `read`, for look-ups; a `ValueError` rejects the message. Any other error fails the
             message, which is read again later.
         aclose: Releases the resources of `prepare`.

@@ -186,7 +186,7 @@ def install_hint(error: BaseException) -> str | None:
 
 
 def _extras() -> dict[str, list[str]]:
-    """Return the modules that each extra installs, if the modules are named like their distributions."""
+    """Return the modules that each extra installs. A module is assumed to be named like its distribution."""
     try:
         requirements = requires("triggerer") or []
     except PackageNotFoundError:  # triggerer is not installed, but run from its sources

@@ -287,7 +287,7 @@ def connect_to_parent() -> ChildChannel:
     UTF-8, because the parent reads UTF-8. Children of this process inherit none of the descriptors.
     """
     for stream in (sys.stdout, sys.stderr):
-        # With another locale or PYTHONIOENCODING, a task would fail if it prints characters that the encoding lacks.
+        # The locale may name an encoding other than UTF-8. A task that prints a character which it lacks would fail.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))

@@ -1,4 +1,4 @@
-"""An in-memory stream state, for conformance suites and tests of producers."""
+"""A `StreamState` in memory: what a producer remembers about its stream, for conformance suites and tests."""
 
 from __future__ import annotations
 

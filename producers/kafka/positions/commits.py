@@ -1,4 +1,7 @@
-"""Commits the positions of many lanes together: positions that arrive during one request share the next request."""
+"""Commits the offsets of many lanes to Kafka together: offsets that arrive during one request share the next request.
+
+`wire.cluster` sends the request.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Makes sure that the former attempts of a run are gone, before the next attempt executes the user's code."""
+"""Stops what the dead attempts of a run left on Spark, before the next attempt executes the user's code.
+
+A `SparkApplication` in cluster mode is not stopped: the next attempt follows it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Parks a message that a watcher cannot process, with its error, so that the lane continues (contract, rule 18).
 
-Two modules decide that a message is parked: `delivery.rejected` for a live message that the watcher rejected, and
-`catchup.processing.outcomes` for a message of its backlog.
+`delivery.rejected` decides to park a live message that the watcher rejected. `catchup.processing.outcomes` decides for
+a message of its backlog, and `catchup.reading.queue_reader` for a stored message that cannot be read. The store parks
+the messages of a watcher that is deleted or moves to another stream (`store.watchers.stored_backlog`).
 """
 
 from __future__ import annotations
