@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,8 @@ from tests.hosting.test_host import (
 )
 from tests.store.seeding import count_events, until
 from tests.unit.streams.streams import Upstream
-from triggerer.hosting import TriggerHost
+from triggerer.domain.events import Fence
+from triggerer.hosting.reconciliation import Reconciliation
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
 from triggerer.store.schema.models import Stream
@@ -164,7 +165,7 @@ async def test_arguments_that_change_while_there_is_no_room_leave_no_gap_between
 ) -> None:
     for name in ("changes", "stays"):
         await declare(database, name, upstream)
-    load_triggers, reconcile = queries.load_triggers, TriggerHost._reconcile
+    load_triggers, reconcile = queries.load_triggers, Reconciliation.run
     declared = False
 
     async def load_after_the_change(session: AsyncSession, digests: Iterable[str]) -> Any:
@@ -176,15 +177,16 @@ async def test_arguments_that_change_while_there_is_no_room_leave_no_gap_between
             await declare(database, "more", upstream)
         return await load_triggers(session, digests)
 
-    async def reconcile_and_wait(self: TriggerHost) -> None:
-        await reconcile(self)
+    async def reconcile_and_wait(self: Reconciliation, owned: Mapping[str, Fence]) -> bool:
+        is_complete = await reconcile(self, owned)
         if declared and not upstream.outcomes():
             # It concerns the watcher that changes, before and after.
             upstream.put(1)
             await until(lambda: 1 in upstream.outcomes())
+        return is_complete
 
     monkeypatch.setattr(queries, "load_triggers", load_after_the_change)
-    monkeypatch.setattr(TriggerHost, "_reconcile", reconcile_and_wait)
+    monkeypatch.setattr(Reconciliation, "run", reconcile_and_wait)
     async with hosting(database, capacity=2):
 
         async def all_wait() -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -13,22 +13,21 @@ import structlog
 from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
-from triggerer.domain.events import EventSource, Fence
-from triggerer.domain.watchers.parked import StoredBacklog
+from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown, StoreError
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.ownership import Heartbeat, Ownership
 from triggerer.hosting.pending_writes import Unwritten, Writer
 from triggerer.hosting.preparation import Preparation
 from triggerer.hosting.queries import HostingQueries, LeaseQueries
-from triggerer.hosting.roster import Difference, Placed, Roster, source_of
+from triggerer.hosting.reconciliation import Reconciliation
+from triggerer.hosting.roster import Roster
 from triggerer.hosting.watcher_states import StateWriter
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.streams import leases as stored_leases
 from triggerer.store.watchers import hosting as stored_queries
-from triggerer.store.watchers.hosting import TriggerRow
-from triggerer.streams import Manager, Member, RuntimeContext, TriggerSpec
+from triggerer.streams import Manager, Member, RuntimeContext
 from triggerer.streams.supervision.blocked_loop import StallWatch
 from triggerer.synchronization import AutoResetEvent
 
@@ -92,7 +91,6 @@ class TriggerHost:
         self._random = runtime.random
         self._settings: Final = settings or HostSettings()
         self._takes_over_at_once = takes_over_at_once
-        self._queries = queries
         self._lease = runtime.lease
         self._unwritten = Unwritten(writers)
         self._ownership = Ownership(
@@ -118,6 +116,16 @@ class TriggerHost:
         self._is_stopped = anyio.Event()
         self._failed_heartbeats = 0
         self._manager = make_manager(runtime, self._states.mark_changed)
+        self._reconciliation = Reconciliation(
+            database,
+            queries,
+            manager=self._manager,
+            roster=self._roster,
+            states=self._states,
+            preparation=self._preparation,
+            unwritten=self._unwritten,
+            capacity=self._settings.capacity,
+        )
 
     @property
     def manager(self) -> Manager:
@@ -231,7 +239,9 @@ class TriggerHost:
             await self._give_back(heartbeat.release)
             # Giving up streams may have taken longer than the interval, so the next heartbeat is due now.
             self._wake.set()
-        await self._reconcile()
+        if not await self._reconciliation.run(self._owned):
+            # The next tick divides the streams again, or prepares the new triggers.
+            self._wake.set()
 
     def _apply(self, heartbeat: Heartbeat) -> None:
         # If the lease ended during the heartbeat, `_watch_lease` may not have stopped the streams yet. Stop them before
@@ -309,89 +319,6 @@ class TriggerHost:
             self._manager.abandon(placed.member)
         self._manager.close_stream_known_as(digest)
 
-    # Hosting
-
-    async def _reconcile(self) -> None:
-        """Host the triggers that the store shows on our streams.
-
-        A stream changes completely in one tick of the event loop, or not at all. For instance, a trigger whose
-        arguments changed is removed and added again. If its siblings resolved a message in between, the broker would
-        advance, and the trigger would miss the message. So a stream does not change until the class of each new trigger
-        has been loaded, or its load has failed.
-        """
-        self._unwritten.refresh(one for one in self._owned if not self._roster.on_stream(one))
-        difference = await self._read_difference()
-        if difference is not None and await self._preparation.prepare(difference.new):
-            # The rows may have changed while classes were loaded.
-            difference = await self._read_difference()
-        if difference is None:
-            # The owned streams have more triggers than fit, because triggers were declared since the streams were
-            # divided. The next tick divides the streams again. Until then nothing changes.
-            self._wake.set()
-            return
-        if not self._preparation.has(difference.new):
-            # Triggers were declared while classes were loaded. The next tick prepares them.
-            self._wake.set()
-        difference = difference.on_streams_of(self._may_start)
-        owned_rows = [row for row in difference.new if row.stream_digest in self._owned]
-        specs = [self._spec(row, self._owned[row.stream_digest]) for row in owned_rows]
-        for placed in difference.gone:
-            # A watcher that is still declared gets a new trigger, so its unresolved events must be redelivered. Any
-            # other watcher was deleted on purpose, and misses nothing.
-            self._roster.drop(placed)
-            outliving = difference.outliving(placed)
-            if 0 < len(outliving) < len(placed.row.watchers):
-                source, name = EventSource(outliving, placed.fence), placed.member.name
-                self._manager.replace_source(placed.member, source, name=name)
-            self._manager.remove(placed.member, on_purpose=not outliving)
-        for placed, row in difference.changed:
-            placed.row = row
-            source = source_of(row, placed.fence)
-            self._manager.replace_source(placed.member, source, name=row.display_name)
-            self._states.mark_changed(placed.member)
-        for placed, row in difference.replays_parked:
-            self._manager.replay_parked(placed.member, row.stored_lanes)
-        members = self._manager.add(specs)
-        for row, member in zip(owned_rows, members, strict=True):
-            self._roster.place(Placed(row, self._owned[row.stream_digest], member))
-            self._states.mark_changed(member)
-        for row in difference.rewound:
-            if (asked := self._roster.find(row)) is not None:
-                self._manager.rewind(asked.member, row.replays)
-
-    def _may_start(self, row: TriggerRow) -> bool:
-        return row.stream_digest not in self._unwritten and self._preparation.is_ready(row)
-
-    async def _read_difference(self) -> Difference | None:
-        """Compare the hosted triggers with the store. None: our streams have more triggers than we may host."""
-        async with self._database.reading() as session:
-            rows = await self._queries.load_triggers(session, self._owned)
-            if len(rows) > self._settings.capacity:
-                return None
-            difference = self._roster.difference(rows)
-            watchers = [w.watcher_id for p in difference.gone for w in p.row.watchers]
-            if watchers:
-                alive = await self._queries.existing_watchers(session, watchers)
-                difference = replace(difference, alive=alive)
-            if difference.new:
-                digests = {row.stream_digest for row in difference.new}
-                stored = await self._queries.load_stored_backlogs(session, digests)
-                difference = replace(difference, new=[_with(row, stored) for row in difference.new])
-        return difference
-
-    def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:
-        prepared = self._preparation.take(row)
-        return TriggerSpec(
-            name=row.display_name,
-            make=prepared,
-            kwargs=row.kwargs,
-            source=source_of(row, fence),
-            positions=row.positions,
-            stored_lanes=row.stored_lanes,
-            stream_id=row.stream_digest,
-            load=prepared.load,
-        )
-
     # Stopping
 
     async def _stop(self) -> None:
@@ -409,9 +336,3 @@ class TriggerHost:
         except (StoreError, TimeoutError) as error:
             # Other instances can claim the streams only when the leases have expired.
             _log.warning("leases not given back", error=str(error))
-
-
-def _with(row: TriggerRow, stored: Mapping[int, Iterable[StoredBacklog]]) -> TriggerRow:
-    """Return the row of a new trigger with all stored messages of its watchers."""
-    lanes = [lane for one in row.watchers for lane in stored.get(one.watcher_id, ())]
-    return replace(row, stored_lanes=tuple(lanes))

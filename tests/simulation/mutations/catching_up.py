@@ -10,7 +10,7 @@ from tests.simulation.mutations.registry import Replacements, mutation
 from tests.simulation.mutations.settled import moving_past
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.lane_positions import Position
-from triggerer.hosting.host import TriggerHost
+from triggerer.hosting.reconciliation import Reconciliation
 from triggerer.store.watchers.hosting import TriggerRow
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.rewind import Rewind
@@ -34,9 +34,9 @@ def a_position_moves_before_its_events_are_durable() -> Replacements:
 @mutation(rules="S13|S2/S7", seed=10, quick=True)
 def a_position_is_lost_at_a_change_of_owner() -> Replacements:
     """A new owner does not read the positions of its watchers."""
-    right = TriggerHost._spec
+    right = Reconciliation._spec
 
-    def spec(self: TriggerHost, row: TriggerRow, fence: Fence) -> TriggerSpec:
+    def spec(self: Reconciliation, row: TriggerRow, fence: Fence) -> TriggerSpec:
         return replace(right(self, row, fence), positions=())
 
     yield right, spec

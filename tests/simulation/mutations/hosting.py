@@ -10,8 +10,8 @@ from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.hosting import roster
 from triggerer.hosting import stream_division as division
-from triggerer.hosting.host import TriggerHost
 from triggerer.hosting.ownership import Ownership
+from triggerer.hosting.reconciliation import Reconciliation
 from triggerer.hosting.roster import Difference, Roster
 from triggerer.hosting.stream_division import Division
 from triggerer.store.watchers.hosting import StreamLoad, TriggerRow
@@ -45,13 +45,10 @@ def a_host_ignores_its_capacity() -> Replacements:
 @mutation(rules="S9", seed=402)
 def late_declarations_exceed_the_capacity() -> Replacements:
     """A host starts triggers that were declared after the streams were divided, although it has no room for them."""
-    right = TriggerHost.__init__
+    right = Reconciliation.__init__
 
-    def init(self: TriggerHost, *arguments: Any, **options: Any) -> None:
-        right(self, *arguments, **options)
-        # The ownership has the true capacity already.
-        settings = replace(self._settings, capacity=_UNLIMITED)
-        self._settings = settings  # type: ignore[misc]
+    def init(self: Reconciliation, *arguments: Any, **options: Any) -> None:
+        right(self, *arguments, **{**options, "capacity": _UNLIMITED})
 
     yield right, init
 

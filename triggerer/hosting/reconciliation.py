@@ -1,0 +1,137 @@
+"""Makes the hosted triggers equal to the triggers that the store shows on the owned streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from triggerer.domain.events import EventSource, Fence
+from triggerer.domain.watchers.parked import StoredBacklog
+from triggerer.hosting.pending_writes import Unwritten
+from triggerer.hosting.preparation import Preparation
+from triggerer.hosting.queries import HostingQueries
+from triggerer.hosting.roster import Difference, Placed, Roster, source_of
+from triggerer.hosting.watcher_states import StateWriter
+from triggerer.store.database.transactions import Database
+from triggerer.store.watchers.hosting import TriggerRow
+from triggerer.streams import Manager, TriggerSpec
+
+
+class Reconciliation:
+    """Adds, changes and removes the hosted triggers, so that they are equal to the rows in the store.
+
+    Args:
+        capacity: The most triggers that the instance hosts.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        queries: HostingQueries,
+        *,
+        manager: Manager,
+        roster: Roster,
+        states: StateWriter,
+        preparation: Preparation,
+        unwritten: Unwritten,
+        capacity: int,
+    ) -> None:
+        self._database = database
+        self._queries = queries
+        self._manager = manager
+        self._roster = roster
+        self._states = states
+        self._preparation = preparation
+        self._unwritten = unwritten
+        self._capacity = capacity
+
+    async def run(self, owned: Mapping[str, Fence]) -> bool:
+        """Host the triggers that the store shows on the streams of these leases.
+
+        A stream changes completely in one tick of the event loop, or not at all. For instance, a trigger whose
+        arguments changed is removed and added again. If its siblings resolved a message in between, the broker would
+        advance, and the trigger would miss the message. So a stream does not change until the class of each new trigger
+        has been loaded, or its load has failed.
+
+        Args:
+            owned: The leases by stream. The caller removes a lease that is lost while this method waits.
+        Returns:
+            False if the caller must soon divide the streams and call this method again.
+        """
+        self._unwritten.refresh(one for one in owned if not self._roster.on_stream(one))
+        difference = await self._read_difference(owned)
+        if difference is not None and await self._preparation.prepare(difference.new):
+            # The rows may have changed while classes were loaded.
+            difference = await self._read_difference(owned)
+        if difference is None:
+            # The owned streams have more triggers than fit, because triggers were declared since the streams were
+            # divided. Until the streams are divided again, nothing changes.
+            return False
+        # False: triggers were declared while classes were loaded. The next call prepares them.
+        is_complete = self._preparation.has(difference.new)
+        difference = difference.on_streams_of(self._may_start)
+        owned_rows = [row for row in difference.new if row.stream_digest in owned]
+        specs = [self._spec(row, owned[row.stream_digest]) for row in owned_rows]
+        for placed in difference.gone:
+            # A watcher that is still declared gets a new trigger, so its unresolved events must be redelivered. Any
+            # other watcher was deleted on purpose, and misses nothing.
+            self._roster.drop(placed)
+            outliving = difference.outliving(placed)
+            if 0 < len(outliving) < len(placed.row.watchers):
+                source, name = EventSource(outliving, placed.fence), placed.member.name
+                self._manager.replace_source(placed.member, source, name=name)
+            self._manager.remove(placed.member, on_purpose=not outliving)
+        for placed, row in difference.changed:
+            placed.row = row
+            source = source_of(row, placed.fence)
+            self._manager.replace_source(placed.member, source, name=row.display_name)
+            self._states.mark_changed(placed.member)
+        for placed, row in difference.replays_parked:
+            self._manager.replay_parked(placed.member, row.stored_lanes)
+        members = self._manager.add(specs)
+        for row, member in zip(owned_rows, members, strict=True):
+            self._roster.place(Placed(row, owned[row.stream_digest], member))
+            self._states.mark_changed(member)
+        for row in difference.rewound:
+            if (asked := self._roster.find(row)) is not None:
+                self._manager.rewind(asked.member, row.replays)
+        return is_complete
+
+    def _may_start(self, row: TriggerRow) -> bool:
+        return row.stream_digest not in self._unwritten and self._preparation.is_ready(row)
+
+    async def _read_difference(self, owned: Mapping[str, Fence]) -> Difference | None:
+        """Compare the hosted triggers with the store. None: our streams have more triggers than we may host."""
+        async with self._database.reading() as session:
+            rows = await self._queries.load_triggers(session, owned)
+            if len(rows) > self._capacity:
+                return None
+            difference = self._roster.difference(rows)
+            watchers = [w.watcher_id for p in difference.gone for w in p.row.watchers]
+            if watchers:
+                alive = await self._queries.existing_watchers(session, watchers)
+                difference = replace(difference, alive=alive)
+            if difference.new:
+                digests = {row.stream_digest for row in difference.new}
+                stored = await self._queries.load_stored_backlogs(session, digests)
+                difference = replace(difference, new=[_with(row, stored) for row in difference.new])
+        return difference
+
+    def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:
+        prepared = self._preparation.take(row)
+        return TriggerSpec(
+            name=row.display_name,
+            make=prepared,
+            kwargs=row.kwargs,
+            source=source_of(row, fence),
+            positions=row.positions,
+            stored_lanes=row.stored_lanes,
+            stream_id=row.stream_digest,
+            load=prepared.load,
+        )
+
+
+def _with(row: TriggerRow, stored: Mapping[int, Iterable[StoredBacklog]]) -> TriggerRow:
+    """Return the row of a new trigger with all stored messages of its watchers."""
+    lanes = [lane for one in row.watchers for lane in stored.get(one.watcher_id, ())]
+    return replace(row, stored_lanes=tuple(lanes))
