@@ -69,7 +69,11 @@ class Reconciliation:
             return False
         # False: triggers were declared while classes were loaded. The next call prepares them.
         is_complete = self._preparation.has(difference.new)
-        difference = difference.on_streams_of(self._may_start)
+        self._apply(difference.on_streams_of(self._may_start), owned)
+        return is_complete
+
+    def _apply(self, difference: Difference, owned: Mapping[str, Fence]) -> None:
+        """Change the hosted triggers. The removals come first."""
         owned_rows = [row for row in difference.new if row.stream_digest in owned]
         specs = [self._spec(row, owned[row.stream_digest]) for row in owned_rows]
         for placed in difference.gone:
@@ -95,7 +99,6 @@ class Reconciliation:
         for row in difference.rewound:
             if (asked := self._roster.find(row)) is not None:
                 self._manager.rewind(asked.member, row.replays)
-        return is_complete
 
     def _may_start(self, row: TriggerRow) -> bool:
         return row.stream_digest not in self._unwritten and self._preparation.is_ready(row)
