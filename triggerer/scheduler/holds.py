@@ -1,4 +1,4 @@
-"""The reasons why a DAG has no next run yet, for the scheduler's alarms and for people."""
+"""The reasons why a DAG has no next run yet. `why-not` shows them, and by their times the scheduler looks again."""
 
 from __future__ import annotations
 
