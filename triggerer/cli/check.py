@@ -123,7 +123,7 @@ def _guarantee_to_json(one: CheckedGuarantee) -> dict[str, Any]:
 
 
 def _check_settings(settings: Settings) -> None:
-    """Refuse a wrong Spark mode or database URL with the error with which a service would refuse to start."""
+    """Check Spark's mode and the database's URL, and raise the errors that a service raises when it starts."""
     from triggerer.worker.spark.settings import mode_of
 
     mode_of(settings.spark)
