@@ -137,8 +137,8 @@ async def test_a_former_primary_is_no_longer_used(pair: Pair) -> None:
             proxy.lead_to(pair.standby.port)
             assert database.primary is not None
             assert of_both.primary is not None
-            await database.primary.look()
-            await of_both.primary.look()
+            await database.primary.check_for_promotion()
+            await of_both.primary.check_for_promotion()
             # The former primary runs and takes writes, and their pools have connections to it.
             assert await _port(database) == await _port(of_both) == pair.standby.port
             proxy.lead_to(pair.primary.port)
@@ -162,7 +162,7 @@ async def test_a_single_url_may_lead_to_another_cluster(pair: Pair) -> None:
         primary = Primary(parse_database_url(_url(proxy.port)), name="x")
         connection = await primary.connect()
         proxy.lead_to(pair.primary.port)
-        await primary.look()
+        await primary.check_for_promotion()
         assert not primary.is_current(connection)
         connection.terminate()
         mixed = Primary(parse_database_url(_url(other.port, pair.primary.port)), name="x")

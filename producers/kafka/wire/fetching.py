@@ -124,7 +124,7 @@ class Fetching:
                     answers.append((number, *_UNKNOWN_TOPIC))
                 else:
                     *offsets, aborted, replica, batches = rest
-                    error = _look(lane, error, batches, tags)
+                    error = _record_epochs(lane, error, batches, tags)
                     # aiokafka expects two fields for an aborted transaction. The newer version adds tags, which are
                     # dropped here.
                     aborted = [(writer, first) for writer, first, _ in aborted or ()]
@@ -162,7 +162,9 @@ def _wanted(
     return topics
 
 
-def _look(lane: LaneInFlight, error: int, batches: bytes | None, tags: dict[int, bytes]) -> int:
+def _record_epochs(
+    lane: LaneInFlight, error: int, batches: bytes | None, tags: dict[int, bytes]
+) -> int:
     """Record the leader epochs of the batches, or where the log was cut.
 
     Return the error code that aiokafka shall see.

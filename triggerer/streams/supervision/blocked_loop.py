@@ -125,7 +125,7 @@ class StallWatch:
             # If this thread woke late, other code held the interpreter's lock until now. Read the loop's stack at once,
             # before the loop goes on.
             is_late = time.monotonic() - due > self._threshold
-            stall = self._look(due, before) if is_late else None
+            stall = self._find_stall(due, before) if is_late else None
             try:
                 self._loop.call_soon_threadsafe(self._answered.set)
             except RuntimeError:
@@ -133,14 +133,14 @@ class StallWatch:
             if stall is None:
                 if self._answered.wait(self._threshold):
                     continue
-                stall = self._look(due, before)
+                stall = self._find_stall(due, before)
             if stall is not None:
                 self._sink.began(stall)
             self._answered.wait()
             if stall is not None and not self._stopped.is_set():
                 self._sink.ended(stall, time.monotonic() - due)
 
-    def _look(self, since: float, before: Usage) -> Stall | None:
+    def _find_stall(self, since: float, before: Usage) -> Stall | None:
         """Return the stall. None: the loop runs again, or the system had paused its thread or the whole process."""
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  (documented, for this)

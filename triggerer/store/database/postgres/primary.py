@@ -122,7 +122,7 @@ class Primary:
         # promoted after this connection was opened.
         return history is None or history == self._newest
 
-    async def look(self) -> None:
+    async def check_for_promotion(self) -> None:
         """Connect to each server of the URL, to learn whether one was promoted. Unreachable servers are skipped.
 
         After a promotion, `is_current` is false for connections to the former primary.

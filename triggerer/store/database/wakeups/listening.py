@@ -108,7 +108,7 @@ async def check_announcements(database: Database) -> None:
     assert database.primary is not None
     with translated(database.name):
         # If several servers take writes, find the server that was promoted last, before anything is written.
-        await database.primary.look()
+        await database.primary.check_for_promotion()
         async with _open_listener(database, Wakeups()) as listener:
             # The locks of a stuck session would delay a migration of the tables.
             await end_stuck_sessions(listener.connection)
@@ -222,7 +222,7 @@ async def _until_lost(database: Database, listener: _Listener, backoff: Backoff)
         looks += 1
         await end_stuck_sessions(listener.connection)
         if looks % _LOOKS_PER_TEST:
-            await primary.look()
+            await primary.check_for_promotion()
         elif not await _hears(database, listener):
             return f"what is announced is not heard; {POOLER}"
         if not primary.is_current(listener.connection):
