@@ -6,7 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,6 @@ from triggerer.worker.failures import ProcessStopped, explain, storable
 from triggerer.worker.kept_tasks import kept_tasks
 from triggerer.worker.launch_reports import SessionLaunches, launch_reports
 from triggerer.worker.launchers.former import FormerAttempts, StillUnknown, former_attempts
-from triggerer.worker.logs import Output
 from triggerer.worker.parallel.side_by_side import execute_side_by_side
 from triggerer.worker.protocol import RunReport, TaskStart
 from triggerer.worker.spark.sessions.run_session import RunSession
@@ -106,7 +105,8 @@ class WorkerContext:
     query: Callable[..., Any]
     """Like `QueryEvents`, with the run's primary key as the first argument. The callables below have it, too."""
     spark: SparkHolder
-    output: Output
+    output_into: Callable[[Path], AbstractContextManager[None]]
+    """Appends the output of this process to a run's log during the block, see `triggerer.worker.logs`."""
     on_start: Callable[[int, TaskStart], None]
     on_wait: Callable[[int, Wait], None]
     on_progress: Callable[[int, RunProgress], None]
@@ -122,7 +122,7 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
     """
     with ExitStack() as stack:
         try:
-            stack.enter_context(worker.output.into(Path(order.log_path)))
+            stack.enter_context(worker.output_into(Path(order.log_path)))
         except OSError as error:
             reason = f"the run's log {order.log_path} cannot be written: {error}"
             end = RunEnd(RunState.FAILED, datetime.now(UTC), reason)

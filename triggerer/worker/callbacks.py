@@ -26,7 +26,7 @@ def call_back(order: CallbackOrder, worker: WorkerContext) -> None:
     """
     run = order.run
     try:
-        with worker.output.into(Path(run.log_path)):
+        with worker.output_into(Path(run.log_path)):
             try:
                 _call_all(order, worker)
             except ProcessStopped:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,41 +57,21 @@ def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
 
 
 def set_up_logging() -> None:
-    """Send the log messages of users' code to standard error, which is the run's log file during a run.
+    """Send log messages to standard error, which is the run's log file during a run. Call this once, at the start.
 
-    A further call undoes changes that imported modules made to the standard streams and to the root logger.
+    The processes that a worker forks have this logging, too.
     """
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, f"__{name}__")
-        if stream.closed:
-            number = {"stdout": 1, "stderr": 2}[name]
-            # closefd=False: code that closes the stream must not close the descriptor, which leads to the run's log.
-            stream = open(  # noqa: SIM115
-                number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
-            )
-            setattr(sys, f"__{name}__", stream)
-        setattr(sys, name, stream)
+    for stream in (sys.stdout, sys.stderr):
         # Flush every line, so that the log has everything that a process printed before it was killed.
-        stream.reconfigure(line_buffering=True)
-    root = logging.getLogger()
-    if root.handlers != [_handler]:
-        for handler in root.handlers[:]:
-            root.removeHandler(handler)
-        root.addHandler(_handler)
-    _handler.setStream(sys.stderr)
-    _set_level(root, logging.INFO)
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+    handler = logging.StreamHandler()
+    handler.setFormatter(FORMATTER)
+    # force: a `sitecustomize` may have added a handler, and each line would be in the log twice.
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
     # Py4J logs every call of the session at INFO.
-    _set_level(logging.getLogger("py4j"), logging.WARNING)
-    # Enable our loggers again: a module's `dictConfig` disables all loggers that it does not name.
-    for name in ("triggerer.run", "triggerer.worker.spark_holder"):
-        logging.getLogger(name).disabled = False
-
-
-def _set_level(logger: logging.Logger, level: int) -> None:
-    # `setLevel` clears the level caches of all loggers, which costs more than the rest of the set-up.
-    if logger.level != level:
-        logger.setLevel(level)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 class _Formatter(logging.Formatter):
@@ -113,44 +94,26 @@ FORMATTER: Final = _Formatter(
 )
 # UTC, like the times of every command, wherever the executor runs.
 FORMATTER.converter = time.gmtime
-_handler: Final = logging.StreamHandler()
-_handler.setFormatter(FORMATTER)
 
 
-class Output:
-    """Standard output and standard error of this process and its children.
+@contextmanager
+def output_into(path: Path, tell: Callable[[int], None]) -> Iterator[None]:
+    """Append the output of this process and its children to a run's log. The end of the block flushes the output.
 
     Args:
-        tell: Receives the descriptor of the run's log once the log is open. The descriptor is closed after the run.
+        tell: Receives a descriptor of the log, which it must not use after it has returned.
+    Raises:
+        OSError: The log cannot be opened. Nothing was changed.
     """
-
-    def __init__(self, tell: Callable[[int], None]) -> None:
-        self._tell = tell
-
-    @contextmanager
-    def into(self, path: Path) -> Iterator[None]:
-        """Append the output to the file during the block.
-
-        Raises:
-            OSError: The file cannot be opened. Nothing was changed.
-        """
-        log = open_log(path)
-        # Duplicates of the present descriptors, which are restored afterwards. Children do not inherit the duplicates.
-        original = (os.dup(1), os.dup(2))
-        try:
-            self._tell(log)
-            self._point(log, log)
-            yield
-        finally:
-            self._point(*original)
-            for descriptor in (log, *original):
-                os.close(descriptor)
-
-    @staticmethod
-    def _point(out: int, err: int) -> None:
+    log = open_log(path)
+    tell(log)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    try:
+        yield
+    finally:
         for stream in (sys.stdout, sys.stderr):
             # The run closed or replaced the stream, or the disk is full. The rest of the output is lost.
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
-        os.dup2(out, 1)
-        os.dup2(err, 2)

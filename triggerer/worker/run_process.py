@@ -5,6 +5,7 @@ The main thread executes the tasks, because signals, and so timeouts, arrive the
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
@@ -30,7 +31,7 @@ from triggerer.worker.failures import ProcessStopped
 from triggerer.worker.fork_server.control import Control
 from triggerer.worker.fork_server.link import ForkServerLink
 from triggerer.worker.fork_server.preloading import importable_ahead
-from triggerer.worker.logs import Output, set_up_logging
+from triggerer.worker.logs import output_into
 from triggerer.worker.protocol import RunReport, message
 from triggerer.worker.reporter import Reporter
 from triggerer.worker.spark.jvm.connections import forget_connection
@@ -60,7 +61,7 @@ class RunProcess:
             file_states=self._file_states,
             query=self.query,
             spark=self._spark,
-            output=Output(self._link.taken),
+            output_into=functools.partial(output_into, tell=self._link.taken),
             on_start=self._reporter.started,
             on_wait=self._on_wait,
             on_progress=self._reporter.progress,
@@ -76,7 +77,6 @@ class RunProcess:
         # From here on, SIGTERM unwinds the user's code instead of ending the process at once.
         self._busy = True
         try:
-            set_up_logging()
             self._enter_temporary_folder()
             threading.Thread(target=self._listen, name="triggerer-channel", daemon=True).start()
             self._handle(order)
