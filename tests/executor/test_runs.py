@@ -488,6 +488,27 @@ async def test_changes_of_a_run_to_its_process_do_not_reach_the_next_run(house: 
     assert "logged" in log
 
 
+async def test_a_line_that_a_task_does_not_end_is_in_the_log_with_the_end_of_the_run(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    await house.add_dag(
+        "prints",
+        """
+        with DAG("prints"):
+            @task
+            def prints():
+                # The run's process removes a file between its last report and its end, which takes long here.
+                Path.unlink = lambda *args, **kwargs: time.sleep(1)
+                print("half a line", end="")
+            prints()
+        """,
+    )
+    async with house.executor(workers=1):
+        (run,) = await house.ended(*await house.queue("prints"))
+        assert "half a line" in house.log(run)
+
+
 async def test_a_log_that_cannot_be_written_fails_the_run_with_the_reason(house: House) -> None:
     await house.add_dag("blocked", "with DAG('blocked'): pass")
     (house.home / "logs").mkdir(parents=True)

@@ -31,7 +31,7 @@ from triggerer.worker.failures import ProcessStopped
 from triggerer.worker.fork_server.control import Control
 from triggerer.worker.fork_server.link import ForkServerLink
 from triggerer.worker.fork_server.preloading import importable_ahead
-from triggerer.worker.logs import output_into
+from triggerer.worker.logs import flush_output, output_into
 from triggerer.worker.protocol import RunReport, message
 from triggerer.worker.reporter import Reporter
 from triggerer.worker.spark.jvm.connections import forget_connection
@@ -191,6 +191,9 @@ class RunProcess:
             # The task's code has replaced `ProcessStopped` by another exception. Raise it again, so that no end is
             # reported.
             raise ProcessStopped
+        if report.end is not None:
+            # A user who sees the end in the store may read the log at once, and the executor may kill this process.
+            flush_output()
         self._reporter.report(run_pk, report)
 
 
