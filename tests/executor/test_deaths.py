@@ -301,7 +301,7 @@ async def test_a_run_that_is_cancelled_before_a_worker_has_it_has_a_log_that_say
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The worker may take any time to start.
-    monkeypatch.setattr("triggerer.executor.executor.STALE_SECONDS", 60)
+    monkeypatch.setattr("triggerer.executor.claimed_queue.STALE_SECONDS", 60)
     # The executor claims several runs at once, as if they were short.
     monkeypatch.setattr(PrefetchLimit, "runs", 64)
     await house.add_dag("sleeps", SLEEPS)

@@ -185,17 +185,21 @@ async def test_an_executor_begins_nothing_until_its_lease_is_held_again(any_hous
 
 @asynccontextmanager
 async def _two_claimed_ahead(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: House,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    stale_s: float = 60,
+    sweep_every: timedelta = timedelta(minutes=5),
 ) -> AsyncIterator[tuple[Executor, list[int], psutil.Process]]:
     """Yield an executor whose worker has begun one run, with two more claimed; also the three runs, and the worker."""
     params = _params(house.folder)
     # The worker may take any time to start.
-    monkeypatch.setattr("triggerer.executor.executor.STALE_SECONDS", 60)
+    monkeypatch.setattr("triggerer.executor.claimed_queue.STALE_SECONDS", stale_s)
     # The executor claims several runs at once, as if they were short.
     monkeypatch.setattr(PrefetchLimit, "runs", 64)
     await house.add_dag("one_at_a_time", ONE_AT_A_TIME)
     await house.add_instance("one")
-    async with house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor:
+    async with house.executor("one", workers=1, sweep_every=sweep_every) as executor:
         pks = await house.queue("one_at_a_time", 3, params=params)
         worker = await _begun(params)
         assert [(await house.run(pk)).state for pk in pks] == ["running"] * 3
@@ -225,3 +229,33 @@ async def test_runs_that_were_claimed_ahead_are_queued_again_with_the_lease(
             executor.mark_lease_kept(guard)
             runs = await house.ended(*pks)
     assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 3
+
+
+async def test_a_sweep_leaves_runs_alone_that_were_claimed_a_moment_ago(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often = timedelta(seconds=0.1)
+    async with _two_claimed_ahead(house, monkeypatch, sweep_every=often) as (_, pks, _):
+        epochs = [(await house.run(pk)).epoch for pk in pks]
+        await anyio.sleep(0.5)
+        assert [(await house.run(pk)).epoch for pk in pks] == epochs
+
+
+async def test_claimed_runs_that_wait_too_long_go_back_however_much_happens_meanwhile(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another executor may have a free worker for them."""
+    async with (
+        _two_claimed_ahead(house, monkeypatch, stale_s=1.0) as (executor, pks, _),
+        anyio.create_task_group() as tasks,
+    ):
+        epoch = (await house.run(pks[1])).epoch
+
+        async def queue_further_runs() -> None:
+            while True:
+                executor._changed.set()
+                await anyio.sleep(0.05)
+
+        tasks.start_soon(queue_further_runs)
+        await house.until(pks[1], lambda run: run.epoch > epoch, timeout=10)
+        tasks.cancel_scope.cancel()

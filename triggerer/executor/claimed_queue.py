@@ -1,7 +1,10 @@
-"""Runs that are claimed before a worker is free, and the limit for their number. Synchronous; no store, no clock."""
+"""Runs that are claimed before a worker is free, and the limit for their number. Synchronous; no store."""
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from typing import Final
 
 from triggerer.domain.attempts import RunOrder
@@ -13,7 +16,7 @@ _WEIGHT: Final = 0.2
 """The weight of a run in the moving average of durations, if the run is shorter than the average."""
 
 STALE_SECONDS: Final = 2.0
-"""After waiting this long for a worker, a claimed run is queued again: another executor may have a free worker."""
+"""After waiting this long for a worker, claimed runs are queued again: another executor may have a free worker."""
 
 
 class PrefetchLimit:
@@ -42,27 +45,47 @@ class PrefetchLimit:
 
 
 class ClaimedQueue:
-    """Runs that are claimed and wait for a worker, oldest first."""
+    """Runs that are claimed and wait for a worker, oldest first.
 
-    def __init__(self) -> None:
+    Args:
+        now: A monotonic clock, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._orders: dict[int, RunOrder] = {}
+        self._since: dict[int, float] = {}
+        """When each run began to wait, by primary key; earliest first."""
 
     def __len__(self) -> int:
         return len(self._orders)
+
+    @property
+    def stale_in_s(self) -> float:
+        """The number of seconds until a run has waited for `STALE_SECONDS`; zero if one has, infinite without a run."""
+        first = next(iter(self._since.values()), math.inf)
+        return max(0.0, first + STALE_SECONDS - self._now())
 
     def waiting(self) -> list[RunOrder]:
         return list(self._orders.values())
 
     def add(self, order: RunOrder) -> None:
         self._orders[order.run_pk] = order
+        self._since[order.run_pk] = self._now()
 
     def take(self, run_pk: int) -> RunOrder | None:
+        self._since.pop(run_pk, None)
         return self._orders.pop(run_pk, None)
 
     def take_all(self) -> list[RunOrder]:
         taken = list(self._orders.values())
         self._orders.clear()
+        self._since.clear()
         return taken
+
+    def wait_again(self) -> None:
+        """Let all runs wait for a worker for another `STALE_SECONDS`."""
+        self._since = dict.fromkeys(self._since, self._now())
 
     def room(self, *, free: int, ahead: int, warming: bool) -> int:
         """Return the number of runs to claim now.

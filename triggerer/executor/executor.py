@@ -15,7 +15,7 @@ from triggerer.domain.attempts import RunEnd, RunOrder, Wait
 from triggerer.domain.runs import RunState
 from triggerer.errors import OutcomeUnknown, TransientStoreError
 from triggerer.executor.callbacks import CallbackRunner
-from triggerer.executor.claimed_queue import STALE_SECONDS, ClaimedQueue, PrefetchLimit
+from triggerer.executor.claimed_queue import ClaimedQueue, PrefetchLimit
 from triggerer.executor.claims import Claims
 from triggerer.executor.lease.lease_guard_process import LeaseGuard
 from triggerer.executor.left_launches import LeftLaunches
@@ -229,10 +229,8 @@ class Executor:
                 await anyio.sleep(delay)
                 continue
             backoff.reset()
-            seconds = self._sweeps.wait_s
-            if self._claimed_queue:
-                seconds = min(seconds, STALE_SECONDS)
-            if not await self._changed.wait_for(seconds) and self._claimed_queue:
+            await self._changed.wait_for(min(self._sweeps.wait_s, self._claimed_queue.stale_in_s))
+            if not self._claimed_queue.stale_in_s:
                 await self._requeue_waiting()
 
     async def _do_what_is_due(self, tasks: TaskGroup) -> None:
@@ -374,8 +372,13 @@ class Executor:
         self._result_writer.submit_nowait(AttemptUpdate(order, end=verdict))
 
     async def _requeue_waiting(self) -> None:
+        """Queue all claimed runs again, because the oldest has waited long. Alone, it would be overtaken by later runs.
+
+        While a Spark session is about to open, the runs continue to wait.
+        """
         if is_session_near(self._slots):
             self._record_waiting()
+            self._claimed_queue.wait_again()
             return
         await self._requeue(self._claimed_queue.take_all(), have_begun=False)
 

@@ -1,7 +1,9 @@
-"""How many runs are claimed ahead."""
+"""How many runs are claimed ahead, and for how long."""
+
+import math
 
 from tests.run_orders import order
-from triggerer.executor.claimed_queue import ClaimedQueue, PrefetchLimit
+from triggerer.executor.claimed_queue import STALE_SECONDS, ClaimedQueue, PrefetchLimit
 
 
 def test_nothing_is_claimed_ahead_of_runs_that_take_longer_than_a_claim() -> None:
@@ -42,3 +44,21 @@ def test_runs_that_wait_for_a_session_being_opened_do_not_keep_others_out() -> N
     # But not without end.
     claimed_queue.add(order(2, needs_spark=True))
     assert claimed_queue.room(free=1, ahead=0, warming=True) == 0
+
+
+def test_a_run_is_stale_after_its_own_wait_whatever_was_claimed_since() -> None:
+    now = 0.0
+    claimed_queue = ClaimedQueue(lambda: now)
+    assert claimed_queue.stale_in_s == math.inf
+    claimed_queue.add(order(1))
+    now = 1.5
+    claimed_queue.add(order(2))
+    assert claimed_queue.stale_in_s == STALE_SECONDS - 1.5
+    now = 3.0
+    assert claimed_queue.stale_in_s == 0.0
+    claimed_queue.take(1)
+    assert claimed_queue.stale_in_s == STALE_SECONDS - 1.5
+    claimed_queue.wait_again()
+    assert claimed_queue.stale_in_s == STALE_SECONDS
+    claimed_queue.take_all()
+    assert claimed_queue.stale_in_s == math.inf
