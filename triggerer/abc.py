@@ -502,7 +502,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
             BrokerUnavailable: The broker does not answer, perhaps only from this machine.
         """
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         """Return facts about the delivery of messages, from which the guarantee is computed.
 
         `triggerer check` calls this method for one trigger of each stream. The service calls it before each start of a
@@ -511,7 +511,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         a producer with `get_idempotency_key` recognises repeats.
 
         Args:
-            ask_source: True: ask the source for its retention and dead letters. False: use only arguments and settings.
+            ask: True: ask the source for its retention and dead letters. False: use only arguments and settings.
         Raises:
             Errors of `check_source`.
         """

@@ -220,7 +220,7 @@ class _FileDeleteTrigger(BaseEventTrigger):
                 hint=_LET_WRITE,
             )
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         return DeliveryFacts(
             is_acknowledged=True,
             because="a file is claimed before its event is made, and deleted after that is durable",

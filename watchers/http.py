@@ -101,7 +101,7 @@ class HttpPollTrigger(MessageTrigger):
     async def check_source(self) -> None:
         await check_url(self._polled(), settings=self._settings())
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         settings = self._settings()
         settings.url_of(self.url)
         key = "the number and the digest of its version"

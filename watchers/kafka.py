@@ -129,13 +129,11 @@ class KafkaEventTrigger(MessageTrigger):
 
         return await measure_lag(self._settings(), self.topics, self.group, self.start)
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         # Imported here: only `triggerer check` and watchers that demand a guarantee need this module.
         from producers.kafka.guarantees import describe_delivery
 
-        return await describe_delivery(
-            self._settings(), self.topics, self.group, ask_source=ask_source
-        )
+        return await describe_delivery(self._settings(), self.topics, self.group, ask=ask)
 
     def make_producer(self) -> KafkaSharedStreamProducer:
         return KafkaSharedStreamProducer(
@@ -224,13 +222,11 @@ class KafkaRangeTrigger(BaseEventTrigger):
     async def check_source(self) -> None:
         await check_topics(_settings(self.connection), self.topics)
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         # Imported here: only `triggerer check` and watchers that demand a guarantee need this module.
         from producers.kafka.ranges.guarantees import describe_delivery
 
-        return await describe_delivery(
-            _settings(self.connection), self.topics, ask_source=ask_source
-        )
+        return await describe_delivery(_settings(self.connection), self.topics, ask=ask)
 
     async def run_from(self, bookmark: Any) -> AsyncIterator[tuple[list[TriggerEvent], Any]]:
         # Imported here: parsing a DAG file needs no Kafka client.

@@ -98,10 +98,10 @@ class PubSubEventTrigger(MessageTrigger):
             None, note="Pub/Sub tells it to Cloud Monitoring only: num_undelivered_messages"
         )
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         from producers.pubsub import describe_delivery
 
-        return await describe_delivery(self._settings(), self.subscription, ask_source=ask_source)
+        return await describe_delivery(self._settings(), self.subscription, ask=ask)
 
     def make_producer(self) -> PubSubSharedStreamProducer:
         from producers.pubsub import PubSubSharedStreamProducer

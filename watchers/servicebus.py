@@ -128,10 +128,10 @@ class ServiceBusEventTrigger(MessageTrigger):
 
         return await measure_lag(self._settings(), self._entity())
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         from producers.servicebus import describe_delivery
 
-        return await describe_delivery(self._settings(), self._entity(), ask_source=ask_source)
+        return await describe_delivery(self._settings(), self._entity(), ask=ask)
 
     def make_producer(self) -> ServiceBusSharedStreamProducer:
         from producers.servicebus import ServiceBusSharedStreamProducer

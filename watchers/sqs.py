@@ -96,10 +96,10 @@ class SqsEventTrigger(MessageTrigger):
 
         return await measure_lag(self._settings(), self.queue)
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         from producers.sqs.checking import describe_delivery
 
-        return await describe_delivery(self._settings(), self.queue, ask_source=ask_source)
+        return await describe_delivery(self._settings(), self.queue, ask=ask)
 
     def make_producer(self) -> SqsSharedStreamProducer:
         return SqsSharedStreamProducer(self.queue, settings=self._settings())

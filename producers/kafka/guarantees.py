@@ -32,16 +32,16 @@ _CLEANUP: Final = "cleanup.policy"
 
 
 async def describe_delivery(
-    settings: KafkaSettings, topics: Collection[str], group: str, *, ask_source: bool
+    settings: KafkaSettings, topics: Collection[str], group: str, *, ask: bool
 ) -> DeliveryFacts:
-    """Return how messages are delivered, from the settings and, if `ask_source`, from the brokers.
+    """Return how messages are delivered, from the settings and, if `ask`, from the brokers.
 
     If no broker answers, or this user may not see a topic's configuration, only the warnings about the configuration
     are missing. Whether the topics can be read is not checked here. With a pattern, only the topics that match now are
     looked up, and the result says so.
     """
     facts = _TopicFacts(Topics.parse(topics, settings))
-    if ask_source:
+    if ask:
         with anyio.move_on_after(_ASKING_S):
             await facts.look_up(settings)
     limit = settings.max_deliveries

@@ -59,16 +59,16 @@ async def check_subscription(settings: PubSubSettings, subscription: str) -> Non
 
 
 async def describe_delivery(
-    settings: PubSubSettings, subscription: str, *, ask_source: bool
+    settings: PubSubSettings, subscription: str, *, ask: bool
 ) -> DeliveryFacts:
-    """Return how messages are delivered, from the settings and, if `ask_source`, from the subscription.
+    """Return how messages are delivered, from the settings and, if `ask`, from the subscription.
 
     Raises:
-        The errors of `check_subscription`, only with `ask_source`.
+        The errors of `check_subscription`, only with `ask`.
     """
     found: Any = None
     path: str | None = None
-    if ask_source:
+    if ask:
         _, path, found = await _look_up(settings, subscription)
     retention = None if found is None else found.message_retention_duration
     limits = [settings.max_deliveries] if settings.dead_letter_topic else []

@@ -43,9 +43,9 @@ async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None
 
 
 async def describe_delivery(
-    settings: ServiceBusSettings, entity: EntityPath, *, ask_source: bool, verify: bool | str = True
+    settings: ServiceBusSettings, entity: EntityPath, *, ask: bool, verify: bool | str = True
 ) -> DeliveryFacts:
-    """Return how messages are delivered, from the settings and, if `ask_source`, from the entity.
+    """Return how messages are delivered, from the settings and, if `ask`, from the entity.
 
     The management API answers only users that may manage the entity. Without its answer, the guarantee is the same, and
     only warnings about the entity's settings are missing.
@@ -54,7 +54,7 @@ async def describe_delivery(
         verify: As for `ask_administration`.
     """
     found = None
-    if ask_source and not settings.is_emulator:
+    if ask and not settings.is_emulator:
         with anyio.move_on_after(_ASKING_S):
             found = await _look_up(settings, entity, verify)
     limits = [settings.max_deliveries, None if found is None else found.max_delivery_count]

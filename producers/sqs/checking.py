@@ -26,15 +26,13 @@ async def check_queue(settings: SqsSettings, queue: str) -> None:
         await DeadLetters(client, found, settings).check()
 
 
-async def describe_delivery(
-    settings: SqsSettings, queue: str, *, ask_source: bool
-) -> DeliveryFacts:
-    """Return how messages are delivered. With `ask_source`, the queue is asked for its attributes.
+async def describe_delivery(settings: SqsSettings, queue: str, *, ask: bool) -> DeliveryFacts:
+    """Return how messages are delivered. With `ask`, the queue is asked for its attributes.
 
     Raises:
-        BrokerRefused, BrokerUnavailable: The errors of `check_queue`, only with `ask_source`.
+        BrokerRefused, BrokerUnavailable: The errors of `check_queue`, only with `ask`.
     """
-    if not ask_source:
+    if not ask:
         return _facts(settings, None)
     async with open_client(settings, queue) as client:
         return _facts(settings, await find_queue(client, queue, settings))

@@ -32,8 +32,8 @@ class Weak({base}):
     def serialize(self):
         return f"{{__name__}}.Weak", super().serialize()[1]
 
-    async def describe_delivery(self, *, ask_source):
-        facts = await super().describe_delivery(ask_source=ask_source)
+    async def describe_delivery(self, *, ask):
+        facts = await super().describe_delivery(ask=ask)
         return dataclasses.replace(facts, key_changes="the sender numbers its messages anew")
 
 

@@ -318,7 +318,7 @@ def test_what_is_no_event_trigger_is_refused() -> None:
 
 
 async def test_a_producer_without_keys_is_not_said_to_recognise_what_comes_again() -> None:
-    acknowledged = await AcknowledgedHere(Acknowledged()).describe_delivery(ask_source=False)
+    acknowledged = await AcknowledgedHere(Acknowledged()).describe_delivery(ask=False)
     assert (acknowledged.is_acknowledged, acknowledged.key) == (True, None)
-    fast = await FastHere(Fast()).describe_delivery(ask_source=False)
+    fast = await FastHere(Fast()).describe_delivery(ask=False)
     assert not fast.is_acknowledged

@@ -189,30 +189,30 @@ class CleansUpWithoutARun(Evens):
 class TellsSeconds(Evens):
     """The retention is a number instead of a `timedelta`."""
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         return DeliveryFacts(is_acknowledged=True, because="asked", retention=60.0)  # type: ignore[arg-type]
 
 
 class TellsFindingsAsTexts(Evens):
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         found: Any = ("it is old",)
         return DeliveryFacts(is_acknowledged=True, because="asked", findings=found)
 
 
 class TellsAMapping(Evens):
-    async def describe_delivery(self, *, ask_source: bool) -> Any:
+    async def describe_delivery(self, *, ask: bool) -> Any:
         return {"is_acknowledged": True, "because": "asked"}
 
 
 class TellsAtOnce(Evens):
     """`describe_delivery` is not a coroutine function."""
 
-    def describe_delivery(self, *, ask_source: bool) -> Any:
+    def describe_delivery(self, *, ask: bool) -> Any:
         return DeliveryFacts(is_acknowledged=True, because="asked")
 
 
 class AsksAlways(Evens):
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         raise BrokerUnavailable("no broker answers at numbers:1")
 
 

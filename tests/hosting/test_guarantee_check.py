@@ -19,8 +19,8 @@ class Described(Acking):
 
     facts: DeliveryFacts | Exception
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
-        assert ask_source
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        assert ask
         if isinstance(self.facts, Exception):
             raise self.facts
         return self.facts
@@ -92,7 +92,7 @@ async def test_a_source_that_cannot_be_asked_keeps_it_from_starting_until_it_can
 
 
 class Unasked(Acking):
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         raise AssertionError("nothing was asked for")
 
 

@@ -97,7 +97,7 @@ def _inspect(
             dags_folder=folder,
             allowed_modules=allowed,
             ack_timeout=settings.triggerer.shared_stream_ack_timeout,
-            ask_source=not offline,
+            ask=not offline,
         )
         return parsed, sources, guarantees
 

@@ -45,7 +45,7 @@ async def check_guarantees(
     *,
     dags_folder: Path,
     ack_timeout: timedelta,
-    ask_source: bool,
+    ask: bool,
     allowed_modules: tuple[str, ...] = (),
 ) -> CheckedGuarantees:
     """Compute the guarantee of each watcher. One trigger is made for each stream; all streams are checked concurrently.
@@ -53,8 +53,8 @@ async def check_guarantees(
     The code of users' triggers runs in this process, as in `check_sources`.
 
     Args:
-        ask_source: True to query the brokers, for example for a retention time. If a broker is unavailable, the
-            guarantee is computed from the settings alone, as with False.
+        ask: True to query the brokers, for example for a retention time. If a broker is unavailable, the guarantee is
+            computed from the settings alone, as with False.
     """
     watchers = list(watchers)
     streams = {watcher.stream_digest: watcher for watcher in reversed(watchers)}
@@ -67,13 +67,9 @@ async def check_guarantees(
             )
             trigger = kind(**watcher.kwargs)
             try:
-                promised = await promised_guarantee_of(
-                    trigger, ask_source=ask_source, ack_timeout=ack_timeout
-                )
+                promised = await promised_guarantee_of(trigger, ask=ask, ack_timeout=ack_timeout)
             except BrokerUnavailable:
-                promised = await promised_guarantee_of(
-                    trigger, ask_source=False, ack_timeout=ack_timeout
-                )
+                promised = await promised_guarantee_of(trigger, ask=False, ack_timeout=ack_timeout)
             found[watcher.stream_digest] = promised
         except Exception as error:  # noqa: BLE001  (the boundary to users' triggers)
             found[watcher.stream_digest] = error
@@ -97,7 +93,7 @@ async def check_guarantees(
         elif isinstance(result, Exception) and wanted is not None:
             # A check that queries no broker may run on a machine without the connection settings, such as a CI runner.
             # So the failure is only a warning there.
-            (errors if ask_source else warnings).append(problem_of(watcher, result))
+            (errors if ask else warnings).append(problem_of(watcher, result))
         if promised is not None and streams[watcher.stream_digest] is watcher:
             warnings += [problem_of(watcher, _as_error(one)) for one in promised.warnings]
     warnings += _divided(streams.values(), found)

@@ -43,9 +43,7 @@ class GuaranteeCheck:
             found = load.result()
             with plugin_code(f"Making {row.display_name}"):
                 trigger = found(**row.kwargs)
-            promised = await promised_guarantee_of(
-                trigger, ask_source=True, ack_timeout=self._ack_timeout
-            )
+            promised = await promised_guarantee_of(trigger, ask=True, ack_timeout=self._ack_timeout)
             if promised.is_below(wanted):
                 raise too_weak(promised, wanted)
         except Exception as error:  # noqa: BLE001  (raised where the trigger is made)

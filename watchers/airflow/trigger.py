@@ -91,8 +91,8 @@ class AirflowEventTrigger(BaseEventTrigger):
         key = self.inner.shared_stream_key()
         return None if key is None else ("airflow", key)
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
-        facts = await super().describe_delivery(ask_source=ask_source)
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        facts = await super().describe_delivery(ask=ask)
         if facts.key is None:
             return facts
         # `AirflowProducer` always has `get_idempotency_key`, so find out whether Airflow's own producer has it.

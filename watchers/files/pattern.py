@@ -140,7 +140,7 @@ class FilePatternTrigger(BaseEventTrigger):
                 hint='name a folder on the same file system as move_to, or write claim="remember"',
             )
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         if self._target is not None:
             return DeliveryFacts(
                 is_acknowledged=True,

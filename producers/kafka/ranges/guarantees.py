@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 async def describe_delivery(
-    settings: KafkaSettings, topics: Collection[str], *, ask_source: bool
+    settings: KafkaSettings, topics: Collection[str], *, ask: bool
 ) -> DeliveryFacts:
     """Return how ranges are delivered. No message is delivered, so there is no limit of failures and no dead letter."""
     facts = await describe_messages(
-        replace(settings, max_deliveries=0), topics, "of no group", ask_source=ask_source
+        replace(settings, max_deliveries=0), topics, "of no group", ask=ask
     )
     return replace(
         facts,

@@ -518,11 +518,9 @@ async def test_a_key_of_the_query_is_sent_and_is_in_no_event_and_no_state(
 
 
 async def test_a_key_in_the_url_is_warned_of() -> None:
-    plain, *_ = (
-        await HttpPollTrigger("http://a/b?n=1").describe_delivery(ask_source=False)
-    ).findings
+    plain, *_ = (await HttpPollTrigger("http://a/b?n=1").describe_delivery(ask=False)).findings
     found = (
-        await HttpPollTrigger("http://a/b?n=1&api_key=x").describe_delivery(ask_source=False)
+        await HttpPollTrigger("http://a/b?n=1&api_key=x").describe_delivery(ask=False)
     ).findings
     assert found[0] == plain
     assert "'api_key' in the query" in str(found[1])

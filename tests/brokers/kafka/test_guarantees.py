@@ -34,7 +34,7 @@ async def promised(
         return {"bootstrap_servers": servers, "max_deliveries": max_deliveries}
 
     monkeypatch.setattr(abc, "_resolve_connection", resolve)
-    facts = await KafkaEventTrigger(topics).describe_delivery(ask_source=True)
+    facts = await KafkaEventTrigger(topics).describe_delivery(ask=True)
     return guarantee_of(facts, ack_timeout=timedelta(minutes=5))
 
 
@@ -139,7 +139,7 @@ async def test_streams_of_one_group_that_share_a_topic_are_known_as_such(
     monkeypatch.setattr(abc, "_resolve_connection", lambda _: {"bootstrap_servers": "k:1"})
 
     async def sources(trigger: KafkaEventTrigger) -> set[str]:
-        facts = await trigger.describe_delivery(ask_source=False)
+        facts = await trigger.describe_delivery(ask=False)
         return set(guarantee_of(facts, ack_timeout=timedelta(minutes=5)).sources)
 
     both = await sources(KafkaEventTrigger(["a", "b"], group_id="g"))

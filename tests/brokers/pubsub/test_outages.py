@@ -280,10 +280,10 @@ async def test_what_a_watcher_promises_follows_from_settings_and_subscription(
             "max_delivery_attempts": 5,
         },
     )
-    unasked = await describe_delivery(settings_for(double.host), name, ask_source=False)
+    unasked = await describe_delivery(settings_for(double.host), name, ask=False)
     assert (unasked.drops_after, unasked.has_dead_letters, unasked.retention) == (None, None, None)
     facts = await describe_delivery(
-        settings_for(double.host, dead_letter_topic="dead"), name, ask_source=True
+        settings_for(double.host, dead_letter_topic="dead"), name, ask=True
     )
     assert (facts.drops_after, facts.has_dead_letters) == (5, True)
     assert facts.retention == timedelta(minutes=10)
@@ -297,12 +297,12 @@ async def test_a_subscription_without_a_place_for_dead_letters_is_warned_of(
     double: PubSubDouble, name: str
 ) -> None:
     double.create(name, message_retention_duration={"seconds": 7 * 24 * 3600})
-    facts = await describe_delivery(settings_for(double.host), name, ask_source=True)
+    facts = await describe_delivery(settings_for(double.host), name, ask=True)
     (warning,) = guarantee_of(facts, ack_timeout=timedelta(minutes=5)).warnings
     assert "delivered again until it is dropped after 7 days" in str(warning)
     assert "dead_letter_topic" in str(warning)
     topic = settings_for(double.host, dead_letter_topic="dead")
-    asked = await describe_delivery(topic, name, ask_source=True)
+    asked = await describe_delivery(topic, name, ask=True)
     assert guarantee_of(asked, ack_timeout=timedelta(minutes=5)).warnings == ()
 
 

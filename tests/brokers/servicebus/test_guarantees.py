@@ -38,7 +38,7 @@ async def double(tmp_path: Path) -> AsyncIterator[AdministrationDouble]:
 
 async def ask(double: AdministrationDouble, entity: EntityPath = QUEUE) -> DeliveryFacts:
     settings = settings_for(double.connection_string)
-    return await describe_delivery(settings, entity, ask_source=True, verify=double.authority)
+    return await describe_delivery(settings, entity, ask=True, verify=double.authority)
 
 
 async def test_a_time_to_live_shorter_than_the_ack_timeout_is_warned_of(
@@ -99,7 +99,7 @@ async def test_two_connections_to_one_entity_are_known_as_such() -> None:
     sources = set()
     for name in ("orders", "ORDERS"):
         settings = settings_for(connection_string(5672))
-        facts = await describe_delivery(settings, EntityPath(name), ask_source=False)
+        facts = await describe_delivery(settings, EntityPath(name), ask=False)
         sources.add(facts.source)
     assert sources == {"queue 'orders' at 127.0.0.1:5672"}
 
@@ -108,6 +108,6 @@ async def test_an_api_that_does_not_answer_is_not_waited_for() -> None:
     async with open_silent_server() as port:
         text = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=a;SharedAccessKey=secret"
         with anyio.fail_after(4.5):
-            facts = await describe_delivery(settings_for(text), QUEUE, ask_source=True)
+            facts = await describe_delivery(settings_for(text), QUEUE, ask=True)
     assert facts.retention is None
     assert facts.drops_after == 10

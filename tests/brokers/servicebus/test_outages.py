@@ -263,7 +263,7 @@ async def test_a_dead_letter_queue_can_be_read_and_has_no_place_for_dead_letters
     assert sorted(driver.values) == ["a", "b", "b", "b", "b", "b", "c"]
     settings = settings_for(queue.server.connection_string, max_deliveries=2)
     facts = await describe_delivery(
-        settings, EntityPath(f"{queue.path}/$DeadLetterQueue"), ask_source=False
+        settings, EntityPath(f"{queue.path}/$DeadLetterQueue"), ask=False
     )
     assert (facts.has_dead_letters, facts.drops_after) == (False, None)
 

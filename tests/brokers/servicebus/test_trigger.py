@@ -105,7 +105,7 @@ def test_arguments_that_name_no_entity_are_refused(arguments: dict[str, Any], sa
 async def test_what_comes_again_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = {"servicebus": {"connection_string": KEY, "max_deliveries": 5}}
     monkeypatch.setattr("triggerer.abc._resolve_connection", connection.__getitem__)
-    facts = await ServiceBusEventTrigger("orders").describe_delivery(ask_source=True)
+    facts = await ServiceBusEventTrigger("orders").describe_delivery(ask=True)
     promised = guarantee_of(facts, ack_timeout=timedelta(minutes=5))
     assert promised.guarantee is Guarantee.EFFECTIVELY_ONCE
     assert "sequence number" in promised.reason

@@ -84,15 +84,15 @@ async def test_what_a_queue_promises_is_asked_of_it(
     monkeypatch.setattr(SqsEventTrigger, "_settings", lambda _: settings)
     trigger = SqsEventTrigger(name)
     await trigger.check_source()
-    facts = await trigger.describe_delivery(ask_source=True)
+    facts = await trigger.describe_delivery(ask=True)
     assert facts.is_acknowledged
     assert facts.is_renewed
     assert (facts.drops_after, facts.has_dead_letters) == (4, True)
     assert facts.retention is not None
     assert facts.retention.days == 4
-    unasked = await trigger.describe_delivery(ask_source=False)
+    unasked = await trigger.describe_delivery(ask=False)
     assert (unasked.has_dead_letters, unasked.retention, unasked.source) == (None, None, None)
-    by_url = await SqsEventTrigger(url).describe_delivery(ask_source=True)
+    by_url = await SqsEventTrigger(url).describe_delivery(ask=True)
     assert facts.source == by_url.source == f"queue {url}", "by its name and by its URL"
     moto.delete_queue(dead)
     with pytest.raises(BrokerError, match="queue does not exist"):

@@ -16,56 +16,54 @@ class Fast(Base):
     pass
 
 class Queue(Base):
-    async def describe_delivery(self, *, ask_source):
+    async def describe_delivery(self, *, ask):
         lock = None
-        if ask_source:
+        if ask:
             lock = __import__("datetime").timedelta(seconds=30)
         return DeliveryFacts(
             is_acknowledged=True, because="deleted last", key="the message id", redelivers_after=lock
         )
 
 class Named(Base):
-    async def describe_delivery(self, *, ask_source):
-        source = f"queue {self.key.rpartition('/')[2]}" if ask_source else None
+    async def describe_delivery(self, *, ask):
+        source = f"queue {self.key.rpartition('/')[2]}" if ask else None
         if "," in self.key:
             source = tuple(self.key.split(","))
         return DeliveryFacts(is_acknowledged=True, because="deleted last", source=source)
 
 class Away(Base):
-    async def describe_delivery(self, *, ask_source):
-        if ask_source:
+    async def describe_delivery(self, *, ask):
+        if ask:
             raise BrokerUnavailable("nobody at q:1")
         return DeliveryFacts(is_acknowledged=True, because="deleted last")
 
 class Wrong(Base):
-    async def describe_delivery(self, *, ask_source):
+    async def describe_delivery(self, *, ask):
         raise ConfigurationError("unknown key 'x'")
 
 class Seconds(Base):
-    async def describe_delivery(self, *, ask_source):
+    async def describe_delivery(self, *, ask):
         return DeliveryFacts(is_acknowledged=True, because="deleted last", retention=60.0, key=("id",))
 
 class Texts(Base):
-    async def describe_delivery(self, *, ask_source):
+    async def describe_delivery(self, *, ask):
         found = Finding("it is old", most="at_least_once")
         return DeliveryFacts(is_acknowledged=True, because="deleted last", findings=(found,))
 
 class Mapped(Base):
-    async def describe_delivery(self, *, ask_source):
+    async def describe_delivery(self, *, ask):
         return {"is_acknowledged": True}
 
 class Broken(Base):
-    async def describe_delivery(self, *, ask_source):
+    async def describe_delivery(self, *, ask):
         return self.nothing
 """
 
 
-async def checked(
-    folder: Path, watchers: dict[str, str], *, ask_source: bool = True
-) -> CheckedGuarantees:
+async def checked(folder: Path, watchers: dict[str, str], *, ask: bool = True) -> CheckedGuarantees:
     found = await parsed_watchers(folder, _TRIGGERS, watchers)
     return await check_guarantees(
-        found, dags_folder=folder, ack_timeout=timedelta(minutes=5), ask_source=ask_source
+        found, dags_folder=folder, ack_timeout=timedelta(minutes=5), ask=ask
     )
 
 
@@ -88,7 +86,7 @@ async def test_each_watcher_gets_its_promise_with_the_reason(tmp_path: Path) -> 
 
 
 async def test_no_source_is_asked_offline(tmp_path: Path) -> None:
-    found = await checked(tmp_path, {"queue": "Queue()"}, ask_source=False)
+    found = await checked(tmp_path, {"queue": "Queue()"}, ask=False)
     assert found.warnings == ()
 
 
@@ -107,7 +105,7 @@ async def test_streams_that_divide_the_messages_of_one_source_are_warned_of(tmp_
             " Kafka topic each want a group_id of their own)"
         )
     ]
-    assert (await checked(tmp_path, watchers, ask_source=False)).warnings == ()
+    assert (await checked(tmp_path, watchers, ask=False)).warnings == ()
 
 
 async def test_streams_that_share_some_of_their_sources_are_warned_of_once(tmp_path: Path) -> None:

@@ -169,10 +169,10 @@ class Keyed(Fast):
 async def test_by_default_the_facts_follow_from_what_is_overridden(
     trigger: BaseEventTrigger, expected: Guarantee
 ) -> None:
-    assert promised(await trigger.describe_delivery(ask_source=False)).guarantee is expected
+    assert promised(await trigger.describe_delivery(ask=False)).guarantee is expected
 
 
 async def test_a_producer_that_is_only_looked_at_is_closed() -> None:
     before = KeyedProducer.closed
-    await Keyed().describe_delivery(ask_source=False)
+    await Keyed().describe_delivery(ask=False)
     assert KeyedProducer.closed == before + 1

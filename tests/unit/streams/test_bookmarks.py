@@ -73,7 +73,7 @@ async def test_what_it_may_not_yield_is_its_error(batch: Any, said: str) -> None
 
 
 async def test_it_promises_effectively_once() -> None:
-    facts = await Yielding().describe_delivery(ask_source=False)
+    facts = await Yielding().describe_delivery(ask=False)
     promised = guarantee_of(facts, ack_timeout=timedelta(seconds=300))
     assert promised.guarantee is Guarantee.EFFECTIVELY_ONCE
 

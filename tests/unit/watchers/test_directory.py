@@ -464,13 +464,13 @@ def test_a_pattern_is_refused_and_the_trigger_that_takes_one_is_named(
 
 async def test_a_name_with_brackets_may_be_meant_and_is_warned_of() -> None:
     trigger = DirectoryFileDeleteTrigger("/srv/inbox", "orders-[0-9].csv")
-    (finding,) = (await trigger.describe_delivery(ask_source=False)).findings
+    (finding,) = (await trigger.describe_delivery(ask=False)).findings
     assert str(finding) == (
         "it waits for a file that is literally named 'orders-[0-9].csv'"
         " (if that is a pattern, write FilePatternTrigger(directory, pattern))"
     )
     plain = DirectoryFileDeleteTrigger("/srv/inbox", "orders.csv")
-    assert (await plain.describe_delivery(ask_source=False)).findings == ()
+    assert (await plain.describe_delivery(ask=False)).findings == ()
 
 
 def test_a_sighting_is_not_copied_since_a_copys_answer_reaches_nobody() -> None:

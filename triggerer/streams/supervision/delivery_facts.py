@@ -17,11 +17,11 @@ from triggerer.streams.cancellation import plugin_code
 _HINT: Final = "the plugin's author has to mend that; no DAG file is to blame"
 
 
-async def facts_of(trigger: BaseEventTrigger, *, ask_source: bool) -> DeliveryFacts:
+async def facts_of(trigger: BaseEventTrigger, *, ask: bool) -> DeliveryFacts:
     """Return a trigger's `DeliveryFacts`, with checked types.
 
     Args:
-        ask_source: True: the trigger may also ask its source, such as a broker.
+        ask: True: the trigger may also ask its source, such as a broker.
     Raises:
         TriggererError: The trigger's own error: its settings are wrong, or its source refuses or does not answer.
         PluginError: The trigger raised another error, or a value is not of the type that `DeliveryFacts` declares.
@@ -30,7 +30,7 @@ async def facts_of(trigger: BaseEventTrigger, *, ask_source: bool) -> DeliveryFa
     what = f"describe_delivery() of {kind.__module__}.{kind.__qualname__}"
     try:
         with plugin_code(what):
-            found: Any = await trigger.describe_delivery(ask_source=ask_source)
+            found: Any = await trigger.describe_delivery(ask=ask)
     except TriggererError:
         raise
     except Exception as error:

@@ -18,14 +18,14 @@ ASKING_TIMEOUT: Final = timedelta(seconds=5)
 async def promised_guarantee_of(
     trigger: BaseEventTrigger,
     *,
-    ask_source: bool,
+    ask: bool,
     ack_timeout: timedelta,
     deadline: timedelta = ASKING_TIMEOUT,
 ) -> PromisedGuarantee:
     """Return the guarantee that the trigger promises to its watchers, with the reason.
 
     Args:
-        ask_source: True: the trigger may also ask its source, such as a broker.
+        ask: True: the trigger may also ask its source, such as a broker.
     Raises:
         BrokerUnavailable: The source did not answer in time.
         TriggererError: The trigger's error about its settings or its source.
@@ -34,7 +34,7 @@ async def promised_guarantee_of(
     seconds = deadline.total_seconds()
     with anyio.move_on_after(seconds) as scope:
         try:
-            facts = await facts_of(trigger, ask_source=ask_source)
+            facts = await facts_of(trigger, ask=ask)
         except Exception as error:
             # After the deadline, the cancellation may have caused this error, so the timeout is reported instead.
             if not scope.cancel_called:

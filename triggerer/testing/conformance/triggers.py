@@ -181,14 +181,14 @@ class TriggerConformance:
     @case()
     async def test_its_description_of_its_source_is_valid(self) -> None:
         try:
-            await facts_of(self.new_trigger(), ask_source=False)
+            await facts_of(self.new_trigger(), ask=False)
         except ConfigurationError as error:
             raise SkipTest(
                 f"describe_delivery() needs a connection; call install_connections: {error}"
             ) from None
         except BrokerError as error:
             raise AssertionError(
-                f"describe_delivery(ask_source=False) must not ask the source, but it did: {error}"
+                f"describe_delivery(ask=False) must not ask the source, but it did: {error}"
             ) from error
         except PluginError as error:
             raise AssertionError(str(error)) from error

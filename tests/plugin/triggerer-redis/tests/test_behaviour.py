@@ -252,13 +252,13 @@ async def test_a_server_that_may_evict_or_forget_is_found(
 ) -> None:
     with RedisServer(tmp_path, "--appendonly", "no", "--maxmemory-policy", "allkeys-lru") as server:
         configure(server)
-        facts = await RedisStreamEventTrigger("orders").describe_delivery(ask_source=True)
+        facts = await RedisStreamEventTrigger("orders").describe_delivery(ask=True)
     assert [finding.text for finding in facts.findings] == [
         "Redis keeps no append-only file: a crash loses entries that nobody has read",
         "Redis may evict the stream when memory is short",
     ]
     configure(redis_server)
-    assert not (await RedisStreamEventTrigger("orders").describe_delivery(ask_source=True)).findings
+    assert not (await RedisStreamEventTrigger("orders").describe_delivery(ask=True)).findings
 
 
 async def test_a_server_that_stands_still_counts_as_away(
@@ -284,7 +284,7 @@ async def test_the_limit_that_is_stated_is_the_one_that_is_kept(
     redis_server: RedisServer, settings: dict[str, Any], limit: int | None
 ) -> None:
     configure(redis_server, **settings)
-    facts = await RedisStreamEventTrigger("orders").describe_delivery(ask_source=False)
+    facts = await RedisStreamEventTrigger("orders").describe_delivery(ask=False)
     assert facts.drops_after == limit
 
 

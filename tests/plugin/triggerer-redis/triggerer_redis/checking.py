@@ -36,8 +36,8 @@ async def check_streams(settings: RedisSettings, streams: Iterable[str]) -> None
         await client.aclose()
 
 
-async def describe_delivery(settings: RedisSettings, *, ask_source: bool) -> DeliveryFacts:
-    """What becomes of an entry; the server is asked only if `ask_source`."""
+async def describe_delivery(settings: RedisSettings, *, ask: bool) -> DeliveryFacts:
+    """What becomes of an entry; the server is asked only if `ask`."""
     limit = settings.delivery_policy().max_deliveries
     return DeliveryFacts(
         is_acknowledged=True,
@@ -46,7 +46,7 @@ async def describe_delivery(settings: RedisSettings, *, ask_source: bool) -> Del
         drops_after=limit if settings.dead_letters else None,
         has_dead_letters=settings.dead_letters,
         dead_letter_setting="dead_letters",
-        findings=await _look_for_findings(settings) if ask_source else (),
+        findings=await _look_for_findings(settings) if ask else (),
     )
 
 

@@ -78,5 +78,5 @@ class RedisStreamEventTrigger(MessageTrigger):
     async def check_source(self) -> None:
         await check_streams(RedisSettings.load(self.connection), self.streams)
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
-        return await describe_delivery(RedisSettings.load(self.connection), ask_source=ask_source)
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        return await describe_delivery(RedisSettings.load(self.connection), ask=ask)

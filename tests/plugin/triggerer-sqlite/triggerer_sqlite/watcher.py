@@ -41,7 +41,7 @@ class SqliteQueueEventTrigger(MessageTrigger):
         table = Table(SqliteSettings.load(self.connection).path, self.queue)
         await ask(table.counts, f"look at queue {self.queue}")
 
-    async def describe_delivery(self, *, ask_source: bool) -> DeliveryFacts:
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         # All facts follow from the settings, so the source is not asked.
         settings = SqliteSettings.load(self.connection)
         return DeliveryFacts(
