@@ -258,7 +258,7 @@ class RunEnd:
     ended_at: datetime
     error: str | None = None
     exit_code: int | None = None
-    """The exit code of the worker, if it has died. Negative: the signal that killed it."""
+    """The exit code of the run's process, or of its worker, if one has died. Negative: the signal that killed it."""
 
     @property
     def attempt_state(self) -> AttemptState:

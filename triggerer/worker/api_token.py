@@ -17,7 +17,7 @@ FILE_VARIABLE: Final = "TRIGGERER_RUN_TOKEN_FILE"
 
 @contextmanager
 def offered(token: str, folder: Path) -> Iterator[None]:
-    """Store the token in a file during the block, and put the file's path into `FILE_VARIABLE`.
+    """Store the token in a file during the block. From now on, `FILE_VARIABLE` has the file's path.
 
     Only this user can read the file. An empty token makes no file and no variable.
     """
@@ -32,7 +32,6 @@ def offered(token: str, folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.environ.pop(FILE_VARIABLE, None)
         with suppress(OSError):
             path.unlink(missing_ok=True)
 

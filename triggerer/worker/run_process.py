@@ -84,7 +84,7 @@ class RunProcess:
         except ProcessStopped:
             os._exit(128 + signal.SIGTERM)
         self._link.finished(importable_ahead(self._imported.names()))
-        self._spark.close()
+        self._spark.give_back_driver()
         os._exit(0)
 
     def query(self, run_pk: int, what: str, **fields: Any) -> Any:

@@ -199,11 +199,9 @@ class SparkHolder:
         self._is_broken |= how is not None
         return how
 
-    def close(self) -> None:
-        """Release the session on a Spark Connect server. A local JVM stays for later runs, unless it is broken."""
-        if self._is_connect:
-            self.end_run()
-        elif self._is_broken and self._driver is not None:
+    def give_back_driver(self) -> None:
+        """Leave the driver to later runs. If it is broken, tell the fork server."""
+        if self._is_broken and self._driver is not None:
             self._link.unusable("a run could not use it any longer", self._driver.pid)
 
     def _open(self) -> None:
