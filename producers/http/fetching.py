@@ -76,7 +76,7 @@ class Fetcher:
             params: Added to the URL's query.
             known: The validators of the last answer.
         Raises:
-            ConfigurationError: The file with the authorities, or the proxy of the environment, cannot be used.
+            ConfigurationError: The file with the certificates (`verify`), or the environment's proxy, cannot be used.
             BrokerRefused: A repeat would fail too.
             BrokerUnavailable: A repeat may succeed; `TryLater` if the server says when.
         Cancellation: Nothing was changed.

@@ -1,8 +1,8 @@
 """Ends the launches that killed runs have left outside their process, such as sessions on a Spark Connect server.
 
 A run that ends regularly ends its launches itself. If a run's process was killed, its launches may go on working. The
-next attempt ends them before it begins, see `triggerer.worker.launchers.former`. If there is no next attempt, this
-module ends them.
+next attempt ends them before it begins, see `triggerer.worker.launchers.former_attempts`. If there is no next attempt,
+this module ends them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,10 @@ _log = structlog.get_logger(__name__)
 
 
 class StateWriter:
-    """Writes the states of a roster's triggers. A restarted trigger is shown as failing for a while, see `Attempts`."""
+    """Writes the states of this instance's triggers to the store.
+
+    A restarted trigger is shown as failing until it has worked for a while, at most for `healthy_after`.
+    """
 
     def __init__(
         self,

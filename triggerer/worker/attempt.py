@@ -26,7 +26,7 @@ from triggerer.worker.events import QueryEvents
 from triggerer.worker.failures import ProcessStopped, explain, storable
 from triggerer.worker.kept_tasks import kept_tasks
 from triggerer.worker.launch_reports import SessionLaunches, launch_reports
-from triggerer.worker.launchers.former import FormerAttempts, StillUnknown, former_attempts
+from triggerer.worker.launchers.former_attempts import FormerAttempts, StillUnknown, former_attempts
 from triggerer.worker.parallel.side_by_side import execute_side_by_side
 from triggerer.worker.protocol import RunReport, TaskStart
 from triggerer.worker.spark.sessions.run_session import RunSession

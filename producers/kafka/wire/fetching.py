@@ -71,7 +71,7 @@ class Fetching:
         client.send = self.send
 
     async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
-        """Send a request of the client; a fetch gets topic ids if all are known and the broker supports them."""
+        """Send a request. A fetch names its topics by their ids, if all ids are known and the broker supports them."""
         if isinstance(request, FetchRequest):
             self._set_wait(request)
         if self._by_id and isinstance(request, FetchRequest):

@@ -1,1 +1,1 @@
-"""Every call into azure-servicebus, in a thread with its own event loop."""
+"""Every call into azure-servicebus. All run in one thread with its own event loop, so that they never block ours."""

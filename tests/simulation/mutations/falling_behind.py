@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.abc import AdvanceOutcome
 from triggerer.domain.watchers.lane_positions import Position
-from triggerer.streams.catchup.decision.falling_behind import FallingBehind
+from triggerer.streams.catchup.falling_behind.decision import FallingBehind
 from triggerer.streams.delivery.admission import Admission
 from triggerer.streams.delivery.lane import Entry, Lane
 

@@ -16,7 +16,7 @@ from triggerer.streams.catchup.backlogs import queue_backlogs as queue_lags
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
-from triggerer.streams.catchup.decision.falling_behind_in_queues import _QueueDecision
+from triggerer.streams.catchup.falling_behind.queue_decision import _QueueDecision
 from triggerer.streams.catchup.processing.catch_up import CatchUp
 from triggerer.streams.catchup.processing.outcomes import Outcomes
 from triggerer.streams.catchup.reading.handover import Handover

@@ -59,7 +59,7 @@ class EventFiles:
     rows: int = 0
     passes: int = 0
     _shape: Shape | None = None
-    """The merged shape of the first piece, and of the pieces that Arrow's reader did not accept."""
+    """The JSON fields and types found so far: in the first piece, and in each piece that did not fit them."""
     _column: Column | None = None
     _fits: bool = True
     """True while all pieces of this pass had the types with which the pass began."""

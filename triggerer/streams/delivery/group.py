@@ -25,8 +25,8 @@ from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
 from triggerer.processes.own_lease import OwnLease
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.catchup.backlogs.backlogs import Backlogs
-from triggerer.streams.catchup.decision.falling_behind import FallingBehind
-from triggerer.streams.catchup.decision.falling_behind_in_queues import FallingBehindInQueues
+from triggerer.streams.catchup.falling_behind.decision import FallingBehind
+from triggerer.streams.catchup.falling_behind.queue_decision import FallingBehindInQueues
 from triggerer.streams.clock import Clock
 from triggerer.streams.delivery.counts import counting
 from triggerer.streams.delivery.deadlines import Deadlines

@@ -1,4 +1,4 @@
-"""Handles the outcome of each message while a watcher catches up: passed, failed, or parked."""
+"""Decides what happens to each message while a watcher catches up: it has passed, is retried, or is parked."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from triggerer.observability.error_texts import error_text
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
-from triggerer.streams.catchup.decision.falling_behind import FallingBehind
+from triggerer.streams.catchup.falling_behind.decision import FallingBehind
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lane import Entry, Lane
 from triggerer.streams.delivery.selection import is_wanted

@@ -13,8 +13,8 @@ from triggerer.domain.attempts import Wait
 from triggerer.domain.launches import FormerLaunch, Launch
 from triggerer.errors import ConfigurationError
 from triggerer.worker.launchers import Absent, Ended, Handle, Intent, Running, Sighting, Unknown
-from triggerer.worker.launchers import former as module
-from triggerer.worker.launchers.former import FormerAttempts, StillUnknown, patience_for
+from triggerer.worker.launchers import former_attempts as module
+from triggerer.worker.launchers.former_attempts import FormerAttempts, StillUnknown, patience_for
 
 NONE = timedelta(0)
 
