@@ -1,5 +1,6 @@
 """A queued run is executed in a worker process, and its results and log are kept."""
 
+import gc
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,8 @@ from structlog.testing import capture_logs
 from tests.executor.conftest import House
 from triggerer.cli.terminal.one_line import one_line
 from triggerer.domain.outputs import output_token
+from triggerer.executor.slots.run_execution import RunExecution
+from triggerer.executor.slots.worker_process import RunHandle
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.schema.models import DagRun
 
@@ -540,6 +543,30 @@ async def test_a_worker_lets_the_service_go_first(house: House) -> None:
     # If the kernel divides processors among sessions, a process's niceness affects only its own session.
     assert ("session:" in log) == Path("/proc/self/autogroup").exists()
     assert all(line.endswith(" nice 5") for line in log.splitlines() if "session:" in line)
+
+
+async def test_what_the_executor_keeps_for_a_run_is_freed_at_its_end(house: House) -> None:
+    """Without the garbage collector: a collection of the cycles of thousands of runs would stop the event loop."""
+    await house.add_dag(
+        "short",
+        """
+        with DAG("short", max_active_runs=100):
+            @task
+            def nothing():
+                pass
+            nothing()
+        """,
+    )
+    async with house.executor(workers=1):
+        gc.collect()
+        gc.disable()
+        try:
+            await house.ended(*[pk for _ in range(5) for pk in await house.queue("short")])
+            left = [one for one in gc.get_objects() if isinstance(one, RunExecution | RunHandle)]
+        finally:
+            gc.enable()
+    # The last run's execution, its process, and the process that waits for the next run.
+    assert len(left) <= 3, left
 
 
 async def test_the_client_of_a_broker_is_imported_once_for_all_runs_of_a_worker(

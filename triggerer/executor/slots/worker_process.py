@@ -32,12 +32,14 @@ class RunHandle:
 
     Attributes:
         ended: Set when the process and its descendants are gone.
+        is_over: Set when the process is gone, or its worker.
         code: The exit code. Negative: the number of the signal that killed the process. None: it has not ended.
     """
 
     def __init__(self, worker: WorkerProcess, number: int, pid: int, channel: Channel) -> None:
         self.pid: Final = pid
         self.ended: Final = anyio.Event()
+        self.is_over: Final = anyio.Event()
         self.code: int | None = None
         self._worker = worker
         self._number = number
@@ -76,11 +78,11 @@ class RunHandle:
         end, the worker is killed, and the result is the death of the worker.
         """
         with anyio.move_on_after(1):
-            await self._end()
-        if not self._is_over:
+            await self.is_over.wait()
+        if not self.is_over.is_set():
             await self.kill()
             with anyio.move_on_after(_REAP_S, shield=True):
-                await self._end()
+                await self.is_over.wait()
         if self.code is None:
             return Death(await self._worker.reap(), is_of_worker=True)
         return Death(self.code)
@@ -88,23 +90,8 @@ class RunHandle:
     async def is_over_within(self, grace: timedelta) -> bool:
         """Wait until the process is gone, or its worker; return False if that takes longer than `grace`."""
         with anyio.move_on_after(grace.total_seconds()):
-            await self._end()
-        return self._is_over
-
-    @property
-    def _is_over(self) -> bool:
-        return self.ended.is_set() or self._worker.gone.is_set()
-
-    async def _end(self) -> None:
-        """Wait until the process is gone, or its worker."""
-        async with anyio.create_task_group() as either:
-
-            async def wait_for(event: anyio.Event) -> None:
-                await event.wait()
-                either.cancel_scope.cancel()
-
-            either.start_soon(wait_for, self.ended)
-            either.start_soon(wait_for, self._worker.gone)
+            await self.is_over.wait()
+        return self.is_over.is_set()
 
     def mark_ended(self, code: int) -> None:
         """Store the exit code that the worker has reported.
@@ -113,6 +100,7 @@ class RunHandle:
         """
         self.code = code
         self.ended.set()
+        self.is_over.set()
         self.shut_down()
 
     def shut_down(self) -> None:
@@ -125,7 +113,7 @@ class RunHandle:
 
     async def close_in_time(self) -> None:
         """Wait for the end of the process, and close the channel."""
-        await self._end()
+        await self.is_over.wait()
         await self._worker.close(self)
 
 
@@ -188,6 +176,12 @@ class WorkerProcess(ChildProcess):
             with suppress(ChannelClosed):
                 await self._prepared.send(content)
 
+    async def end_processes(self) -> None:
+        """Wait until the worker is gone. Then its processes are over, too."""
+        await self.gone.wait()
+        for process in self._processes.values():
+            process.is_over.set()
+
     async def listen(self) -> None:
         """Receive the worker's frames until it is gone."""
         self.channel.accepts_descriptors = True
@@ -218,6 +212,8 @@ class WorkerProcess(ChildProcess):
     async def _add(self, number: int, pid: int) -> None:
         channel = await Channel.over(self.channel.descriptors.popleft())
         process = self._processes[number] = RunHandle(self, number, pid, channel)
+        if self.gone.is_set():
+            process.is_over.set()
         self._open.add(process)
         self._prepared = process
         self._changed.notify_all()
@@ -271,6 +267,7 @@ async def open_worker(
         worker.guard = guard
         worker.on_frame = on_frame
         worker.tasks.start_soon(worker.supervise)
+        worker.tasks.start_soon(worker.end_processes)
         worker.tasks.start_soon(worker.listen)
         try:
             # If the worker is already dead, `listen` notices.
