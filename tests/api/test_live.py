@@ -80,6 +80,12 @@ def kill_api(service: SampleService) -> float:
     return took
 
 
+def test_the_api_lets_the_stream_and_the_runs_go_first(service: SampleService) -> None:
+    with service.client() as client:
+        client.get(f"{V1}/dags")
+    assert api_process(service).nice() == psutil.Process(service.pid).nice() + 10
+
+
 def test_a_killed_api_is_back_within_five_seconds(service: SampleService) -> None:
     with service.client() as client:
         assert client.get(f"{V1}/dags").status_code == 200

@@ -16,6 +16,7 @@ import anyio
 import structlog
 
 from triggerer.processes.ipc import ChildChannel, connect_to_parent
+from triggerer.processes.priority import give_way
 from triggerer.processes.signals import told_to_stop
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+_NICENESS: Final = 10
+"""Higher than a worker's: if processors are scarce, the stream and the runs come before the requests that show them."""
 ANNOUNCED: Final = "announced"
 """The key of the parent's wake-ups in a message to the child. The value is a dictionary: the name of a signal -> its
 subjects, such as DAG ids.
@@ -91,7 +94,8 @@ async def _run(settings: Settings, listener: socket.socket, channel: ChildChanne
             threading.Thread(
                 target=_hear, args=(channel, loop, database), name="triggerer-channel", daemon=True
             ).start()
-            await serve(settings, database, listener)
+            # Not before the start, because a killed API must be back soon, also on a busy machine.
+            await serve(settings, database, listener, on_start=partial(give_way, _NICENESS))
 
 
 def _hear(channel: ChildChannel, loop: Any, database: Database) -> None:

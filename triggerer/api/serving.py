@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -29,20 +29,38 @@ _GRACE: Final = timedelta(seconds=5)
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_start()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Do nothing. Without this, uvicorn would replace the signal handlers that `told_to_stop` has installed."""
         yield
 
 
-async def serve(settings: Settings, database: Database, listener: socket.socket) -> None:
-    """Answer requests until cancelled. Then open requests have some seconds to finish."""
+async def serve(
+    settings: Settings,
+    database: Database,
+    listener: socket.socket,
+    *,
+    on_start: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer requests until cancelled. Then open requests have some seconds to finish.
+
+    Args:
+        on_start: Called once, as soon as requests are answered.
+    """
     # uvicorn would log its start and end in addition to our own lines.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     _allow_descriptors()
     context = ApiContext(settings, database, DatabaseUse(database))
     certificate = certificate_of(settings.api)
-    server = _Server(_config(make_app(context), certificate))
+    server = _Server(_config(make_app(context), certificate), on_start)
     async with anyio.create_task_group() as tasks:
         try:
             with anyio.CancelScope(shield=True) as serving:
