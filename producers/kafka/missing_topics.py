@@ -16,7 +16,7 @@ _AUTO_CREATE: Final = "auto.create.topics.enable"
 async def find_missing(
     send: Callable[[Any], Awaitable[Any]], node: int, names: Collection[str]
 ) -> frozenset[str]:
-    """Look topics up without creating any. Return those that do not exist and that the broker does not create itself.
+    """Look topics up without creating any. Return the topics that are missing and that the broker does not create.
 
     A broker may create a topic at the first write (`auto.create.topics.enable`). Only a user who may describe the
     broker's configuration can read this setting. For any other user, no topic counts as missing.

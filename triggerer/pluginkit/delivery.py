@@ -15,7 +15,7 @@ _RECENT_S: Final = 60.0
 
 
 class Judgement(Enum):
-    """What the producer has to do with a message at the broker."""
+    """The action that the producer must take for a message at the broker."""
 
     ACK = "ack"
     """The message is done: the broker need not deliver it again."""

@@ -64,7 +64,7 @@ def _periods(
 
 
 def _moments(zone: tzinfo, start: datetime) -> Iterator[datetime]:
-    """Yield instants after the start: one in each hour, but one in each minute of an hour in which clocks change."""
+    """Yield an instant in each hour after the start, and in each minute of an hour in which clocks change."""
     moment = start
     while True:
         following = moment + _STEP

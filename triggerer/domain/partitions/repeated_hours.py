@@ -57,7 +57,7 @@ def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
     """Yield a warning for each key format of a DAG that gives two hours the same key when clocks are set back.
 
     Args:
-        now: The next night after this instant in which clocks are set back is checked.
+        now: The check is about the next night after this instant in which clocks are set back.
     Raises:
         Exception: A third-party timetable raised it.
     """
@@ -94,7 +94,7 @@ def _repeated(timetable: Timetable, keys: IntervalKeys, overlap: _Overlap) -> st
     """Return a key that two runs share because their data intervals start at the same clock time, if there is one."""
     noon = overlap.turn + _DAY / 2
     if keys.key(noon) == keys.key(noon + overlap.length):
-        # The keys are for longer periods, such as a day. Such a key shall be the same in several hours.
+        # The keys are for longer periods, such as a day. Several hours share such a key on purpose.
         return None
     begin, end = overlap.turn - overlap.length, overlap.turn + overlap.length
     restriction = timetable.restriction_between(begin, end - _SECOND)

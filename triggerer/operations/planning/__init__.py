@@ -1,1 +1,1 @@
-"""The operation behind `triggerer plan`: what would change if another folder of DAG files replaced the present one."""
+"""Computes what would change if another folder of DAG files replaced the present folder (`triggerer plan`)."""

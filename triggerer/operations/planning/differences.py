@@ -1,4 +1,4 @@
-"""Compares the present DAGs and watchers with those of another folder, value by value. Secrets are hidden."""
+"""Compares the present DAGs and watchers with another folder's, value by value. Secrets are hidden."""
 
 from __future__ import annotations
 

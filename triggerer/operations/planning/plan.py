@@ -89,7 +89,7 @@ class DagPlan:
     """When the present timetable has its next run, after the runs that are due now. None: it has no further run."""
     next_after: datetime | None
     holds_after: tuple[str, ...]
-    """Why no more than `due_after` runs are due at once under the new definition, such as a pause."""
+    """The reasons, such as a pause, why the new definition makes only `due_after` runs due at once."""
     is_counted_short: bool = False
     """True if more events may wait than were counted."""
     error: str | None = None

@@ -1,4 +1,4 @@
-"""The lanes of a group, and the queue of those that may advance. Synchronous, no I/O."""
+"""The lanes of a group, and the queue of the lanes that may advance. Synchronous, no I/O."""
 
 from __future__ import annotations
 

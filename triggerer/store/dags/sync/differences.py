@@ -27,7 +27,7 @@ class Changed:
     stream_digests: set[str] = field(default_factory=set)
     openings: Openings = field(default_factory=Openings)
     missing: MissingFiles = field(default_factory=MissingFiles)
-    """All files that are missing from the folder, including those that were missing before."""
+    """All files that are missing from the folder, including files that were missing before."""
 
 
 def assign(row: object, **values: Any) -> bool:

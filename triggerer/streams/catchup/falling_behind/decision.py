@@ -120,7 +120,7 @@ class FallingBehind:
     def _not_behind(
         self, lane: Lane, position: Position, watchers: Collection[WatcherRef]
     ) -> set[WatcherRef]:
-        """Return the watchers, except those behind at or before the message, and those that read it in catch-up.
+        """Drop each watcher that is behind at or before the message, or read the message in catch-up. Return the rest.
 
         A watcher whose position is not durable yet stays: the position is written again, and the lane waits for it.
         """

@@ -27,8 +27,8 @@ class StoresMessages(SimulatedProducer):
         watchers = [int(number) for number in re.findall(r"watcher (\d+)", named)]
         assert watchers
         if len(watchers) > 1:
-            # The reason names all watchers that share the trigger. Leave out those whose position is past the message,
-            # because they have had it.
+            # The reason names all watchers that share the trigger. Leave out each watcher whose position is past the
+            # message, because it has received the message.
             watchers = [one for one in watchers if catching_up.is_standing_before(one, message)]
         if reason.startswith("the store has no room for messages"):
             catching_up.check_not_parked(watchers[0], message)
