@@ -142,6 +142,8 @@ class ModelKey:
     runs: int = 0
     due_at: datetime | None = None
     noted_at: datetime | None = None
+    newest: datetime | None = None
+    """The instant of the newest event, also of those that a run has. Each of them begins a quiet period."""
 
 
 @dataclass
@@ -178,7 +180,7 @@ class ModelDag:
             if self._may_run(now):
                 before = self.keys[key]
                 self.runs.append(ModelRun(key, frozenset(before.waits)))
-                self.keys[key] = ModelKey(runs=before.runs + 1)
+                self.keys[key] = ModelKey(runs=before.runs + 1, newest=before.newest)
                 self.made_at = now
 
     def look(self, now: datetime) -> None:
@@ -218,10 +220,11 @@ class ModelDag:
         """Compute when a key is due, after a new event or after the clock was set back."""
         soon = now + CLOCK_STEP
         state.first = {part: now if at > soon else at for part, at in state.first.items()}
+        came = [event.at for event in state.waits.values()]
+        state.newest = max(came if state.newest is None else [*came, state.newest])
         at = now if state.runs else self._ready_at(self.spec.needs, key, state, now)
         if at is not None and self.spec.quiet is not None:
-            newest = max(event.at for event in state.waits.values())
-            at = max(at, newest + self.spec.quiet)
+            at = max(at, state.newest + self.spec.quiet)
         elif at is not None and state.due_at is not None:
             # The key does not become due later than before.
             at = min(at, state.due_at)
@@ -261,7 +264,9 @@ class ModelDag:
         back = {one.id: one for key in self.keys.values() for one in key.waits.values()}
         known = {one.id for one in self.queue}
         self.queue += [one for one in back.values() if one.id not in known]
-        self.keys = {key: ModelKey(runs=state.runs) for key, state in self.keys.items()}
+        self.keys = {
+            key: ModelKey(runs=state.runs, newest=state.newest) for key, state in self.keys.items()
+        }
 
     def change(self, spec: Spec, *, is_mapped_anew: bool) -> None:
         """Apply a change of the DAG's file."""

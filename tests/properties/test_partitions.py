@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,20 @@ RESOLVED: Drawn = (
 )
 
 
+_QUIET = Rule("quarter", None, None)
+_EARLIER: list[Step] = [_emit("a", _Q1[0])] * 8
+LEFT_IN_THE_QUEUE: Drawn = (
+    [_all_are(_QUIET, max_active_runs=1)],
+    [
+        *_EARLIER,
+        ("change", 0, _all_are(_QUIET, "b", max_active_runs=1)),
+        _emit("b", *_Q1),
+        ("schedule", 1),
+        ("change", 0, _all_are(_QUIET, max_active_runs=1, quiet=timedelta(minutes=7))),
+    ],
+)
+
+
 # No clock is set back here: when a deadline then begins depends on which events were divided together.
 @given(plays(WAITS, is_quiet=True))
 @example(LATE)
@@ -71,6 +86,7 @@ RESOLVED: Drawn = (
 @example(MAPPED_ANEW)
 @example(CLEANED)
 @example(RESOLVED)
+@example(LEFT_IN_THE_QUEUE)
 @settings(max_examples=20, deadline=None, suppress_health_check=_ANY)
 def test_divided_a_few_at_a_time_the_runs_of_partition_keys_are_those_of_the_model(
     template: Path, monkeypatch: pytest.MonkeyPatch, play: Drawn
