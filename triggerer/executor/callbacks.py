@@ -153,6 +153,9 @@ class CallbackRunner:
                 raise _Interrupted from closed
             await self._complain(call, f"their {death.victim} has died (code {death.code})")
             return
+        finally:
+            if process is not None:
+                process.is_followed.set()
         if limit.cancelled_caught and not is_over:
             await _reap(worker, process)
             await self._complain(call, f"they took longer than {self._longest_call}")

@@ -125,13 +125,14 @@ class RunExecution:
             ChannelClosed: The process or its worker died. Call `end_after_death`.
         """
         tokens = self.services.tokens
-        given = self.order if tokens is None else await tokens.add_to(self.order)
-        await process.send(message("run", run=given))
         try:
+            given = self.order if tokens is None else await tokens.add_to(self.order)
+            await process.send(message("run", run=given))
             while not await self._handle_frame(process):
                 pass
         finally:
             self._timers.stop()
+            process.is_followed.set()
 
     async def _handle_frame(self, process: RunHandle) -> bool:
         """Wait for the next frame, and return whether it reports the run's end."""
