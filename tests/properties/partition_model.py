@@ -143,7 +143,7 @@ class ModelKey:
     due_at: datetime | None = None
     noted_at: datetime | None = None
     newest: datetime | None = None
-    """The instant of the newest event, also of those that a run has. Each of them begins a quiet period."""
+    """The instant of the newest event. An event that a run has taken begins a quiet period, too."""
 
 
 @dataclass

@@ -149,7 +149,7 @@ def test_a_training_that_gives_up_kills_even_a_java_that_is_still_starting(tmp_p
             time.sleep(0.01)  # until the launcher or Java itself is there
         training.stdin.close()
         assert training.wait(60) == -signal.SIGKILL
-    # If Java ended by itself, it would first write the archive. This takes ten seconds or more.
+    # A regular end of Java would first write the archive, for ten seconds or more.
     wait_until_gone(tmp_path, timeout_s=5)
 
 

@@ -39,7 +39,7 @@ def with_kept(before: Folder, new: Folder, is_unusable: Callable[[str], bool]) -
 
 
 def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
-    """Return each asset of which only the name or only the URI changed, as a mapping: old identity -> new identity.
+    """Map the old identity to the new identity of each asset that has only a new name, or only a new URI.
 
     The store moves the asset's events and watchers to the new identity.
     """

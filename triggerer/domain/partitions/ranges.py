@@ -64,7 +64,7 @@ def _periods(
 
 
 def _moments(zone: tzinfo, start: datetime) -> Iterator[datetime]:
-    """Yield an instant in each hour after the start, and in each minute of an hour in which clocks change."""
+    """Yield an instant in each hour after the start. If clocks change in an hour, yield an instant in each minute."""
     moment = start
     while True:
         following = moment + _STEP

@@ -57,7 +57,7 @@ def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
     """Yield a warning for each key format of a DAG that gives two hours the same key when clocks are set back.
 
     Args:
-        now: The check is about the next night after this instant in which clocks are set back.
+        now: The search for the next night with clocks set back begins at this instant.
     Raises:
         Exception: A third-party timetable raised it.
     """

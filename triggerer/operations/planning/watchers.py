@@ -32,7 +32,7 @@ class WatcherPlan:
     stream_after: str | None
     is_stream_changed: bool
     positions: int
-    """The number of lanes in which the watcher is behind now and has a stored position."""
+    """The number of stored positions: one for each lane of a log where the watcher is behind."""
     messages: int
     """The number of stored messages that wait for the watcher now."""
     effect: str

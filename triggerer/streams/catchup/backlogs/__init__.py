@@ -1,1 +1,1 @@
-"""Records which watchers are behind, in which lanes, and from which positions they must read."""
+"""Records the backlogs: the watchers that are behind, their lanes, and the positions from which they read."""
