@@ -28,13 +28,13 @@ _Logs = dict[str, tuple[str | None, dict[int, Bounds]]]
 def read_logs(
     topics: Collection[str], *, connection: str, bootstrap_servers: str | None
 ) -> Mapping[str, tuple[str | None, Mapping[int, Bounds]]]:
-    """Return each topic's id, and the first offset and the end of each partition. May be called in any thread.
+    """Return each topic's id, and the first offset and the end of each partition. Can be called in any thread.
 
     Args:
         bootstrap_servers: The brokers to connect to, without the connection's settings. None: use the connection.
     Raises:
         ConfigurationError: The connection is not usable.
-        BrokerUnavailable: The brokers do not answer.
+        BrokerUnavailable: The brokers do not answer, or a topic or leader changed during the look-up. Try again.
         BrokerRefused: A topic does not exist, or this user may not read it.
     """
     settings = _settings(connection, bootstrap_servers)
@@ -59,6 +59,7 @@ def _settings(connection: str, bootstrap_servers: str | None) -> KafkaSettings:
 
 
 async def _read(settings: KafkaSettings, topics: list[str]) -> _Logs:
+    from producers.kafka.positions.starting_positions import names_of
     from producers.kafka.ranges.bookmark import RangeBookmark
     from producers.kafka.ranges.log_ends import open_log_ends
 
@@ -67,9 +68,11 @@ async def _read(settings: KafkaSettings, topics: list[str]) -> _Logs:
         for view in await ends.look_up(RangeBookmark()):
             _, partitions = found.setdefault(view.topic, (view.topic_id, {}))
             partitions[view.partition] = Bounds(view.first, view.end)
-    if missing := [topic for topic in topics if topic not in found]:
-        raise BrokerUnavailable(
-            f"topic {', '.join(missing)} at {settings.bootstrap_servers} is being created again",
-            hint="try again",
-        )
+        if ends.left_out:
+            # Without this error, the caller would take a partition that the look-up left out for a lost one.
+            raise BrokerUnavailable(
+                f"{names_of(ends.left_out)} at {settings.bootstrap_servers} changed during the look-up of their ends:"
+                " the topic was created again, or a leader was elected",
+                hint="try again",
+            )
     return found

@@ -28,11 +28,13 @@ logger = logging.getLogger(__name__)
 class LogEnds:
     """Looks up the oldest and the end offsets of some topics' partitions over one client.
 
-    A look-up sends one metadata request, and two requests to each broker that leads a partition: for the ends and for
-    the oldest offsets. A leader election costs one request more.
+    A look-up usually sends one metadata request (with a pattern, two), and two requests to each broker that leads a
+    partition: for the ends and for the oldest offsets. The first look-up, a leader election and a new topic cost more.
 
     Args:
         start: Where a watcher begins in a topic that is not in its bookmark.
+    Attributes:
+        left_out: The partitions that the last look-up left out, because their topic or leader had changed.
     """
 
     def __init__(
@@ -49,14 +51,16 @@ class LogEnds:
             settings.bootstrap_servers,
             fetch_max_wait_ms=settings.fetch_max_wait_ms,
         )
+        self.left_out: Sequence[TopicPartition] = ()
         self._described: Mapping[str, TopicDescription] = {}
         """The topics by name, as the last look-up found them."""
 
     async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
-        """Return the partitions as they are now, by topic and partition.
+        """Return the partitions as they are now.
 
-        A topic that was created again during the look-up, and a partition whose leader changed, are left out until the
-        next look-up: their offsets may belong to another log.
+        A topic that was created again since the previous look-up, and a partition whose leader changed, are left out
+        until the next look-up: their offsets may belong to another log. A topic or partition that is new since the
+        previous look-up also appears in the next look-up.
 
         Raises:
             BrokerUnavailable: The cluster does not answer in time.
@@ -83,6 +87,7 @@ class LogEnds:
         starts = await self._find_starts(bookmark, partitions)
         after = self._described = await self._describe()
         steady = [one for one in partitions if _is_steady(one, before, after)]
+        self.left_out = [one for one in partitions if not _is_steady(one, before, after)]
         kept = await self._find_cuts(bookmark, steady, ends, after)
         return [
             PartitionView(
@@ -109,7 +114,8 @@ class LogEnds:
     ) -> Mapping[TopicPartition, int]:
         """Return the first offset to read of each partition whose topic is not in the bookmark.
 
-        A topic that a pattern finds later is read from its beginning.
+        A partition that the result lacks is read from its oldest offset: for example, if its topic appeared later and
+        matches the pattern.
         """
         if self._start == Start():
             # `start` is "earliest", and the oldest offsets are looked up already.

@@ -10,12 +10,15 @@ from typing import Any
 
 import anyio
 import pytest
+from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
 from producers.kafka.ranges import log_ends
 from producers.kafka.ranges.bookmark import RangeBookmark
+from producers.kafka.ranges.log_bounds import Bounds, read_logs
 from producers.kafka.ranges.planning import OffsetRange, PartitionView, plan
+from producers.kafka.wire.cluster import TopicDescription
 from triggerer.errors import BrokerUnavailable, DagError
 from triggerer.testing import StreamHarness
 from watchers.kafka import KafkaRangeTrigger
@@ -290,6 +293,53 @@ async def test_ranges_that_the_store_refuses_are_made_again_from_the_stored_book
         await streams.persist()
         await streams.quiesce()
         assert [e.payload["to"] for e in again.events] == [10]
+
+
+class ElectingCluster:
+    """A cluster that elects a new leader of one partition between two descriptions of the topic."""
+
+    def __init__(self, elected: int | None) -> None:
+        self.elected = elected
+        self.described = 0
+
+    async def describe(self, names: list[str], **_: Any) -> dict[str, TopicDescription]:
+        epochs = [4, 4]
+        if self.described and self.elected is not None:
+            epochs[self.elected] += 1
+        self.described += 1
+        return {name: TopicDescription(name, "A", 2, None, tuple(epochs)) for name in names}
+
+    async def know_leaders(self, topics: list[str]) -> None:
+        pass
+
+    async def beginning_offsets(self, partitions: list[TopicPartition]) -> Any:
+        return dict.fromkeys(partitions, 0)
+
+    async def end_offsets(self, partitions: list[TopicPartition]) -> Any:
+        return dict.fromkeys(partitions, 7)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def connected(*_: Any) -> None:
+            pass
+
+        monkeypatch.setattr(log_ends, "Cluster", lambda *_, **__: self)
+        monkeypatch.setattr(log_ends, "AIOKafkaConsumer", lambda **_: self)
+        monkeypatch.setattr(log_ends, "connect", connected)
+        monkeypatch.setattr(log_ends, "stop_consumer", connected)
+
+
+def test_the_bounds_of_logs_have_every_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    ElectingCluster(None).install(monkeypatch)
+    logs = read_logs(["orders"], connection="kafka", bootstrap_servers="localhost:1")
+    assert logs == {"orders": ("A", {0: Bounds(0, 7), 1: Bounds(0, 7)})}
+
+
+def test_a_partition_that_elects_a_leader_meanwhile_is_not_taken_for_a_lost_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ElectingCluster(1).install(monkeypatch)
+    with pytest.raises(BrokerUnavailable, match=r"^orders\[1\] at localhost:1 changed during"):
+        read_logs(["orders"], connection="kafka", bootstrap_servers="localhost:1")
 
 
 async def test_an_absent_cluster_is_the_watchers_error(monkeypatch: pytest.MonkeyPatch) -> None:
