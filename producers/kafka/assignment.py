@@ -146,10 +146,14 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     async def reset_out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Find new positions for partitions whose position the broker reported as out of range, and log each reason.
 
-        If the log was cut and the broker can tell where (see `Fetching`), reading continues at the cut. If the broker
-        cannot tell and the log ends before the position, reading continues at the oldest message: any later position
-        could miss messages written after the cut. If retention deleted unread messages, `expired_offset` decides.
-        Messages that are read again have their events already.
+        - Retention deleted unread messages: `expired_offset` decides.
+        - The log was cut, and the broker can tell where (see `Fetching`): reading continues at the cut.
+        - The log ends before the position, and the broker cannot tell where it was cut: reading continues at the oldest
+          message, because any later position could miss messages written after the cut.
+        - The position is in the log again, for instance because the log has grown since: reading continues at the
+          lane's committed position.
+
+        Messages that are read again create no second event, because their keys are stored.
 
         Raises:
             BrokerUnavailable: A topic was created again, or the broker does not answer.
@@ -202,7 +206,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         if self._expired_offset == "fail":
             raise BrokerRefused(
                 f"position {offset} of {names_of([lane.partition])} is out of range: {lost}",
-                hint='expired_offset = "earliest" or "latest" of the connection says where to continue',
+                hint='set expired_offset of the connection to "earliest" or "latest", to say where to continue',
             )
         lane.step_back(lane.position(end), probing=False)
         return lane, f"{lost}, and {end - first} are skipped, as expired_offset says"
@@ -226,15 +230,16 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
                 return BrokerUnavailable(
                     f"topic {name!r} was deleted and created again "
                     f"(id {known[name].topic_id}, now {topic.topic_id})",
-                    hint="the stream is opened again and reads it from its beginning",
+                    hint="the stream is opened again and reads the new topic from its beginning",
                 )
         return None
 
     def fetch_wait_ms(self, usual_ms: int) -> int:
         """Return how long a broker may delay the next fetch: longer than usual after a while without messages.
 
-        Until that fetch is answered, the broker reads no other request on the connection, and no other partition is
-        fetched. So the wait is long only while no message is in flight, no lane is paused and no failed message waits.
+        Until that fetch is answered, the broker reads no other request on the connection, and aiokafka fetches no other
+        partition of the broker. So the wait is long only while no message is in flight, no lane is paused and no failed
+        message waits.
         """
         lanes = self.lanes.values()
         now, delivered = anyio.current_time(), sum(lane.delivered for lane in lanes)
@@ -332,13 +337,17 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[LaneInFlight, str]:
-    """Return a lane, whose position says where to read on, and the reason why the broker refused `offset`."""
+    """Return the lane to continue with, and the reason why the broker refused `offset`.
+
+    The lane's committed position is the next message to read. After a cut that the broker reported, the lane is a new
+    one, and the given lane is closed.
+    """
     parted, lane.parted = lane.parted, None
     if offset >= first and parted is not None:
         lane.close()
         return lane.after_cut(parted, offset, first), (
-            f"the log was cut at {parted.end_offset} (an unclean leader election?), and what was written there"
-            " since is read"
+            f"the log was cut at {parted.end_offset} (an unclean leader election?); the messages written after the"
+            " cut are read next"
         )
     position = lane.position(first)
     if offset < first:

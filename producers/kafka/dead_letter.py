@@ -1,4 +1,4 @@
-"""Writes messages that failed too often to a dead-letter topic."""
+"""Writes messages to a dead-letter topic: rejected messages, and messages that failed too often."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the brokers.
 
-    If no broker answers, or this user may not see a topic's configuration, only the warnings about the configuration
-    are missing. Whether the topics can be read is not checked here. With a pattern, only the topics that match now are
-    looked up, and the result says so.
+    This function raises no error of the brokers. Facts that they do not tell stay unknown. For example, if no broker
+    answers within three seconds, there is no retention and no finding. Whether the topics can be read is not checked
+    here. With a pattern, only the topics that match now are looked up, and `because` says so.
     """
     facts = _TopicFacts(Topics.parse(topics, settings))
     if ask:

@@ -76,9 +76,7 @@ class LaneInFlight:
         self.key_prefix = None if topic is None else f"{topic}/{partition.partition}/"
         self.epochs = LeaderEpochs(committed.offset, committed.epoch)
         self.parted: Divergence | None = None
-        """The offset from which the broker's log differs from the messages read, because the log was cut. None: the log
-        was not cut, or `after_cut` has replaced this lane.
-        """
+        """The cut that a broker has reported, until `Assignment` handles the report. None: there is no report."""
         self.used = committed.used
         """The offsets that the log uses again after a cut."""
         self.incarnation = CutTopic(topic, self.used) if topic and self.used else topic
@@ -86,7 +84,7 @@ class LaneInFlight:
 
     @property
     def in_flight(self) -> bool:
-        """True if a delivered message is not advanced yet."""
+        """True if a delivered message is not advanced yet. False while the lane waits for a redelivery."""
         return not self.closed and self.timer is None and self.committed.offset < self.delivered
 
     @property
@@ -107,8 +105,9 @@ class LaneInFlight:
     def key(self, offset: int) -> str | None:
         """Return the key of a message; None where brokers have no topic ids.
 
-        A key is `<topic id>/<partition>/<offset>`. The key of a message that was written after a cut, at an offset that
-        was used before, ends with `+<epoch>`. All other keys have no epoch.
+        A key is `<topic id>/<partition>/<offset>`. After a cut, new messages get offsets that lost messages had. The
+        keys of these new messages end with `+<epoch>`, the leader epoch of the lost messages; see `UsedOffsets`.
+        For example, offset 7 has the key `<topic id>/0/7`. The message that replaces it has `<topic id>/0/7+3`.
         """
         prefix = self.key_prefix
         if prefix is None:

@@ -79,8 +79,8 @@ class LaneReader:
         """Yield the messages at a position and after it, in order, and wait for more at the end.
 
         Args:
-            report: Called with the new position after deleted messages or transaction markers were skipped; see
-                `read_lane_reporting`.
+            report: Called with the new position if reading begins at another position than the given one, and after
+                deleted messages or transaction markers were skipped; see `read_lane_reporting`.
         Raises:
             BrokerUnavailable: The cluster does not answer, or the topic or its log was replaced.
             BrokerRefused: The topic does not exist, or this user may not read it.
@@ -188,7 +188,7 @@ class LaneReader:
         if group is None:
             return
         if any(part not in self._used for part in group.used):
-            raise BrokerUnavailable(f"{self._what}: the log was cut; it is read again from there")
+            raise BrokerUnavailable(f"{self._what}: the log was cut; it is read again from the cut")
         read = [record.offset for record in records if record.offset < group.delivered]
         if not read:
             return
@@ -196,7 +196,7 @@ class LaneReader:
         if here is not None and there is not None and here > there:
             raise BrokerUnavailable(
                 f"{self._what}: the log was cut before {group.delivered} (an unclean leader election?), and the group"
-                " has yet to go back"
+                " does not know the cut yet"
             )
 
     async def _first_offset(self, consumer: AIOKafkaConsumer) -> int:
@@ -234,7 +234,10 @@ class LaneReader:
 async def find_positions(
     topics: Topics, settings: KafkaSettings, start: datetime | None
 ) -> Mapping[Hashable, list[Any]]:
-    """Return, by partition, the position of the first message at `start` or later. `start` None: of the oldest message.
+    """Return, by partition, the position of the first message at `start` or later.
+
+    For a partition without such a message, return the log's end. If `start` is None, return the positions of the oldest
+    messages.
 
     Raises:
         BrokerUnavailable: The cluster does not answer.

@@ -58,8 +58,8 @@ def _lane_of_no_assignment(partition: TopicPartition, position: CommittedPositio
 class KafkaMessage(BrokerMessage):
     """One record of a topic. The record is decoded once, at the first request, for all subscribers of the stream.
 
-    The message does not hold the client's record, which is several times its size. Kafka counts deliveries only for a
-    partition's oldest message, so `deliveries` is None.
+    The message does not hold the client's record, which is several times its size. `deliveries` is None, because Kafka
+    counts no deliveries. A commit's metadata has only the failures of the message at its offset.
     """
 
     __slots__ = ("delivery", "headers", "lane", "offset", "timestamp")
@@ -109,7 +109,7 @@ class KafkaMessage(BrokerMessage):
     @property
     def published_at(self) -> datetime | None:
         timestamp = self.timestamp
-        # Some writers send a timestamp that is not in milliseconds, and may be out of range.
+        # Some writers send a timestamp in another unit than milliseconds, which a `datetime` may not reach.
         is_time = 0 <= timestamp < _END_OF_TIME_MS
         return _EPOCH + timedelta(milliseconds=timestamp) if is_time else None
 
@@ -148,7 +148,7 @@ class KafkaMessage(BrokerMessage):
                 raise ValueError(f"version {head['v']} is not known")
             contents: list[bytes | None] = []
             if sum(size or 0 for size in head["sizes"]) != len(rest):
-                raise ValueError("it is not complete, or not alone")
+                raise ValueError("its contents are shorter or longer than it says")
             for size in head["sizes"]:
                 contents.append(None if size is None else rest[:size])
                 rest = rest[size or 0 :]

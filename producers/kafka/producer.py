@@ -45,10 +45,12 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
     Raises:
         ValueError: The pattern or the start is invalid.
 
-    - Only `advance` commits positions: in one request for all lanes that advance at the same time, and never past a
-    failed message. A failed message is delivered again after a growing delay. After its second failure it is delivered
-    alone, while its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The count is
-    stored in the commit's metadata and so survives restarts.
+    - `advance` commits in one request for all lanes that advance at the same time, and never past a failed message. The
+      producer itself commits only where it begins: a partition's first position, and a new position after the log lost
+      the old one.
+    - A failed message is delivered again after a growing delay. After its second failure it is delivered alone, while
+      its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The count is stored in the
+      commit's metadata and so survives restarts.
     - Rejected messages go to the dead-letter topic. Without such a topic, the runtime parks them.
     - `advance` ignores messages of an assignment that has ended, and of a delivery that was rewound.
     - Pausing a lane pauses its partition and keeps the membership. A partition that is revoked and assigned again is
@@ -78,7 +80,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         self._dead_letters = DeadLetters(settings, group)
         self._paused = False
         self._is_unanswered = False
-        """Whether the broker did not answer the last request. The failure was logged when this became true."""
+        """True if a failed look-up of the topics was logged, and no look-up has succeeded since."""
         self._report_standing: ReportStanding | None = None
 
     @property
@@ -96,9 +98,9 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         Raises:
             BrokerUnavailable: The cluster did not answer while the client retried, or a topic was deleted and created
                 again. A new stream may succeed.
-            BrokerRefused: A topic does not exist, or this user may not read it.
-            ConfigurationError: The TLS files cannot be used, or dead letters would go into a topic that the stream
-                reads.
+            BrokerRefused: A topic does not exist, or this user may not read it. Also if retention deleted unread
+                messages, and `expired_offset` is "fail".
+            ConfigurationError: The TLS files cannot be used, or a topic would be its own dead-letter topic.
         """
         consumer, assignment = await self._open()
         check_at = anyio.current_time() + _CHECK_TOPICS_EVERY_S
@@ -238,7 +240,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             await self._settler.advance(batch)
 
     def use_standing(self, report: ReportStanding) -> None:
-        """Call `report` for each partition that a message blocks.
+        """Call `report` for each partition that a message blocks, and again, with None, when the partition moves on.
 
         A message blocks its partition if it has failed too often, and no dead-letter topic accepts it.
         """

@@ -78,7 +78,7 @@ class KafkaSettings(DeliverySettings):
     """The most that a broker returns to one request, over all partitions. A single larger message is returned alone."""
     max_partition_fetch_bytes: Positive = 1 << 20
     """The most that a broker returns for one partition. The client buffers one answer per partition until the stream
-    has read it, so it uses at most this much memory for each, and more for compressed messages."""
+    has read it. So each partition uses at most this much memory, and more if its messages are compressed."""
     fetch_max_wait_ms: int = 500
     """How long the broker may delay a fetch while it has no message. Idle streams wait for `idle_fetch_wait_ms`."""
     request_timeout_ms: Positive = 20_000
@@ -99,7 +99,7 @@ class KafkaSettings(DeliverySettings):
             for name in self._needed_for_login():
                 if not getattr(self, name):
                     raise ConfigurationError(
-                        f"{name} is missing in {where}, which {self.security_protocol} needs",
+                        f"{name} is missing in {where}: {self.security_protocol} needs it",
                         hint="a secret may be given as env:NAME or file:PATH",
                     )
         url = self.schema_registry_url

@@ -83,16 +83,16 @@ class Settler:
         delivery = lane.delivery
         offset = verdict.offset
         failures = 0
-        set_aside = False
+        is_dead_lettered = False
         if verdict.failed is not None:
             failures = self._count(lane, verdict)
-            set_aside = await self._set_aside(verdict, failures)
-            if set_aside:
+            is_dead_lettered = await self._dead_letter_failed(verdict, failures)
+            if is_dead_lettered:
                 offset, failures = offset + 1, 0
         position = lane.position(offset, failures)
         if not await self._commit(lane, position) or lane.delivery != delivery:
             return ()
-        if verdict.failed is None or set_aside:
+        if verdict.failed is None or is_dead_lettered:
             lane.committed = position
             self._report_moving(lane.partition)
             if lane.probing:
@@ -104,8 +104,8 @@ class Settler:
     async def _dead_letter_rejected(self, verdict: Verdict) -> Verdict:
         """Write rejected messages to the dead-letter topic, if there is one.
 
-        If the topic refuses a message, the lane stops there. Without a dead-letter topic the runtime sets the message
-        aside; where it cannot, the message is logged and skipped.
+        If the topic refuses a message, the lane stops at that message. A message that the runtime has parked is not
+        among the rejected. So if there is no topic, a rejected message could not be parked: it is logged and skipped.
         """
         for place, (message, outcome) in enumerate(verdict.rejected):
             if not self._dead_letters.has_topic_for(message.topic):
@@ -121,7 +121,7 @@ class Settler:
             try:
                 await self._dead_letters.write(message, evidence)
             except BrokerError as error:
-                # Redeliver the message as if it had failed. When it is rejected again, the runtime can set it aside.
+                # Redeliver the message as if it had failed. When it is rejected again, the runtime can park it.
                 logger.error("message cannot be set aside and stays where it is: %s", error)
                 return replace(
                     verdict,
@@ -134,7 +134,10 @@ class Settler:
 
     @staticmethod
     def _count(lane: LaneInFlight, verdict: Verdict) -> int:
-        """Return how often the message has failed. A delivery that no watcher received does not count."""
+        """Return how often the message has failed.
+
+        This delivery counts only if a watcher that had pulled the message, or was absent, failed the message.
+        """
         before = lane.committed.failures if lane.committed.offset == verdict.offset else 0
         assert verdict.failed is not None
         return before + (1 if verdict.failed[1].blames_event else 0)
@@ -168,10 +171,10 @@ class Settler:
         )
         self._assignment.redeliver_after(lane, position, delay)
 
-    async def _set_aside(self, verdict: Verdict, failures: int) -> bool:
+    async def _dead_letter_failed(self, verdict: Verdict, failures: int) -> bool:
         """Dead-letter the failed message if it has failed too often.
 
-        Return whether the message was written to the dead-letter topic: only then may a commit pass the message.
+        Return whether the message was written to the dead-letter topic. A commit passes the message only if it was.
         """
         assert verdict.failed is not None
         message, outcome = verdict.failed

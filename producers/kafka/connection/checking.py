@@ -26,7 +26,7 @@ async def check_topics(settings: KafkaSettings, topics: Collection[str]) -> None
     """Connect, and look up the topics without creating any. Has no deadline of its own.
 
     Raises:
-        ConfigurationError: A certificate or key cannot be read, or dead letters would go into one of the topics.
+        ConfigurationError: A certificate or key cannot be read, or a topic would be its own dead-letter topic.
         BrokerRefused: The credentials or the protocol are refused, or a topic does not exist or may not be read.
         BrokerUnavailable: No broker answers.
     """

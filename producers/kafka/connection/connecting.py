@@ -147,7 +147,10 @@ async def _leave_group(consumer: Any) -> None:
 
 
 async def raise_reason(settings: KafkaSettings, what: str) -> None:
-    """Connect again and raise the reason of the failure: the client reports every failure as "cannot connect"."""
+    """Connect to the first server and raise the reason if that fails: the client reports only "cannot connect".
+
+    Returns if the connection succeeds now. The caller then raises the client's own error.
+    """
     arguments = settings.client_arguments()
     host, port, _ = collect_hosts(arguments.pop("bootstrap_servers"), randomize=False)[0]
     arguments.pop("metadata_max_age_ms")

@@ -52,7 +52,7 @@ class Topics:
             consumer.subscribe(pattern=self.pattern.pattern, listener=listener)
 
     async def find(self, consumer: AIOKafkaConsumer, what: str) -> Collection[str]:
-        """Return the names of the topics that exist now.
+        """Return the topics to read: the listed names, whether they exist or not, or the topics that match now.
 
         Raises:
             BrokerUnavailable, BrokerRefused: From the brokers; `what` begins the message.

@@ -133,7 +133,7 @@ class Commits:
         batch: list[_Waiting],
         refused: dict[TopicPartition, type[Exception]],
     ) -> str:
-        """Record the broker's answers; return the errors that a repeat may mend, empty if there are none."""
+        """Record the broker's answers; return the errors that a repeat can mend, empty if there are none."""
         repeated: set[str] = set()
         for item in batch:
             error = refused.get(item.partition)

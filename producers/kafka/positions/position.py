@@ -19,8 +19,8 @@ _VERSION = 1
 class UsedOffsets(NamedTuple):
     """Offsets that a log uses again after a cut, from `since` up to and without `below`.
 
-    The lost messages at these offsets may have been read. `epoch` belongs to the leader that wrote them. The keys of
-    the new messages contain this epoch, so that they differ from the keys of the lost messages.
+    Lost messages at these offsets may have events already. `epoch` is the epoch of the leader that wrote the lost
+    messages. The keys of the new messages contain it, so that they differ from the keys of the lost messages.
     """
 
     since: int
@@ -31,8 +31,9 @@ class UsedOffsets(NamedTuple):
 class CutTopic(str):
     """A topic's id, with the cuts that a reader knew; compares equal to the plain id.
 
-    A message that is read after a cut has this object in its position. A reader at that position has read the messages
-    written after the cuts in `used`. The store keeps only the plain id.
+    The position of a message that was read after a cut has this object as its incarnation. A reader that begins at the
+    position then knows that the cuts in `used` were handled, and does not go back to them. The store keeps only the
+    plain id, so a reader that begins after a restart goes back to the cuts again.
     """
 
     __slots__ = ("used",)
@@ -53,9 +54,9 @@ class CommittedPosition:
         offset: The next message to deliver.
         failures: How often that message was delivered and failed; survives restarts.
         topic_id: The topic's id at the commit. A topic that is deleted and created again has a new id.
-        partitions: How many partitions the topic had when the group first committed to it. A partition with a higher
-            number was added later, and is read from its beginning: `start="latest"` would lose what was written to it
-            before it was found.
+        partitions: How many partitions the topic had at the first commit for this partition. Partitions are numbered
+            from 0, so with 8 partitions, number 8 was added later. A partition that was added later is read from its
+            beginning: `start="latest"` would lose the messages that were written before the partition was found.
         epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares it with
             its log, and so finds out whether the log was cut.
         used: The offsets that the log uses again after its cuts. A cut is dropped once the position is past its

@@ -101,7 +101,11 @@ class Start:
             return first
         if not first <= offset <= end:
             logger.error(
-                "%s has no offset %d to start at: it holds %d to %d", partition, offset, first, end
+                "%s has no offset %d to start at: its log begins at %d, and its next message gets %d",
+                partition,
+                offset,
+                first,
+                end,
             )
         return min(max(offset, first), end)
 

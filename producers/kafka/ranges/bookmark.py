@@ -52,11 +52,7 @@ class RangeBookmark:
     def of_partition(
         self, topic: str, topic_id: str | None, number: int
     ) -> PartitionBookmark | None:
-        """Return a partition's bookmark.
-
-        Return None if no event has an offset of the partition, or if the bookmark is of a deleted topic of the same
-        name.
-        """
+        """Return a partition's bookmark; None if it has none, or one of a deleted topic with the same name."""
         found = self.topics.get(topic)
         if found is None or not is_same(found.topic_id, topic_id):
             return None
@@ -101,7 +97,7 @@ class RangeBookmark:
 
 
 def is_same(one: str | None, other: str | None) -> bool:
-    """Return whether two ids of a name may belong to one topic: they are equal, or one of them is unknown."""
+    """Return whether two ids of a name can belong to one topic: they are equal, or one of them is unknown."""
     return one == other or None in (one, other)
 
 

@@ -18,9 +18,9 @@ class PartitionView:
         first: The oldest offset that is left.
         end: The offset after the last one that a reader gets, by the connection's isolation level.
         epoch: The epoch of the leader that answered. None: unknown.
-        start: Where the watcher begins if it knows neither the partition nor its topic.
-        kept_until: Up to this offset, the log has the same messages as when the bookmark was stored. If the offset is
-            before the bookmark's offset, the log was cut there. None: no cut is known.
+        start: Where the watcher begins if its bookmark has no entry for the topic.
+        kept_until: Where the log was cut since the bookmark was stored: the log still has the messages before this
+            offset, and lost the later ones. None: no cut is known.
     """
 
     topic: str
@@ -43,9 +43,9 @@ class OffsetRange:
 
     Attributes:
         deleted: The number of offsets before `start` that retention deleted before any event had them.
-        rewound_from: If the log was cut at `start`: earlier events have the offsets from `start` up to this one, for
-            messages that are lost. None: no cut, or an earlier range has reported it.
-        cut: How many times the partition's log was cut, if earlier events may have these offsets; else 0.
+        rewound_from: Set in the first range after a cut: where the offsets of lost messages end. For example, a range
+            begins at offset 40 and has 50 here: earlier events had the offsets 40 to 49, and those messages are lost.
+        cut: How many times the partition's log was cut, if earlier events may have had these offsets; else 0.
     """
 
     topic: str

@@ -79,7 +79,10 @@ class Cluster:
         return Membership(self._coordinator.generation, self._coordinator.member_id)
 
     def request_rejoin(self, membership: Membership) -> None:
-        """Rejoin the group now, rather than when the next heartbeat reports the rebalance."""
+        """Rejoin the group now, and not only when the next heartbeat reports the rebalance.
+
+        Does nothing if `membership` is no longer the current one, because the member has rejoined already.
+        """
         if self.membership() == membership:
             self._coordinator.request_rejoin()
 
@@ -155,7 +158,7 @@ class Cluster:
             return frozenset()
 
     async def know_leaders(self, topics: Collection[str]) -> None:
-        """Have the client look up the leaders of these topics' partitions now; a missing topic may be created.
+        """Have the client look up the leaders of these topics' partitions now. The broker may create a missing topic.
 
         Without this call, the client looks the leaders up at the first request for an offset, and repeats that request
         after `retry_backoff_ms`.
@@ -174,7 +177,8 @@ class Cluster:
         does not know the epoch. The client must know the partitions' leaders.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: The cluster does not answer.
+            BrokerUnavailable: The cluster does not answer, or a partition has no leader, or its leader has changed.
+            BrokerRefused: The cluster refuses the request.
         """
         client = client_of(self._consumer)
         what = f"look-up of leader epochs {self._where}"

@@ -33,6 +33,7 @@ _OF_ANOTHER_TOPIC: Final = (100, 103)
 _UNKNOWN_TOPIC: Final = (sdk.UnknownTopicOrPartitionError.errno, -1, -1, -1, None, -1, None)
 """A partition's answer, without its number. The error makes aiokafka read the cluster's metadata again."""
 _LOOK_AGAIN_AFTER_S: Final = 0.02
+"""aiokafka fetches again at once. So this long a pause follows a fetch none of whose partitions has a lane yet."""
 _RETRY_AFTER_S: Final = 0.1
 """aiokafka repeats a failed fetch at once, and a broker answers it at once: wait in between."""
 
@@ -71,7 +72,11 @@ class Fetching:
         client.send = self.send
 
     async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
-        """Send a request. A fetch names its topics by their ids, if all ids are known and the broker supports them."""
+        """Send a request. A fetch names its topics by their ids, if all ids are known and the broker supports them.
+
+        Such a fetch leaves out the partitions without a lane. If no partition has a lane yet, nothing is sent, and the
+        answer is empty.
+        """
         if isinstance(request, FetchRequest):
             self._set_wait(request)
         if self._by_id and isinstance(request, FetchRequest):
@@ -91,8 +96,8 @@ class Fetching:
         return await self._send(node_id, request, **arguments)
 
     def _set_wait(self, request: FetchRequest) -> None:
-        # Let only leaders delay a fetch for long. With a rack, a follower may be asked; it may learn of new messages
-        # late, and would answer only at the end of the delay.
+        # Let only leaders delay a fetch for long. With a rack, the fetch can go to a follower. A follower may learn of
+        # new messages late, and would answer only at the end of the delay.
         fields = fields_of(request)
         if not fields.rack_id:
             set_max_wait(request, self._reader.fetch_wait_ms(fields.max_wait_ms))
@@ -145,7 +150,8 @@ def _wanted(
     The client fetches a partition without a lane from a position that it chose itself. Only a lane knows which messages
     were read before its position.
     """
-    # With a rack, a follower may answer. Its log may end before the last message that the leader sent, which is no cut.
+    # With a rack, a follower can answer. Its log may end before the last message that another broker sent. To end early
+    # is no cut, so do not ask a follower to compare.
     may_compare = not fields_of(request).rack_id
     partitions = dict(request.topics)
     topics: WantedTopics = {}

@@ -59,13 +59,13 @@ def is_static_member(coordinator: Any) -> bool:
 
 
 def is_joining(coordinator: Any) -> bool:
-    """Whether the member is joining its group; always called with a coordinator that has a group."""
+    """Whether the member is joining its group. The coordinator must have a group."""
     joining: bool = coordinator._performed_join_prepare
     return joining
 
 
 def closing_of(coordinator: Any) -> asyncio.Future[None]:
-    """Return the future that is done once the member is closed."""
+    """Return the future that is done once the closing of the member has begun."""
     closing: asyncio.Future[None] = coordinator._closing
     return closing
 
