@@ -36,8 +36,6 @@ SOURCE = """
         marks()
     """
 NO_LIMIT_S = 500
-LIVES_FOR_S = {"local": 1.0, "classic": 2.6, "submit": 2.6, "connect": 4.5}
-"""How long a Python function may go on: Spark looks every 2 s for those of interrupted tasks, and then ends them."""
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +72,7 @@ async def test_no_work_goes_on_and_the_next_run_has_the_same_worker(
     marks = tmp_path / "marks"
     source = SOURCE.replace("MARKS", repr(str(marks))).replace("LIMIT", str(limit_s))
     await house.add_dag("marks", source, needs_spark=True)
-    async with house.executor(
-        workers=1, prewarm=False, spark=spark, cancel_grace=timedelta(seconds=20)
-    ) as executor:
+    async with house.executor(workers=1, prewarm=False, spark=spark) as executor:
         await house.ended(*await house.queue("marks", params={"long": False}), timeout=200)
         pids = executor.worker_pids
         (pk,) = await house.queue("marks", params={"long": True})
@@ -84,7 +80,7 @@ async def test_no_work_goes_on_and_the_next_run_has_the_same_worker(
         if limit_s == NO_LIMIT_S:
             await house.cancel(pk)
         (run,) = await house.ended(pk, timeout=100)
-        await anyio.sleep(LIVES_FOR_S[spark["mode"]])
+        await anyio.sleep(1)
         left = marks.stat().st_size
         await anyio.sleep(2)  # nothing can tell that no mark comes
         assert marks.stat().st_size == left

@@ -42,7 +42,6 @@ class SparkHolder:
         self._opening_since: float | None = None
         self._launches: SessionLaunches | None = None
         self._is_broken = False
-        self._was_interrupted = False
         self._interrupts: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._interrupter: threading.Thread | None = None
 
@@ -51,12 +50,8 @@ class SparkHolder:
         self._launches = launches
 
     def end_run(self) -> None:
-        """Release the session on a Spark Connect server, because its operations would otherwise continue.
-
-        After an interruption, the executor or the next attempt releases the session, see `triggerer.worker.launchers`.
-        Spark takes some seconds to kill the Python workers of interrupted tasks, and this run should not wait for that.
-        """
-        if self._session is not None and self._is_connect and not self._was_interrupted:
+        """Release the session on a Spark Connect server, because its operations would otherwise continue."""
+        if self._session is not None and self._is_connect:
             self._drop()
 
     @property
@@ -263,7 +258,6 @@ class SparkHolder:
         session = self._session
         if session is None:
             return
-        self._was_interrupted = True
         if self._is_connect:
             session.interruptAll()
             return

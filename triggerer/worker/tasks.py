@@ -50,11 +50,12 @@ class TaskRunner:
 
     Args:
         on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
-            failed and the task waits for its retry.
+            failed and the task waits, for its retry or for the end of its work on Spark.
         cancel_work: Ends the work on Spark of one task, by its id. Called from another thread, when the time of a task
             that runs beside others is up.
         on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may go on.
-        await_end: Returns once Spark executes no work of a failed try. Raises `RunFailed` if the work does not end.
+        await_end: Cancels the work of a failed try on Spark, and returns once Spark executes none of it. Raises
+            `RunFailed` if the work does not end.
         find_cause: Returns a sentence about the end of Spark's driver; None: the driver has not ended. Called with the
             error of a try.
     """
@@ -102,7 +103,8 @@ class TaskRunner:
                 )
                 return Finished(skipped(task, skip.reason, try_number, started_at))
             except BaseException as error:
-                if isinstance(error, TaskTimeout) and own_task.get() is None:
+                has_timed_out = isinstance(error, TaskTimeout)
+                if has_timed_out and own_task.get() is None:
                     self._on_abandoned()
                 logger.error("task %s, try %d failed", task.task_id, try_number, exc_info=error)
                 failure = self._explain(error)
@@ -117,14 +119,21 @@ class TaskRunner:
                     events=events,
                 )
                 return Finished(result, value)
-            if try_number <= task.retries:
-                # The try is over, so its timeout must not apply to the wait.
-                self._on_start(dataclasses.replace(start, timeout_s=None))
-                try:
+            is_last = try_number > task.retries
+            if is_last and not has_timed_out:
+                break
+            # The try is over, so its timeout must not apply to the wait.
+            self._on_start(dataclasses.replace(start, timeout_s=None))
+            try:
+                if is_last:
+                    # A run whose end is stored must not change data any more.
+                    self._await_end()
+                else:
                     self._await_next_try(task)
-                except RunFailed as refusal:
-                    failure = storable(f"{refusal}.\n\n{failure}")
-                    break
+            except RunFailed as refusal:
+                why = str(refusal) if is_last else f"{refusal}, so the task is not tried again"
+                failure = storable(f"{why}.\n\n{failure}")
+                break
         ended_at = datetime.now(UTC)
         return Finished(
             TaskResult(task.task_id, TaskState.FAILED, try_number, started_at, ended_at, failure)

@@ -17,6 +17,7 @@ from triggerer.domain.dags import DAG
 from triggerer.domain.runs import TaskState
 from triggerer.errors import RunFailed
 from triggerer.worker.cluster_wait import ClusterWatch
+from triggerer.worker.failures import ProcessStopped
 from triggerer.worker.parallel.threads import own_task
 from triggerer.worker.spark.progress import ProgressWatch
 from triggerer.worker.spark.sessions.cluster import why_waiting
@@ -78,8 +79,9 @@ class RunSession:
         self._progress.stop()
         self._watch.__exit__(kind, error, trace)
         if self._own is None:
-            return
-        if error is None:
+            if isinstance(error, ProcessStopped):
+                self._await_end_of_stopped_run()
+        elif error is None:
             self._own.close()
         else:
             self._own.kill()
@@ -108,7 +110,9 @@ class RunSession:
         return self._holder.interrupt()
 
     def await_end(self) -> None:
-        """Return once Spark executes no work of a failed try any longer. A driver whose work does not end is killed.
+        """Cancel the work of a failed try, and return once Spark executes none of it.
+
+        A driver whose work does not end is killed.
 
         Raises:
             RunFailed: The work may go on, and other tasks or other clients use the driver, so it must not be killed.
@@ -124,9 +128,7 @@ class RunSession:
         if has_ended:
             return
         if task_id is not None or is_connect(session):
-            raise RunFailed(
-                "the work of the failed try on Spark does not end, so the task is not tried again beside it"
-            )
+            raise RunFailed("the work of the failed try on Spark does not end")
         logger.warning(
             "the work of the failed try on Spark does not end, so its driver is killed, and the next try gets another"
         )
@@ -134,6 +136,17 @@ class RunSession:
             self._own.kill()
         else:
             self._holder.kill_driver("the work of a failed try on it did not end")
+
+    def _await_end_of_stopped_run(self) -> None:
+        """Return once Spark executes no work of the run. The executor kills this process if that takes too long."""
+        session = self._progress.session
+        if session is None or self._has_driver_ended():
+            return
+        try:
+            if self.interrupt():
+                await_end(session, None)
+        except Exception as error:  # noqa: BLE001 - whatever the connection raises, the process ends now
+            logger.info("Spark cannot tell whether it still works for the run: %s", error)
 
     def _has_driver_ended(self) -> bool:
         return self._holder.has_driver_ended() if self._own is None else self._own.has_ended()
