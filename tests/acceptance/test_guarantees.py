@@ -73,7 +73,7 @@ def on_kafka(request: pytest.FixtureRequest, name: str) -> Broker:
         name,
         f'[connections.kafka]\nbootstrap_servers = "{server.bootstrap_servers}"\n',
         lambda bodies: server.produce(name, bodies, key="k"),
-        ["keeps a message for 0:01:00, and a watcher may take 0:05:00", "is compacted"],
+        ["keeps a message for 0:01:00, and a watcher has 0:05:00", "is compacted"],
     )
 
 
@@ -101,7 +101,7 @@ def on_pubsub(request: pytest.FixtureRequest, name: str) -> Broker:
         f'[connections.pubsub]\nproject = "{PROJECT}"\nemulator_host = "{server.host}"\n'
         "ack_deadline_s = 10\nmax_extension_s = 60\n",
         lambda bodies: server.publish(name, bodies),
-        ["a message is held for 0:01:00 at most, and a watcher may take 0:05:00"],
+        ["wait for 0:01:00 at most, and a watcher has 0:05:00"],
     )
 
 

@@ -19,6 +19,10 @@ from triggerer.domain.timetables import (
     ContinuousTimetable,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
+    DagRunInfo,
+    DataInterval,
+    OnceTimetable,
+    TimeRestriction,
     timetable_to_json,
 )
 from triggerer.errors import DagError, MoveRefused, UnknownDag
@@ -320,6 +324,20 @@ def test_a_range_holds_the_logical_dates_between_its_ends_that_are_due() -> None
         "2026-01-01T05:00:00+00:00",
         "2026-01-02T05:00:00+00:00",
     ]
+
+
+class GoesBack(OnceTimetable):
+    """Names the third day first, and the second day after it."""
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo:
+        return DagRunInfo.exact(day(3) if last_automated_data_interval is None else day(2))
+
+
+def test_a_timetable_that_goes_back_is_refused_with_both_dates() -> None:
+    with pytest.raises(DagError, match=r"after the logical date 2026-01-03 .* it gives 2026-01-02"):
+        runs_between(GoesBack(), day(1), day(5), now=day(5))
 
 
 def test_a_range_of_too_many_runs_is_refused() -> None:

@@ -12,9 +12,9 @@ class Role(StrEnum):
 
     VIEWER = "viewer"
     OPERATOR = "operator"
-    """May pause, trigger, emit, cancel, retry, replay and discard."""
+    """Is allowed to pause, trigger, emit, cancel, retry, replay and discard."""
     ADMIN = "admin"
-    """May also create and revoke API tokens, and delete data."""
+    """Is also allowed to create and revoke API tokens, and to delete data."""
 
 
 CLI: Final = "cli"

@@ -44,9 +44,9 @@ class AssetWatcher:
         guarantee: The weakest guarantee to accept: "at_least_once" or "effectively_once". `triggerer check` and a
             starting service refuse a trigger whose guarantee is weaker. None: accept any guarantee.
     Raises:
-        DagError: `guarantee` has another value, or `trigger` is not a `BaseEventTrigger`. A trigger of another base may
-            report that a condition is true, not that something happened. It would fire again and again while the
-            condition is true.
+        DagError: `name` is invalid, `guarantee` has another value, or `trigger` is not a `BaseEventTrigger`. A trigger
+            with another base class can report that a condition is true, not that something happened. Such a trigger
+            would fire again and again while the condition is true.
     """
 
     name: str
@@ -170,7 +170,10 @@ class AssetRef:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """A task yields it to emit an event of `asset`, through `alias` if that is given. `extra` defaults to `{}`."""
+    """The event that a task emits by `yield Metadata(asset, extra)`. With `alias`, the task emits it through the alias.
+
+    `extra` defaults to `{}`.
+    """
 
     asset: Asset
     extra: Mapping[str, Any] | None = None
@@ -186,7 +189,8 @@ def checked_json(value: object, owner: object, what: str) -> dict[str, Any]:
     """Return a deep copy of a mapping, with the types that JSON has.
 
     Raises:
-        DagError: JSON cannot represent the value. The message names `owner` and `what`.
+        DagError: The value is not a mapping with strings as keys, or JSON cannot represent it. The message names
+            `owner` and `what`.
     """
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise DagError(f"{owner!r}: {what} must be a mapping with strings as keys, not {value!r}")

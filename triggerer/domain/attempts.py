@@ -27,8 +27,10 @@ class RunDetails:
     run_id: str
     run_type: str
     attempt: int
-    """The number of the attempt, from 1. It grows when an executor dies during the run, and when somebody repeats the
-    run."""
+    """The number of the attempt, from 1. Each claim of the run by an executor is an attempt.
+
+    A run is claimed again after its executor died, after its DAG file did not load, and after somebody repeated it.
+    """
     queued_at: datetime
     run_after: datetime
     logical_date: datetime | None
@@ -82,8 +84,10 @@ class RunOrder(RunDetails):
     connect: str | None = None
     """The address of the Spark Connect server where this attempt opens a session. None: the attempt uses no server."""
     former: tuple[FormerLaunch, ...] = ()
-    """The launches of former attempts that may still be at work. The user's code begins once all of them have ended.
-    Only an application in a cluster may continue: its task in the new attempt then waits for this application."""
+    """The launches of former attempts that may still be at work. The user's code begins once they have ended.
+
+    An application in a cluster is the exception: it continues, and its task in the new attempt waits for it.
+    """
     api_token: str = field(default="", repr=False)
     """The attempt's token for the HTTP API. Empty: no token."""
 
@@ -258,7 +262,7 @@ class RunEnd:
     ended_at: datetime
     error: str | None = None
     exit_code: int | None = None
-    """The exit code of the run's process, or of its worker, if one has died. Negative: the signal that killed it."""
+    """The exit code of the run's process or of its worker; None: neither died. Negative: the signal that killed it."""
 
     @property
     def attempt_state(self) -> AttemptState:

@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from triggerer.domain.instants import readable
 from triggerer.domain.runs import RunState
 from triggerer.errors import DagError
 
@@ -67,7 +68,8 @@ def runs_between(
             return found
         if found and info.logical_date <= found[-1].logical_date:
             raise DagError(
-                f"the timetable {timetable.summary} gives the same logical date twice: {info.logical_date}"
+                f"the timetable {timetable.summary} does not advance: after the logical date"
+                f" {readable(found[-1].logical_date)} it gives {readable(info.logical_date)}"
             )
         if len(found) == MOST_INTERVALS:
             raise DagError(f"there are more than {MOST_INTERVALS} runs", hint="choose a part")

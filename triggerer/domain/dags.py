@@ -55,8 +55,9 @@ class DAG:
         schedule: An asset, a list (all of them), an expression (`a & b`, `a | b`) or an alias; a cron
             expression or preset, a `timedelta` or a timetable; `AssetOrTimeSchedule` or
             `AssetAndTimeSchedule`. None: runs are triggered by hand only.
-        max_active_runs: The most runs that may be queued or running at once. Further events wait.
-        params: JSON values that each run gets. They may be replaced for a run that is triggered by hand.
+        max_active_runs: While this number of runs is queued or running, the scheduler makes no further run. Events
+            wait.
+        params: JSON values that each run gets. Somebody who triggers a run by hand can replace them.
         default_args: Options of `@task` for all tasks that do not set them.
         is_paused_upon_creation: True if the DAG starts out paused when it is seen for the first time.
         events_per_run: The most events of each asset in one run; None: a run takes all queued events.
@@ -116,7 +117,10 @@ class DAG:
         self.quiet_period = self._checked_duration("quiet_period", quiet_period)
         self.depends_on_past = bool(depends_on_past)
         if type(priority) is not int or abs(priority) > _MAX_PRIORITY:
-            raise DagError(f"{self!r}: priority must be a whole number, not {priority!r}")
+            raise DagError(
+                f"{self!r}: priority must be a whole number from -{_MAX_PRIORITY} to {_MAX_PRIORITY}, "
+                f"not {priority!r}"
+            )
         self.priority = priority
         self.max_active_runs = self._at_least_one("max_active_runs", max_active_runs)
         self.max_parallel_tasks = self._at_least_one("max_parallel_tasks", max_parallel_tasks)
@@ -128,8 +132,8 @@ class DAG:
         if self.events_per_run is not None and isinstance(self.schedule, OnPartitions):
             raise DagError(
                 f"{self!r}: events_per_run does not go with partitions",
-                hint="the run of a partition key takes all events that are there for it; for a run of each event, "
-                "give each a key of its own, or wait for assets without partitions",
+                hint="a run for a partition key takes all events of the key; for one run per event, give each event "
+                "a key of its own, or use a schedule of assets without partitions",
             )
         if description is not None and not isinstance(description, str):
             raise DagError(f"{self!r}: description must be a string, not {description!r}")
@@ -248,7 +252,7 @@ class DAG:
         if start is not None and end is not None and end < start:
             raise DagError(
                 f"{self!r}: end_date {readable(end)} lies before start_date {readable(start)}",
-                hint="no run lies between the two; schedule=None leaves runs by hand",
+                hint="the DAG would never run; for runs by hand only, write schedule=None",
             )
 
     def _checked_duration(self, name: str, value: object) -> timedelta | None:

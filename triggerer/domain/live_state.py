@@ -24,7 +24,8 @@ class LaneLive:
     standing: str | None
     """Why the lane stands; None: it does not stand."""
     is_full: bool
-    """True if the lane has as many outstanding messages or bytes as it may have, so that nothing is pulled for it."""
+    """True if the lane's outstanding messages or bytes have reached their limit, so that the lane gets no further
+    message."""
     lag_messages: int | None = None
     """Messages that wait at the broker, plus the outstanding messages. None: the producer cannot tell."""
 

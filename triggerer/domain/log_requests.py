@@ -34,7 +34,7 @@ class LogRequest:
 
 
 def read_request(line: bytes, key: bytes, now: float) -> LogRequest | None:
-    """Return the request in a line; None if it is malformed, too old, or not signed with the key."""
+    """Return the request in a line; None: it is malformed, not signed with the key, or not valid at `now`."""
     try:
         document: dict[str, Any] = json.loads(line)
         mac = str(document.pop("mac"))

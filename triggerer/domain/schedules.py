@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OnAssets:
-    """A run starts when the expression is true, and takes the events that made it true."""
+    """A run starts when the expression is true, and takes the DAG's queued events: at most `events_per_run` per asset.
+
+    For example, an event of `c` starts a run for `(a & b) | c`. If an event of `a` waits, the run takes this event too.
+    """
 
     condition: Condition
 
@@ -48,7 +51,7 @@ class OnTime:
 
 @dataclass(frozen=True, slots=True)
 class OnEither:
-    """A run whenever the timetable says so, without events; and a run, with its events, once the expression is true."""
+    """Makes a run without events whenever the timetable says so, and runs with events as `OnAssets` does."""
 
     timetable: Timetable
     condition: Condition
@@ -56,7 +59,7 @@ class OnEither:
 
 @dataclass(frozen=True, slots=True)
 class OnBoth:
-    """A run starts, with its events, once the timetable's next run is due and the expression is true."""
+    """A run starts with the queued events once the timetable's next run is due and the expression is true."""
 
     timetable: Timetable
     condition: Condition
@@ -94,7 +97,9 @@ def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
         case Asset() | AssetAlias() | AssetAll() | AssetAny():
             return OnAssets(value)
         case []:
-            raise DagError("an empty list is no schedule", hint="None: only by hand")
+            raise DagError(
+                "an empty list is no schedule", hint="for runs by hand only, write schedule=None"
+            )
         case list() | tuple() if value:
             return OnAssets(AssetAll(*value))
     from triggerer.domain.timetables import (
@@ -183,10 +188,12 @@ def partition_key_of(schedule: Schedule | None, interval: DataInterval) -> str |
 
 
 def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
-    """Return the first run of the schedule's timetable with this partition key; None: the timetable makes no keys.
+    """Return the first run of the schedule's timetable with this partition key; None: no run can be found by its key.
+
+    A run is found by its key if the key names an instant, as `2026-03-10` does.
 
     Raises:
-        InvalidPartitionKey: The timetable produces keys, but never this key.
+        InvalidPartitionKey: The timetable's keys name instants, but none of its runs has this key.
     """
     timetable = timetable_in(schedule)
     date = None if timetable is None else timetable.to_partition_date(key)

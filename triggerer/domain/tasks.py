@@ -122,7 +122,7 @@ class Task:
 
     @property
     def context_names(self) -> frozenset[str]:
-        """The names of `CONTEXT_ARGUMENTS` that `call` needs in its context."""
+        """The names that a run fills in: names in `CONTEXT_ARGUMENTS`, and `submit` for a `SparkApplication`."""
         return self.arguments.from_context
 
     @property
@@ -140,7 +140,7 @@ class Task:
         """Call the user's function and return its result, which is a generator if the function yields.
 
         Args:
-            context: Values by name, at least for `context_names`.
+            context: Values by name, at least for `context_names` and for the asset names in `arguments.inlets`.
             results: The return values of the upstream tasks, by task id.
             render: Receives the name and value of each `templated` argument, and returns the new value.
         """
@@ -163,7 +163,7 @@ class Task:
             raise DagError(
                 f"task {self.task_id!r} of DAG {self.dag.dag_id!r} cannot wait for task "
                 f"{upstream.task_id!r} of DAG {upstream.dag.dag_id!r}",
-                hint="let the one emit an asset that the other is scheduled on",
+                hint=f"let DAG {upstream.dag.dag_id!r} emit an asset, and schedule DAG {self.dag.dag_id!r} on it",
             )
         # Most tasks are new, so that no task waits for them. Such a task cannot close a cycle, so skip the search.
         if (self._is_followed or upstream is self) and (path := _path(upstream, self)):
@@ -197,9 +197,9 @@ class Task:
 
 
 class SkipTask(Exception):
-    """Raise it in a task to skip this task and all tasks that wait for it. No outlet of them is updated.
+    """A task raises `SkipTask` to skip itself and all tasks that wait for it, directly or indirectly.
 
-    A skipped task is not retried. A run succeeds if all its tasks succeeded or were skipped.
+    A skipped task updates no outlet and is not retried. A run succeeds if all its tasks succeeded or were skipped.
     """
 
     def __init__(self, reason: str | None = None) -> None:

@@ -129,7 +129,7 @@ def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
 def _check_characters(uri: str) -> None:
     if illegal := _ILLEGAL.search(uri):
         raise DagError(
-            f"{_shown(uri)!r} contains {illegal[0]!r}, which may not stand in a URI",
+            f"{_shown(uri)!r} contains {illegal[0]!r}, which a URI must not contain",
             hint=f"write %{ord(illegal[0]):02X} instead",
         )
     if _BAD_PERCENT.search(uri):

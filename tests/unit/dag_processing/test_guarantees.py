@@ -82,7 +82,7 @@ async def test_each_watcher_gets_its_promise_with_the_reason(tmp_path: Path) -> 
     ]
     assert found.errors == ()
     (warning,) = found.warnings
-    assert "watcher 'w' of asset 'queue': the source delivers again" in str(warning)
+    assert "watcher 'w' of asset 'queue': the source delivers a message again" in str(warning)
 
 
 async def test_no_source_is_asked_offline(tmp_path: Path) -> None:

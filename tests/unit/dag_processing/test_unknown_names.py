@@ -104,6 +104,13 @@ def test_a_misspelt_argument_of_a_public_name_is_named_with_the_right_one(
             ),
         ),
         (
+            "from triggerer import DAG\nDAG('d', max_active_tasks=3)\n",
+            (
+                "a.py:2: DAG has no argument 'max_active_tasks'"
+                " (Airflow's 'max_active_tasks' is 'max_parallel_tasks' here)"
+            ),
+        ),
+        (
             "from triggerer import DAG\nDAG('d', dagrun_timeout=3)\n",
             (
                 "a.py:2: DAG has no argument 'dagrun_timeout'"

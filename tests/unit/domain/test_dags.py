@@ -137,7 +137,7 @@ def test_a_dag_may_end_at_the_moment_at_which_it_starts() -> None:
         ({"quiet_period": -1}, "quiet_period"),
         ({"quiet_period": True}, "quiet_period"),
         ({"priority": 1.5}, "priority"),
-        ({"priority": 2**31}, "priority"),
+        ({"priority": 2**31}, "from -2147483647 to 2147483647"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_refused_by_name(

@@ -76,9 +76,9 @@ def test_a_finding_of_the_trigger_lowers_the_promise_or_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"retention": MINUTE}, "the message is gone"),
-        ({"redelivers_after": MINUTE}, "nobody extends that"),
-        ({"renewed_for": MINUTE, "is_renewed": True}, "held for 0:01:00 at most"),
+        ({"retention": MINUTE}, "a message that fails after 0:01:00 is gone"),
+        ({"redelivers_after": MINUTE}, "nobody extends this time"),
+        ({"renewed_for": MINUTE, "is_renewed": True}, "wait for 0:01:00 at most"),
         ({"has_dead_letters": False, "drops_after": 5}, "fails 5 times is dropped"),
         ({"has_dead_letters": False, "retention": timedelta(days=4)}, "dropped after 4 days"),
         ({"has_dead_letters": False}, "again for ever"),

@@ -76,7 +76,7 @@ def test_a_fitting_roll_up_gets_no_warning(upstream: PartitionMapper, window: Wi
         ),
         (
             RollupMapper(upstream_mapper=StartOfMonthMapper(), window=DayWindow()),
-            "'2026-01' does not wait for what is from 2026-01-02 00:00:00 on",
+            "'2026-01' does not wait for the events from 2026-01-02 00:00:00 on",
         ),
         (
             RollupMapper(

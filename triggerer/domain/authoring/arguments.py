@@ -63,7 +63,8 @@ class Arguments:
     into_keywords: frozenset[str] = frozenset()
     """The `CONTEXT_ARGUMENTS` that go into the function's `**keywords`."""
     takes_context: bool = False
-    """True if the parameter `context` receives a mapping of all context arguments."""
+    """True if the parameter `context` receives a mapping of the context arguments. The mapping has `spark` only if the
+    function also names `spark`."""
     inlets: tuple[str, ...] = ()
     """The names of the function's parameters that receive an asset of the same name, which the run looks up."""
 
@@ -84,8 +85,8 @@ class Arguments:
         because a task that does not name `spark` must not start a session.
 
         Args:
-            names_assets: True for `@asset` functions: `context` receives the whole context, and every other parameter
-                that no run fills in is the name of an asset.
+            names_assets: True for `@asset` functions: `context` receives the whole context, also without `spark`. Every
+                other parameter that has no default, and that no run fills in, is the name of an asset.
             internal: Names that a run fills in for our own functions, in addition to `CONTEXT_ARGUMENTS`.
         Raises:
             DagError: The call does not fit the function, or it omits a parameter that has no default and that no run
@@ -126,7 +127,7 @@ class Arguments:
 
     @property
     def from_context(self) -> frozenset[str]:
-        """The names in `CONTEXT_ARGUMENTS` whose values `call` needs."""
+        """The names whose values `call` needs: names in `CONTEXT_ARGUMENTS`, and the `internal` names of `bind`."""
         whole = _WITHOUT_SPARK if self.takes_context else frozenset[str]()
         return self.by_name | self.into_keywords | whole
 

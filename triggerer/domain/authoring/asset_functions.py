@@ -19,7 +19,10 @@ _OWN_OPTIONS: Final = ("schedule", "name", "uri", "group", "extra", "watchers", 
 
 
 class AssetFunction(Asset):
-    """An asset that a function makes, and the DAG that calls the function. Equal to a plain asset of its identity."""
+    """An asset that a function makes, and the DAG that calls the function.
+
+    It is equal to a plain asset with the same name and URI.
+    """
 
     __slots__ = ("dag", "function")
 

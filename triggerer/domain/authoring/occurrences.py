@@ -1,4 +1,4 @@
-"""The type of trigger that an `AssetWatcher` accepts. It is here, because `domain` may not import `triggerer.abc`."""
+"""The type of trigger that an `AssetWatcher` accepts. `domain` must not import `triggerer.abc`, so the type is here."""
 
 from __future__ import annotations
 

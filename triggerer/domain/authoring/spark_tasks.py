@@ -94,8 +94,8 @@ def SparkApplication(  # noqa: N802
     """Add a task that submits a Spark application, and return the task. Call it inside `with DAG(...)`.
 
     The task ends with the application, and fails if the application fails. The application's environment has
-    `TRIGGERER_DAG_ID`, `TRIGGERER_RUN_ID`, `TRIGGERER_TASK_ID`, and in `TRIGGERER_RUN_TOKEN` the identity of the task's
-    output.
+    `TRIGGERER_DAG_ID`, `TRIGGERER_RUN_ID`, `TRIGGERER_TASK_ID` and `TRIGGERER_RUN_TOKEN`. The last is the token of the
+    task's output.
 
     Args:
         application: A Python file or a jar: a path below the DAGs folder, an absolute path, or a URL that the cluster
@@ -173,7 +173,7 @@ def _execute_sql(spark: Any, log: Log, sql: str, arguments: Any) -> None:
     """Execute the statements in order, and log the first rows of the last result."""
     statements = split_statements(sql)
     if not statements:
-        raise DagError("the SQL has no statement", hint="its template may have rendered to nothing")
+        raise DagError("the SQL has no statement", hint="look at what its template renders to")
     for number, statement in enumerate(statements, 1):
         log.info("statement %d of %d: %s", number, len(statements), _beginning(statement))
         # A JSON path may contain `:` or `?`. Without arguments Spark does not read these characters as markers.

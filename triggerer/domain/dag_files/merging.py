@@ -24,7 +24,7 @@ class AssetKey(NamedTuple):
 
 
 class Incumbents(NamedTuple):
-    """The definitions in force (stored and used now), each with the path of its file. No other file may change them."""
+    """The definitions in force (stored and used now), each with the path of its file. A new file cannot change them."""
 
     dags: Mapping[str, str]
     assets: Mapping[AssetKey, str]
@@ -46,7 +46,7 @@ class Folder:
     watchers: dict[WatcherKey, tuple[ParsedWatcher, str]] = field(default_factory=dict)
     broken_watchers: frozenset[WatcherKey] = frozenset()
     conflicts: dict[str, Problem] = field(default_factory=dict)
-    """By path of a file, its contradiction to another file. None of the file's definitions is used."""
+    """The contradiction of a file to another file, by path of the file whose definitions are left out."""
 
 
 def merge(
@@ -58,10 +58,11 @@ def merge(
     """Merge the definitions of the files. If two files contradict each other, all definitions of one are left out.
 
     A file that owns a definition in force wins over a file that owns none. Otherwise the path that sorts first wins. So
-    a new file never replaces a definition of an older file. The other file is listed among the conflicts.
+    a new file never replaces a definition of an older file. The file that loses is listed among the conflicts.
 
     Args:
-        unusable: Files that exist but cannot be used now. No other file may define their DAGs in force.
+        unusable: Files that exist but cannot be used now. If another file defines one of their DAGs in force, the other
+            file is left out.
     """
     usable = [file for file in files if not file.is_broken]
     ordered = sorted(usable, key=lambda file: (-_defines_incumbent(file, incumbents), file.path))

@@ -19,7 +19,7 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return the streams to close or to open, by digest: closed until this instant; None: may be opened now.
+    """Return the streams to close or to open, by digest: the instant until which to close a stream; None: open it now.
 
     Args:
         never_read: For each stream that no instance has claimed yet, the instant until which the stream is closed.
@@ -37,5 +37,5 @@ def closings(
 
 
 def may_open(closed_until: datetime | None, now: datetime) -> bool:
-    """True if the stream may be opened."""
+    """True if the stream can be opened now."""
     return closed_until is None or closed_until <= now

@@ -65,7 +65,7 @@ class ParsedWatcher:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDag:
-    """A DAG. The store documents the form of `schedule` and `tasks`."""
+    """A DAG. `triggerer.domain.schedules` writes `schedule`, and the DAG processor writes `tasks`."""
 
     dag_id: str
     location: str

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Self
 from triggerer.errors import DagError, InvalidPartitionKey
 
 MOST_KEYS: Final = 1_000
-"""The most runs that may share one event, unless its mapper sets `max_downstream_keys`."""
+"""The most runs that can share one event, unless its mapper sets `max_downstream_keys`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +21,8 @@ class PartitionMapper(ABC):
     Mappers are pure values. Mappers with equal arguments are equal.
 
     Args:
-        max_downstream_keys: The most runs that may share one event. An event for more runs is refused; None:
-            `MOST_KEYS`.
+        max_downstream_keys: The most runs that can share one event; None: `MOST_KEYS`. An event for more runs is
+            refused.
     """
 
     max_downstream_keys: int | None = field(default=None)
@@ -46,7 +46,7 @@ class PartitionMapper(ABC):
         """
 
     def decode_downstream(self, downstream_key: str) -> Any:
-        """Return the value that a run's key names, such as the start of a day. A window counts its parts from there."""
+        """Return the value that a run's key names, such as the start of a day. A window counts its parts from it."""
         return downstream_key
 
     def encode_upstream(self, decoded: Any, *, length: timedelta | None = None) -> tuple[str, ...]:

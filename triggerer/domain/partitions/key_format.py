@@ -43,7 +43,7 @@ class KeyFormat:
             one for one in tokens if one[0] == "{" and len(one) > 1 and one != "{quarter}"
         ]:
             raise DagError(
-                f"format of keys {self.text!r}: {unknown[0]} is unknown, there is {{quarter}}"
+                f"format of keys {self.text!r}: {unknown[0]} is unknown; only {{quarter}} is known"
             )
         repeated = [one for one in set(tokens) & _PATTERNS.keys() if tokens.count(one) > 1]
         if repeated:

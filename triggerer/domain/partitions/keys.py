@@ -65,13 +65,13 @@ def checked_keys(keys: object, owner: str) -> tuple[str, ...]:
     """Return the distinct keys, in order.
 
     Raises:
-        DagError: `keys` is no list of texts, or a text is empty. The message names `owner`.
+        DagError: `keys` is no list of texts, the list is empty, or a text is empty. The message names `owner`.
     """
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise DagError(f"{owner} takes a list of keys, not {keys!r}")
     found = tuple(keys)
     if not found or not all(isinstance(key, str) and key for key in found):
         raise DagError(
-            f"{owner}: keys are texts that are not empty, and at least one, not {found!r}"
+            f"{owner} needs at least one key, and each key must be a text that is not empty, not {found!r}"
         )
     return tuple(dict.fromkeys(found))

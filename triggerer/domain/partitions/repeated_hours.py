@@ -38,7 +38,7 @@ class _Overlap:
 
     zone: Zone
     turn: datetime
-    """The instant at which clocks are set back. The times occur before it for the first time, and after it again."""
+    """The instant at which clocks are set back. The clock times occur once before this instant, and once after it."""
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:

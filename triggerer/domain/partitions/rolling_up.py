@@ -70,7 +70,9 @@ class RollupMapper(PartitionMapper):
         if policy is None:
             object.__setattr__(self, "wait_policy", WaitForAll())
         elif not isinstance(policy, WaitPolicy):
-            raise DagError(f"RollupMapper: wait_policy is WaitForAll() or another, not {policy!r}")
+            raise DagError(
+                f"RollupMapper: wait_policy must be a policy such as WaitForAll(), not {policy!r}"
+            )
 
     def to_downstream(self, key: str) -> str | Collection[str]:
         return self.upstream_mapper.to_downstream(key)
@@ -171,8 +173,9 @@ class FanOutMapper(PartitionMapper):
     Args:
         upstream_mapper: Maps the key of an event to the key of the period.
         window: Lists the parts of the period.
-        downstream_mapper: Writes the keys of the parts; None: the usual parts of the window (hours of a day, days of a
-            week or month, months of a quarter or year).
+        downstream_mapper: Writes the keys of the parts, if it is a `StartOf…Mapper`. With any other mapper, each part's
+            text is its key. None: the mapper of the window's usual parts (hours of a day, days of a week or month,
+            months of a quarter or year).
     Raises:
         DagError: The window does not fit the mapper, as in `RollupMapper`, or has no usual parts.
     """

@@ -19,7 +19,7 @@ class TemporalMapper(PartitionMapper):
     Args:
         timezone: The zone of the periods, and of event keys without an offset.
         input_format: The format of the events' keys.
-        output_format: The format of the runs' keys; "": the default of the period.
+        output_format: The format of the runs' keys; None or "": the default of the period.
     Raises:
         DagError: An argument is invalid.
     """
@@ -65,7 +65,8 @@ class TemporalMapper(PartitionMapper):
         self, decoded: datetime, *, length: timedelta | None = None
     ) -> tuple[str, ...]:
         if length is not None and self._is_skipped(decoded):
-            # Timetables make no run for the rest of such an hour, so nobody may wait for it.
+            # The clock skips the beginning of this part. Timetables make no run for the rest of the part, so a roll-up
+            # must not wait for it.
             return ()
         return self._written(self._input, decoded, length)
 

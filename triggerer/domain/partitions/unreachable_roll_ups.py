@@ -86,7 +86,5 @@ def _misfit(mapper: RollupMapper, key: str) -> str | None:
         return None
     end = window.end(reader.decode_downstream(key))
     if end is not None and key in downstream_keys(mapper, reader.key_at(reader.instant(end))):
-        return (
-            f"the run of the partition key {key!r} does not wait for what is from {end} on: {but}"
-        )
+        return f"the run of the partition key {key!r} does not wait for the events from {end} on: {but}"
     return None

@@ -25,7 +25,10 @@ class WaitPolicy(ABC):
 
     @property
     def patience(self) -> timedelta | None:
-        """The time from the end of the run's period until the run is overdue; None: it never is."""
+        """The time from the end of the run's period until the run is overdue; None: the run is never overdue.
+
+        If the run has no period, the time counts from the run's first event.
+        """
         return None
 
     def serialize(self) -> dict[str, Any]:

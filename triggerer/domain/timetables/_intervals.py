@@ -71,6 +71,9 @@ def next_interval(
 
 
 def start_of_last(bounds: BoundsBothWays) -> datetime | None:
-    """Return the start of the last interval that has ended. If none has ended: of the first interval, or None."""
+    """Return the start of the last interval that has ended; if none has ended, the start of the first interval.
+
+    None: there is no interval.
+    """
     end = bounds.at_or_before(now())
     return bounds.after(now()) if end is None else bounds.before(end) or end

@@ -33,7 +33,7 @@ def next_tick(
     first: Callable[[], datetime | None],
     interval: timedelta,
 ) -> DagRunInfo | None:
-    """Return the run at the tick after the last run. Without catch-up, skip to the latest tick that has passed.
+    """Return the run at the tick after the last run; None: no run. Without catch-up, skip to the last past tick.
 
     Args:
         last: The data interval of the last run; None: there was no run.

@@ -25,7 +25,7 @@ class TimeRestriction(NamedTuple):
     """The limits that a DAG sets to its timetable.
 
     `earliest` and `latest` are the DAG's `start_date` and `end_date`, both included; None: no limit. Without `catchup`,
-    a timetable also leaves out past runs. Which ones, each class of timetable decides.
+    a timetable also leaves out past runs. Each class of timetable decides which past runs.
     """
 
     earliest: datetime | None
@@ -90,10 +90,12 @@ class Timetable(ABC):
     ) -> DagRunInfo | None:
         """Return the next run, even if it is due later; None: no run until something changes.
 
-        The scheduler calls the method again after each run, after a change of the DAG, and when that run is due.
+        The scheduler calls the method again after each run, after a change of the DAG, and when the returned run is
+        due.
 
         Args:
-            last_automated_data_interval: The interval of the last run that was not started by hand; None: no such run.
+            last_automated_data_interval: The interval of the last run that the scheduler made; None: there is none.
+                Runs by hand and backfills do not count.
             restriction: The limits that the DAG sets.
         """
 
@@ -104,7 +106,7 @@ class Timetable(ABC):
     def partition_key(self, interval: DataInterval) -> str | None:
         """Return the partition key of the run for this data interval, and of the run's events; None: no key.
 
-        The key must depend on the interval alone, because a backfill may repeat a past run, with its key.
+        The key must depend on the interval alone, because a backfill can repeat a past run, with its key.
         """
         return None
 

@@ -47,7 +47,7 @@ class _Several(TickTimetable):
     Args:
         interval: The length of the data interval before each run.
     Raises:
-        DagError: No timetable is given, or one of them has no fixed instants.
+        DagError: No timetable is given, a timetable has partition keys or no fixed instants, or `interval` is negative.
     """
 
     timetables: tuple[HasTicks, ...]

@@ -30,7 +30,9 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class PartitionedAssetTimetable(Timetable):
-    """A run for a partition key once events with that key make the expression true. Time makes no runs.
+    """A run for a partition key once the events that mappers assign to the key make the expression true.
+
+    Time makes no runs.
 
     Args:
         assets: An asset, a list (all of them), or an expression.
@@ -72,7 +74,7 @@ class PartitionedAssetTimetable(Timetable):
 
     @property
     def description(self) -> str:  # type: ignore[override]
-        return "for each partition key of which the assets are there"
+        return "for each partition key, once events of all its assets have arrived"
 
     @property
     def summary(self) -> str:

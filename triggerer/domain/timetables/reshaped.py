@@ -66,7 +66,7 @@ class Delayed(DerivedTimetable):
 
 @dataclass(frozen=True, slots=True)
 class RollingWindow(DerivedTimetable):
-    """Lets each data interval begin `window` before its end, for example 30 days. The run is at the same instant."""
+    """Lets each data interval begin `window` before its end, for example 30 days. The runs keep their instants."""
 
     timetable: Timetable
     window: timedelta
@@ -118,7 +118,7 @@ class Consecutive(HasTicks):
 
     @property
     def description(self) -> str:  # type: ignore[override]
-        return f"{self.timetable.description}, for the time since the one before"
+        return f"{self.timetable.description}, for the time since the previous instant"
 
     @property
     def summary(self) -> str:

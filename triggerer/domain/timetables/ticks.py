@@ -110,7 +110,8 @@ def checked_ticks(value: object, owner: str) -> HasTicks:
 def refuse_keys(timetable: Timetable, owner: str) -> None:
     """Check that a timetable's runs have no partition keys.
 
-    The keys are made from its data intervals. The timetable `owner`, which contains it, has other data intervals.
+    `owner` is the name of a timetable that contains `timetable` and has other data intervals. The keys of `timetable`
+    are made from data intervals, so they would not fit the runs of `owner`.
 
     Raises:
         DagError: The runs have partition keys.

@@ -31,7 +31,8 @@ _REACH = 400
 class AfterWorkdayTimetable(HasTicks):
     """A run at midnight after each workday, for that day: the run for Friday is on Saturday at 00:00.
 
-    With `CronDataIntervalTimetable("0 0 * * 1-5")` instead, the run for Friday would be on Monday.
+    With `CronDataIntervalTimetable("0 0 * * 1-5")` instead, the run for Friday would be on Monday. With catch-up, a DAG
+    without a start never runs.
 
     Args:
         workdays: Days of the week; Monday is 0.
@@ -145,7 +146,8 @@ class WorkdaysOfMonthTimetable(TickTimetable):
     Put `Consecutive(...)` around it if each run must cover the time since the previous run.
 
     Args:
-        days: Days of the month from 1; -1 is the last day, -2 the day before it. 31 means the last day of any month.
+        days: Days of the month from 1; -1 is the last day, -2 the day before it. In a month without the day, the run is
+            on the month's last day; for -31, on its first day. For example, 31 means April 30.
         at: The time of day.
         roll: "before" moves a run to the last workday before the day; "after", to the first workday after it.
     Raises:

@@ -66,13 +66,13 @@ class DeliveryFacts:
         retention: How long the source keeps an unacknowledged message. None: for ever, or unknown.
         redelivers_after: How long the source waits for an acknowledgement before it delivers a message again: a lock, a
             visibility timeout, an ack deadline. None: the source does not redeliver, or unknown.
-        is_renewed: True if the producer extends this time while a message is in flight.
-        renewed_for: How long the producer extends it at most. None: as long as necessary.
+        is_renewed: True if the producer extends `redelivers_after` while a message is in flight.
+        renewed_for: The longest time for which the producer extends `redelivers_after`. None: as long as necessary.
         drops_after: The number of failed deliveries after which the source drops a message. None: never.
         has_dead_letters: True if the source keeps the messages that it drops. None: it drops none, or unknown.
         dead_letter_setting: The key of the trigger's connection that names a dead-letter target, for the warning that
             there is none. None: no such key.
-        findings: Further facts. They may lower the guarantee.
+        findings: Further facts. A finding with `most` can lower the guarantee.
         source: The name of a source that divides its messages among its readers, such as a queue, however the trigger's
             arguments spell it. Two streams on one such source get a warning. A stream of several sources has several
             names. None: unknown, or not needed because equal sources always have equal stream keys.
@@ -116,7 +116,7 @@ def guarantee_of(
     """Combine the facts into a guarantee.
 
     Args:
-        ack_timeout: The time that a watcher may take for one message (`shared_stream_ack_timeout`).
+        ack_timeout: The time that a watcher has for one message (`shared_stream_ack_timeout`).
         keys_kept_for: How long the store recognises a key. None: for ever.
     """
     limits = [one for one in _limits(facts, keys_kept_for) if one.most is not None]
@@ -166,20 +166,21 @@ def _warnings(facts: DeliveryFacts, ack_timeout: timedelta) -> Iterator[Finding]
         retention = lock = None
     if retention is not None and retention < ack_timeout:
         yield Finding(
-            f"the source keeps a message for {retention}, and a watcher may take {ack_timeout} over one: if it fails"
-            " after that, the message is gone",
+            f"the source keeps a message for {retention}, and a watcher has {ack_timeout} for a message: a message that"
+            f" fails after {retention} is gone",
             hint="keep messages longer, or lower shared_stream_ack_timeout",
         )
     if lock is not None and lock < ack_timeout and not facts.is_renewed:
         yield Finding(
-            f"the source delivers again what is not acknowledged within {lock}, nobody extends that, and a watcher may"
-            f" take {ack_timeout} over a message: it is delivered again while it is in flight",
-            hint="make it longer, or lower shared_stream_ack_timeout",
+            f"the source delivers a message again after {lock} without an acknowledgement, and nobody extends this"
+            f" time: a watcher has {ack_timeout} for a message, so a slow message is delivered again while it is in"
+            " flight",
+            hint="let the source wait longer, or lower shared_stream_ack_timeout",
         )
     if facts.renewed_for is not None and facts.renewed_for < ack_timeout:
         yield Finding(
-            f"a message is held for {facts.renewed_for} at most, and a watcher may take {ack_timeout} over it: it is"
-            " delivered again while it is in flight",
+            f"the source is asked to wait for {facts.renewed_for} at most, and a watcher has {ack_timeout} for a"
+            " message: a slow message is delivered again while it is in flight",
             hint="lower shared_stream_ack_timeout",
         )
     if facts.has_dead_letters is False:

@@ -140,8 +140,8 @@ def following(position: Position) -> Position:
     return [position[0], position[1] + 1]
 
 
-class UsedNumbers(Protocol):
-    """A cut: a log lost its newest messages, for instance in a failover, and gives their numbers to new messages.
+class Cut(Protocol):
+    """A log lost its newest messages, for instance in a failover, and gives their numbers to new messages.
 
     The reused numbers begin with `since` and end before `below`.
     """
@@ -152,35 +152,35 @@ class UsedNumbers(Protocol):
     def below(self) -> Any: ...
 
 
-def cuts_known(incarnation: Any) -> tuple[UsedNumbers, ...]:
+def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
     """Return the cuts of a log that an incarnation records.
 
-    A cut does not change a log's incarnation, so that positions stay comparable. Instead, a producer may give the
+    A cut does not change a log's incarnation, so that positions stay comparable. Instead, a producer can give the
     incarnation an attribute `used`, the cuts known so far. An incarnation from the store has no such attribute.
     """
-    used: tuple[UsedNumbers, ...] = getattr(incarnation, "used", ())
+    used: tuple[Cut, ...] = getattr(incarnation, "used", ())
     return used
 
 
 def cut_after(place: Position, incarnation: Any) -> Position | None:
     """Return the position of the first cut that may have happened after `place` was recorded; None: no such cut.
 
-    These are the cuts that `incarnation` records and `place` does not, except cuts whose reused numbers are all before
-    `place`. A watcher at `place` may have read messages that the log has lost, or be about to read them.
+    A cut counts if `incarnation` records it, `place` does not, and some of its reused numbers are not before `place`. A
+    watcher at `place` may have read messages that the log has lost, or may be about to read them.
     """
     return _first(_unknown_at(place, incarnation), incarnation)
 
 
 def cut_before(place: Position, incarnation: Any) -> Position | None:
-    """Return the position of the first such cut (see `cut_after`) at or before `place`; None: no such cut.
+    """Return the position of the first cut at or before `place`, among the cuts that `cut_after` counts; None: no cut.
 
-    After such a cut, the log no longer has the message at `place`.
+    After a cut at or before `place`, the log no longer has the message that was at `place`.
     """
     cuts = [one for one in _unknown_at(place, incarnation) if one.since <= place[1]]
     return _first(cuts, incarnation)
 
 
-def _unknown_at(place: Position, incarnation: Any) -> list[UsedNumbers]:
+def _unknown_at(place: Position, incarnation: Any) -> list[Cut]:
     used = cuts_known(incarnation)
     if not used or not is_same_log(place, [incarnation]):
         return []
@@ -188,5 +188,5 @@ def _unknown_at(place: Position, incarnation: Any) -> list[UsedNumbers]:
     return [one for one in used if place[1] < one.below and one not in known]
 
 
-def _first(cuts: list[UsedNumbers], incarnation: Any) -> Position | None:
+def _first(cuts: list[Cut], incarnation: Any) -> Position | None:
     return [incarnation, min(one.since for one in cuts)] if cuts else None

@@ -56,7 +56,7 @@ def test_an_expression_that_takes_many_words_is_quoted(expression: str) -> None:
 
 def test_the_others_say_what_they_add() -> None:
     daily = CronDataIntervalTimetable("@daily", timezone="UTC")
-    assert daily.description == "at 00:00 (UTC), for the time since the one before"
+    assert daily.description == "at 00:00 (UTC), for the time since the previous instant"
     late = Delayed(daily, timedelta(hours=1, minutes=30))
     assert late.description == f"{daily.description}, 1 hour 30 minutes later"
     assert DeltaTriggerTimetable(timedelta(days=1, seconds=1)).description == "every 1 day 1 second"

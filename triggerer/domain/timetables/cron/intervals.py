@@ -43,7 +43,7 @@ class CronDataIntervalTimetable(HasTicks):
 
     @property
     def description(self) -> str:  # type: ignore[override]
-        return f"{describe_cron(self._ticks)}, for the time since the one before"
+        return f"{describe_cron(self._ticks)}, for the time since the previous instant"
 
     @property
     def summary(self) -> str:

@@ -23,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class DeltaDataIntervalTimetable(Timetable):
-    """Consecutive data intervals of the length `delta`, and a run at the end of each.
+    """Consecutive data intervals of the length `delta`, and a run at the end of each interval.
 
     With catch-up the intervals begin at the DAG's start; a DAG without a start never runs. Without catch-up the
     intervals are counted from 1970, and the first run covers the last interval that has ended.
@@ -39,7 +39,7 @@ class DeltaDataIntervalTimetable(Timetable):
 
     @property
     def description(self) -> str:  # type: ignore[override]
-        return f"every {duration_text(self.delta)}, for the time since the one before"
+        return f"every {duration_text(self.delta)}, for the time since the previous instant"
 
     @property
     def summary(self) -> str:
