@@ -60,6 +60,11 @@ CLOUD_EVENT = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "sold
         ("POST", "/parked/replay", {"json": {}}, 400, "one of ids, watcher and all"),
         ("DELETE", "/assets/queuedEvent", {}, 422, "neither a DAG nor an asset"),
         ("POST", "/tokens", {"json": {"role": "king"}}, 400, "king"),
+        ("GET", "/runs?state=done", {}, 400, "'state': Invalid enum value 'done' (one of queued, "),
+        ("GET", "/dags?limit=x", {}, 400, "the parameter 'limit': Expected `int`"),
+        ("POST", "/dags/daily/dagRuns", {"json": {"run_id": ".."}}, 422, "cannot be called '..'"),
+        ("POST", "/dags/daily/dagRuns", {"content": b""}, 400, "the body is missing"),
+        ("POST", "/dags/daily/dagRuns", {"content": b"{"}, 400, "the body cannot be read: "),
     ],
 )
 async def test_a_wrong_request_gets_a_clear_answer(

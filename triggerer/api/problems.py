@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, get_origin
 
 import orjson
 import structlog
 from litestar import Request, Response
+from litestar.enums import ParamType
 from litestar.exceptions import (
     HTTPException,
     InternalServerException,
     MethodNotAllowedException,
     NotFoundException,
+    SerializationException,
     ValidationException,
 )
 from litestar.routes import HTTPRoute
@@ -64,6 +66,8 @@ STATUSES: Final[Mapping[type[TriggererError], int]] = {
 """The status by class of error. A class that is missing here has the status of its nearest base class."""
 
 _RETRY_AFTER_S: Final = 1
+_NO_BODY: Final = "'data'"
+"""Litestar's message for a request without a body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ def encoded(problem: Problem) -> bytes:
 
 def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Return the answer for an error of a handler or of Litestar. Litestar calls this for every error."""
-    ours = error if isinstance(error, TriggererError) else _translated(error)
+    ours = error if isinstance(error, TriggererError) else _translated(error, request)
     headers = headers_of(ours)
     if isinstance(error, MethodNotAllowedException):
         headers["Allow"] = ", ".join(sorted(_methods_at(request)))
@@ -154,11 +158,11 @@ def _prefix(request: Request[Any, Any, Any]) -> str:
     return str(request.scope["state"].get("prefix", ""))
 
 
-def _translated(error: Exception) -> TriggererError:
+def _translated(error: Exception, request: Request[Any, Any, Any]) -> TriggererError:
     match error:
         case ValidationException():
             return errors.BadRequest(
-                _details(error), hint="/api/v1/openapi.json describes every request"
+                _details(error, request), hint="/api/v1/openapi.json describes every request"
             )
         case NotFoundException():
             return errors.NothingThere(
@@ -174,26 +178,44 @@ def _translated(error: Exception) -> TriggererError:
             # Litestar has no class for a client that left early. Do not log this as an error of ours: nobody reads the
             # answer, and any client could fill the log.
             return errors.BadRequest("the client left before the end of its request")
+        case HTTPException(__cause__=SerializationException() as cause):
+            return errors.BadRequest(f"the body cannot be read: {cause}")
         case HTTPException(status_code=status) if status < 500:
             return errors.BadRequest(error.detail or "the request cannot be understood")
     _log.error("a request failed", error=repr(error), exc_info=error)
     return errors.InternalError("the API failed to answer; its log has the reason")
 
 
-def _details(error: ValidationException) -> str:
+def _details(error: ValidationException, request: Request[Any, Any, Any]) -> str:
     """Return a sentence that says which parameter or field is wrong."""
     extra = error.extra
     if not isinstance(extra, list) or not extra:
         return str(error.detail)
-    told = []
-    for one in extra[:5]:
-        if not isinstance(one, Mapping):
-            continue
-        where = {"query": "the parameter", "header": "the header", "body": "the body's"}.get(
-            str(one.get("source", "body")), "the"
-        )
-        key = str(one.get("key", "")).removeprefix("data").removeprefix(".")
-        told.append(
-            f"{where if key else 'the body'}{f' {key!r}' if key else ''}: {one.get('message')}"
-        )
-    return "; ".join(told) or str(error.detail)
+    found = [_detail(one, request) for one in extra[:5] if isinstance(one, Mapping)]
+    return "; ".join(found) or str(error.detail)
+
+
+def _detail(one: Mapping[str, Any], request: Request[Any, Any, Any]) -> str:
+    source = one.get("source", "body")
+    key = str(one.get("key", "")).removeprefix("data").removeprefix(".")
+    message = str(one.get("message"))
+    if source == "body":
+        if not key and message == _NO_BODY:
+            return "the body is missing"
+        return f"the body's {key!r}: {message}" if key else f"the body: {message}"
+    name = key
+    field = request.route_handler.parsed_fn_signature.parameters.get(key)
+    if field is not None:
+        # A handler's argument may have another name than the parameter of the request, such as `run_state` for `state`.
+        name = getattr(field.kwarg_definition, "name", None) or key
+        if values := _values_of(field.annotation):
+            message += f" (one of {', '.join(values)})"
+    place = "header" if source == ParamType.HEADER else "parameter"
+    return f"the {place} {name!r}: {message}"
+
+
+def _values_of(annotation: Any) -> list[str]:
+    """Return the values that a parameter may have; empty: it has no fixed values."""
+    if get_origin(annotation) is Literal:
+        return [str(value) for value in get_args(annotation)]
+    return [value for part in get_args(annotation) for value in _values_of(part)]

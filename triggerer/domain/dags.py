@@ -321,4 +321,7 @@ def _checked_id(value: object, what: str) -> str:
             f"{what} must be at most {MAX_ID_LENGTH} letters, digits, '_', '.' and '-', "
             f"not {value!r}"
         )
+    if value in {".", ".."}:
+        # Clients of HTTP resolve these in a path before they send it, so no URL could name it.
+        raise DagError(f"{what} cannot be {value!r}")
     return value

@@ -43,10 +43,11 @@ def dump_json(
             raise RowRefused(
                 f"{what} has an integer of more than 64 bits", hint="write it as a string"
             ) from error
+        # orjson calls a default of None too, and the failure of that call, the error's cause, only misleads.
         raise RowRefused(
             f"{what} is not JSON: {error}",
             hint="use strings, numbers, lists and mappings",
-        ) from error
+        ) from (None if default is None else error)
     nulls = text.count(_NULL)
     # orjson writes `null` for None, NaN and the infinities. If the dict's own None values account for every `null`, the
     # value has neither NaN nor an infinity, and needs no search.

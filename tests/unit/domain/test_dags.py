@@ -147,6 +147,12 @@ def test_an_argument_that_makes_no_sense_is_refused_by_name(
         DAG("d", **wrong)
 
 
+@pytest.mark.parametrize("dag_id", [".", ".."])
+def test_no_dag_has_an_id_that_a_url_resolves(dag_id: str) -> None:
+    with pytest.raises(DagError, match="a DAG's id cannot be"):
+        DAG(dag_id)
+
+
 @pytest.mark.parametrize("dag_id", ["", "a b", "a/b", "x" * 251, None])
 def test_an_id_that_no_url_could_hold_is_refused(dag_id: Any) -> None:
     with pytest.raises(DagError, match="a DAG's id must be"):

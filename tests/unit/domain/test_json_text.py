@@ -1,6 +1,7 @@
 """What JSON text keeps of a value, and what is refused because the text would lose it."""
 
 import math
+import traceback
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -68,3 +69,9 @@ def test_a_value_that_the_text_would_lose_is_refused_with_its_place(value: Any, 
 def test_a_null_and_text_that_looks_like_an_escape_are_kept() -> None:
     value = {"none": None, "text": "null \\u0000"}
     assert load_json(dump_json(value, "it")) == value
+
+
+def test_the_traceback_of_a_refused_type_names_the_type_alone() -> None:
+    with pytest.raises(RowRefused, match="not JSON serializable: set") as caught:
+        dump_json({"n": {1, 2}}, "it")
+    assert "NoneType" not in "".join(traceback.format_exception(caught.value))

@@ -26,6 +26,8 @@ from triggerer.store.schema.models import Dag
 
 _TICK: Final = timedelta(microseconds=1)
 _MAX_RUN_ID: Final = 250
+_STEPS_OF_A_PATH: Final = frozenset({".", ".."})
+"""Clients of HTTP resolve these in a path before they send it, so no URL could name such a run."""
 # If a run has the id of a scheduled run, the scheduler assumes that it created this run. So no manual run may have such
 # an id.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
@@ -107,6 +109,10 @@ async def create_manual_run(
         raise DagError(f"the DAG {dag_id!r} is gone from its file {dag.path}")
     if run_id is not None and (not run_id or len(run_id) > _MAX_RUN_ID or "\0" in run_id):
         raise RowRefused(f"a run id has 1 to {_MAX_RUN_ID} characters, none of them NUL")
+    if run_id in _STEPS_OF_A_PATH:
+        raise RowRefused(
+            f"a run cannot be called {run_id!r}", hint="a URL with this id would name another page"
+        )
     if run_id is not None and run_id.startswith(_RESERVED):
         raise RowRefused(
             f"a run by hand cannot be called {run_id!r}",
