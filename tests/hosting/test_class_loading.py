@@ -119,7 +119,7 @@ async def test_a_stream_opens_without_a_class_that_takes_too_long_which_joins_on
 
         async def is_shown() -> bool:
             state, error, _ = (await watchers(database))["slow"]
-            return state == "failing" and "is being loaded for more than 0.3 s" in (error or "")
+            return state == "failing" and "has been loading for more than 0.3 s" in (error or "")
 
         await eventually(is_shown)
         # It has been tried again meanwhile, but not begun a second time.

@@ -14,7 +14,7 @@ from triggerer.streams import Member, MemberState
 
 _SHORTEST_S: Final = 1.0
 _LONGER: Final = 1.5
-"""How much longer than the failed attempt the present attempt must last."""
+"""The present attempt must last for the duration of the failed attempt, times this factor."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,8 +22,8 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: The seconds that the failed attempt lasted. 0: the attempt had counted as a success before it failed, or
-            the trigger could not be made.
+        lasted: The seconds that the failed attempt lasted. 0: it lasted `healthy_after_s` or longer. If the trigger
+            cannot be made, the attempt has no duration. Then the former value stays, or is 0 if no attempt has run.
         works_at: The instant from which the present attempt counts as a success. None: the trigger does not run now.
     """
 
@@ -60,7 +60,7 @@ class Attempts:
                 lasted = now - began_at
                 lasted = 0.0 if lasted >= self._healthy_after_s else lasted
             else:
-                # The trigger could not be made, so this attempt has no duration. Keep the last duration.
+                # The trigger could not be made, or this failure is recorded a second time. Keep the last duration.
                 lasted = 0.0 if failed is None else failed.lasted
             self._failed[member] = _Failed(member.error, lasted)
         else:

@@ -88,7 +88,7 @@ class ClassLoader:
         """Wakes all waiters when a load has settled."""
 
     def begin(self, classpath: str) -> ClassLoad:
-        """Begin to load a class again. If a load of this class is under way, return that load."""
+        """Begin to load a class, even if it was loaded before. If a load of it is under way, return that load."""
         load = self._unended.get(classpath)
         if load is None:
             load = self._unended[classpath] = ClassLoad(classpath)
@@ -136,8 +136,8 @@ class ClassLoader:
         seconds = f"{self._patience.total_seconds():g}"
         _log.error("a trigger class takes long to load", classpath=load.classpath, seconds=seconds)
         error = PluginError(
-            f"{load.classpath} is being loaded for more than {seconds} s",
-            hint="see what its module, or one that it imports, waits for",
+            f"{load.classpath} has been loading for more than {seconds} s",
+            hint="find out what its module, or a module that it imports, waits for",
         )
         self._settle(load, error)
 

@@ -98,7 +98,7 @@ class PreparedTrigger:
         """Make the trigger.
 
         Raises:
-            Exception: The error of the plugin's code.
+            Exception: The class could not be loaded, or the plugin's code raised this error.
         """
         row = self.row
         cls = self.class_load.result()

@@ -27,7 +27,7 @@ class GuaranteeCheck:
         self._ack_timeout = ack_timeout
 
     def begin(self, row: TriggerRow, wanted: Guarantee) -> ClassLoad:
-        """Begin to load a class again, and then to check the delivery guarantee of the row's trigger.
+        """Begin to load the class of the row's trigger. Afterwards, check the trigger's delivery guarantee.
 
         The load settles once the class is loaded and checked, or one of these steps has failed.
         """

@@ -49,8 +49,9 @@ class HostSettings:
     stall_threshold: timedelta = timedelta()
     """A call that blocks the event loop for longer than this is logged. Zero: none is logged (for simulated loops)."""
     healthy_after: timedelta = timedelta(seconds=60)
-    """A restarted trigger counts as working once it has run for this time. `Attempts` may set an earlier time. Zero:
-    the trigger counts as working as soon as it runs."""
+    """A restarted trigger counts as working once it has run for this time, or earlier if it failed quickly before.
+
+    `Attempts` computes the earlier time. Zero: the trigger counts as working as soon as it runs."""
     capacity: int = 1000
     """The most triggers that this instance hosts. All instances of a database must have the same capacity."""
 
@@ -184,7 +185,11 @@ class TriggerHost:
         return StallWatch(threshold) if threshold else nullcontext()
 
     async def _wait(self, wait: Callable[[timedelta], Any]) -> None:
-        """Wait until something has changed, a stream was lost, a class was loaded, or a heartbeat is due."""
+        """Wait until the next tick is needed, at most until a heartbeat is due.
+
+        A tick is also needed if triggers or streams have changed, a stream was lost, a class was loaded, or the earlier
+        changes of stopped streams are durable or refused.
+        """
         async with anyio.create_task_group() as tasks:
 
             async def until(happens: Callable[[], Awaitable[None]]) -> None:
@@ -232,7 +237,7 @@ class TriggerHost:
             self._failed_heartbeats = 0
 
     async def _tick(self) -> None:
-        """Send a heartbeat, give up streams beyond our share, and host the triggers of the remaining streams."""
+        """Send a heartbeat, give up streams beyond our share or capacity, and host the triggers of the other streams."""
         heartbeat = await self._ownership.beat(self._roster.ungrown_first)
         self._apply(heartbeat)
         if heartbeat.release:

@@ -35,7 +35,8 @@ RETRY_INTERVAL: Final = 1 / 12
 _TIMEOUT: Final = 1 / 3
 """The deadline of a heartbeat. If the heartbeat hangs on a dead connection, the lease lasts long enough for another."""
 
-# Sorts an instance's leases, given how many triggers each stream has. The leases that it gives up last come first.
+# Sorts an instance's leases, given how many triggers each stream has. If the instance must give up leases, it begins
+# with the last ones.
 KeepingOrder = Callable[[Iterable[Fence], Iterable[StreamLoad]], list[Fence]]
 
 
@@ -100,8 +101,13 @@ class Ownership:
         )
 
     async def beat(self, order: KeepingOrder) -> Heartbeat:
-        """Extend the leases of this instance, and claim free streams that belong to its share.
+        """Extend the leases of this instance, claim free streams, and find out which leases it should give up.
 
+        The instance claims streams up to its share, and streams that no other instance would claim. If no instance has
+        room for a free stream, the watchers of the stream show this as the reason why they wait.
+
+        Args:
+            order: Sorts the leases. The last ones are given up first.
         Raises:
             StoreError: No lease counts as extended. If the outcome of the commit is unknown, the next heartbeat reads
                 which leases the instance has.

@@ -47,7 +47,7 @@ class Preparation:
         return all(_id_of(row) in self._prepared for row in rows)
 
     def is_ready(self, row: TriggerRow) -> bool:
-        """Return whether the row's trigger has been prepared, and the load of its class has ended or failed."""
+        """Return whether the row's trigger is prepared, and the load of its class has ended or has taken too long."""
         prepared = self._prepared.get(_id_of(row))
         return prepared is not None and prepared.class_load.is_settled
 
@@ -65,7 +65,7 @@ class Preparation:
         return {load for load in loads if not load.is_settled}
 
     async def wait_until_loaded(self) -> None:
-        """Wait until one of the loads that are under way has ended or failed."""
+        """Wait until one of the loads that are under way has ended or has taken too long."""
         loads = self._loading()
         while loads == self._loading():
             await self._factory.loader.settled.wait()

@@ -51,7 +51,7 @@ class Reconciliation:
         A stream changes completely in one tick of the event loop, or not at all. For instance, a trigger whose
         arguments changed is removed and added again. If its siblings resolved a message in between, the broker would
         advance, and the trigger would miss the message. So a stream does not change until the class of each new trigger
-        has been loaded, or its load has failed.
+        has been loaded, or its load has failed or has taken too long.
 
         Args:
             owned: The leases by stream. The caller removes a lease that is lost while this method waits.

@@ -34,7 +34,7 @@ class Reporter:
     """Writes the reports of one instance.
 
     Args:
-        read: Returns the live state of the instance's streams. Called from a thread.
+        read: Returns the live state of the instance's streams. Called in a thread.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Remembers the last hour of this instance's streams, one value a minute, so that the page can draw their lag."""
+"""Remembers the last hour of this instance's streams, so that the web page can draw their lag and their messages.
+
+A stream has two values for each minute: the highest consumer lag, and the number of received messages.
+"""
 
 from __future__ import annotations
 
