@@ -6,8 +6,8 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 
 from triggerer.domain.runs import TaskState
@@ -18,7 +18,7 @@ from triggerer.worker.task_outcomes import TaskOutcomes
 from triggerer.worker.tasks import Finished
 
 _UNWIND_S: Final = 3.0
-"""How long the `finally` blocks of tasks may take when the run is stopped. Then the process ends."""
+"""The time that the `finally` blocks of tasks have when the run is stopped. Then the process ends."""
 
 
 def execute_side_by_side(
@@ -30,7 +30,9 @@ def execute_side_by_side(
     execute: Callable[[Task, Mapping[str, Any]], Finished],
     report: Callable[[], None],
 ) -> None:
-    """Execute the tasks, at most `limit` at once. A task begins when all its upstream tasks have ended.
+    """Execute the tasks, at most `limit` at once, and at most one of each pool.
+
+    A task begins when all its upstream tasks have ended. If one of these failed or was skipped, the task is left out.
 
     Args:
         tasks: The tasks, each after its upstream tasks.
@@ -59,9 +61,10 @@ def execute_side_by_side(
         elif outcomes.leave_out(task):
             settled.add(task.task_id)
         else:
-            running[task.task_id] = _start(task, dict(outcomes.values), execute, ended)
+            values = dict(outcomes.values)
+            running[task.task_id] = _start(task, values, execute, ended, output)
 
-    with _named_output():
+    with _named_output() as output:
         try:
             while pending or running:
                 for task in tuple(pending):
@@ -86,12 +89,17 @@ def _start(
     values: Mapping[str, Any],
     execute: Callable[[Task, Mapping[str, Any]], Finished],
     ended: queue.SimpleQueue[tuple[Task, Finished | BaseException]],
+    output: Iterable[_NamedLines],
 ) -> threading.Thread:
     def work() -> None:
         own_task.set(task.task_id)
         result: Finished | BaseException
         try:
-            result = execute(task, values)
+            try:
+                result = execute(task, values)
+            finally:
+                for stream in output:
+                    stream.end_line()
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             result = error
         ended.put((task, result))
@@ -127,15 +135,23 @@ class _NamedLines:
             self._stream.write("".join(f"[{task_id}] {line}\n" for line in lines))
         return len(text)
 
+    def end_line(self) -> None:
+        """Write the text after the last line break of this thread's task, which has ended."""
+        if getattr(self._lines, "rest", ""):
+            # The disk is full, or the run has closed the stream. The rest of the output is lost.
+            with suppress(OSError, ValueError):
+                self.write("\n")
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 @contextmanager
-def _named_output() -> Iterator[None]:
+def _named_output() -> Iterator[tuple[_NamedLines, _NamedLines]]:
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _NamedLines(sys.stdout), _NamedLines(sys.stderr)
+    named = _NamedLines(sys.stdout), _NamedLines(sys.stderr)
+    sys.stdout, sys.stderr = named
     try:
-        yield
+        yield named
     finally:
         sys.stdout, sys.stderr = before

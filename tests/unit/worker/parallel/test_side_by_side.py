@@ -164,6 +164,29 @@ def test_a_time_limit_that_is_not_reached_changes_nothing() -> None:
         pass
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_last_line_of_a_task_is_written_even_without_a_line_break(
+    fails: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def execute(one: Task, values: Mapping[str, Any]) -> Finished:
+        print(f"line of {one.task_id}\nend of {one.task_id}", end="")
+        sys.stderr.write(f"complaint of {one.task_id}")
+        if fails:
+            raise ProcessStopped
+        return finished(one)
+
+    with DAG("d", max_parallel_tasks=2) as dag:
+        a()
+    if fails:
+        with pytest.raises(ProcessStopped):
+            run(dag, execute)
+    else:
+        run(dag, execute)
+    out, err = capsys.readouterr()
+    assert out == "[a] line of a\n[a] end of a\n"
+    assert err == "[a] complaint of a\n"
+
+
 def test_lines_of_tasks_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     def execute(one: Task, values: Mapping[str, Any]) -> Finished:
         print("one", end=" ")
