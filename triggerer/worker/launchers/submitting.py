@@ -29,7 +29,8 @@ def submit_to_cluster(intent: Intent, settings: SparkSettings, extra: dict[str, 
         intent: Its details have the `submission` and the `installation`.
         extra: Settings that the launcher adds, such as the tag. The user's own settings cannot replace them.
     Raises:
-        SubmitFailed: `spark-submit` failed. The message has its reason.
+        SubmitFailed: `spark-submit` cannot be started, failed, or did not end in time. After a timeout, the cluster may
+            have the application nevertheless.
     """
     submission: Submission = intent.details["submission"]
     installation: Installation = intent.details["installation"]
@@ -48,8 +49,10 @@ def submit_to_cluster(intent: Intent, settings: SparkSettings, extra: dict[str, 
                 timeout=_SUBMIT_S,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise SubmitFailed(f"spark-submit did not end: {error}") from error
+        except OSError as error:
+            raise SubmitFailed(f"spark-submit cannot be started: {error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise SubmitFailed(f"spark-submit did not end within {_SUBMIT_S:g} s") from error
     output = done.stdout + done.stderr
     if done.returncode != 0:
         logger.error("spark-submit said:\n%s", output)
