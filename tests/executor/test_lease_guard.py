@@ -279,7 +279,7 @@ async def test_a_guard_that_is_killed_ends_the_runs_which_are_queued_again(house
     assert (run.state, run.executor, run.attempt) == ("success", "one", 1)
     warnings = [line["event"] for line in logs if line["log_level"] == "warning"]
     assert warnings == [
-        "the guard of the executor's lease has ended: what it executes ends, and is queued again"
+        "the guard of the executor's lease has ended: its runs end, and are queued again"
     ]
 
 

@@ -35,8 +35,8 @@ _HAND_BACK_S: Final = 2.0
 class CallbackRunner:
     """Calls the callbacks that are due, one run at a time.
 
-    A call is repeated only if its executor dies or stops before the call has ended. A callback that damages its worker
-    does no harm to runs, because they have other workers.
+    A call is repeated only if its executor dies, stops or loses its lease before the end of the call is stored. A
+    callback that damages its worker does no harm to runs, because runs have other workers.
 
     Args:
         executor: The id of the executor in the table `instance`.
@@ -116,7 +116,7 @@ class CallbackRunner:
         """Make this call, then claim and make further due calls, while the worker lives and the lease is valid.
 
         Returns:
-            The call that was claimed last, if the worker was gone before it could make this call. None: no such call.
+            A claimed call that the worker could not make, because the worker is gone. None: each claimed call was made.
         """
         while call is not None and not worker.gone.is_set():
             try:
@@ -174,7 +174,9 @@ class CallbackRunner:
             lambda: self._record_once(call, is_done=True),
             on=TransientStoreError,
             backoff=Backoff(first=0.2, longest=10.0),
-            on_failure=log_failure(_log, "a call waits for the store", run=call.run.run_id),
+            on_failure=log_failure(
+                _log, "the end of a call waits for the store", run=call.run.run_id
+            ),
         )
 
     async def _record_once(self, call: CallbackOrder, *, is_done: bool) -> None:

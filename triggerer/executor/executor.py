@@ -98,12 +98,12 @@ class Executor:
         """Runs in the claimed queue that the store shows as waiting."""
         self._log_files = LogFiles()
         self._changed = AutoResetEvent()
-        # True if there may be: `_more`: runs to claim. `_cancels`: runs to cancel. `_dags`: changed DAGs.
+        # `_more` is True if there may be runs to claim, `_cancels` if there may be runs to cancel, and `_dags` if DAGs
+        # may have changed.
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._uses_pools = self._has_broken_files = False
-        # With SQLite there is no other executor and no guard, so nobody calls `mark_lease_kept`, and the lease never
-        # ends.
+        # With SQLite there is no other executor, so the lease never ends: nobody calls `mark_lease_lost`.
         self._has_lease = True
         self.guard: LeaseGuard | None = None
         """Ends the workers if the lease ends while this process cannot; None before the first guarded lease."""
@@ -372,9 +372,10 @@ class Executor:
         self._result_writer.submit_nowait(AttemptUpdate(order, end=verdict))
 
     async def _requeue_waiting(self) -> None:
-        """Queue all claimed runs again, because the oldest has waited long. Alone, it would be overtaken by later runs.
+        """Queue all claimed runs again, because the oldest run has waited for `STALE_SECONDS`.
 
-        While a Spark session is about to open, the runs continue to wait.
+        If only the oldest run were queued again, the later runs would overtake it. While a Spark session is about to
+        open, the runs continue to wait.
         """
         if is_session_near(self._slots):
             self._record_waiting()

@@ -83,7 +83,7 @@ class LeftLaunches:
                 warn_seldom(
                     _log,
                     backoff.failures,
-                    "nothing that runs left behind is ended",
+                    "launches that runs left behind cannot be ended now",
                     error=str(error),
                 )
                 await anyio.sleep(delay)
@@ -116,7 +116,7 @@ class LeftLaunches:
         )
         for pk, launch in news:
             _log.info(
-                "something that a run left behind was looked for",
+                "a launch that a run left behind was looked for",
                 run_pk=pk, launcher=launch.launcher, tag=launch.tag, state=launch.state,
                 reason=launch.reason,
             )  # fmt: skip

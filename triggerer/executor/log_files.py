@@ -20,8 +20,8 @@ _PATIENCE_S: Final = 5.0
 class LogFiles:
     """Reads and writes runs' logs in a thread, because their file system may hang.
 
-    Only one caller may use the object at a time. A call that takes longer than `_PATIENCE_S` is given up. Until its
-    thread is free, further calls do nothing. The store has the run's end and error nevertheless.
+    Only one caller is allowed to use the object at a time. A call that takes longer than `_PATIENCE_S` is given up.
+    Until its thread is free, further calls do nothing. The store has the run's end and error nevertheless.
     """
 
     def __init__(self) -> None:

@@ -131,7 +131,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def begin(self, order: RunOrder) -> bool:
         """Wait for the store, and store that an attempt begins. Return whether this executor still has the run.
 
-        Cancellation: Either nothing is stored, or the begin of the attempt.
+        Cancellation: The begin of the attempt is stored, or nothing is stored.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
         # After an unknown outcome the step is performed again, which changes nothing.

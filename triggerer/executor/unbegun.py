@@ -54,7 +54,7 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
     """Return the update to store. A blocked run that could not be held ends as cancelled.
 
-    A request to cancel prevents the hold. So does another attempt that has the run, but then the store drops this end.
+    Usually a request to cancel has prevented the hold. If another attempt has the run, the store drops this end.
     """
     if not update.is_blocked or update.end is None:
         return update

@@ -42,7 +42,7 @@ class LeaseGuard:
 
         Raises:
             ConfigurationError: This system has no suitable timer.
-            OSError: The process cannot be started, or ended at once.
+            OSError: The process cannot be started, ended at once, or did not answer within 10 s.
         """
         with ExitStack() as ours:
             with ExitStack() as theirs:
@@ -86,7 +86,9 @@ class LeaseGuard:
             )
         self._leader.kill()
         code = await self._leader.wait()
-        raise ChildProcessError(f"the guard of the executor's lease ended at once, with {code}")
+        raise ChildProcessError(
+            f"the guard of the executor's lease was not ready within {_START_S:g} s, and ended with {code}"
+        )
 
     @property
     def pid(self) -> int:

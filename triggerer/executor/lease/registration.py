@@ -53,7 +53,7 @@ class LeaseHolder(Protocol):
 
 
 class InstanceQueries(Protocol):
-    """Queries about live instances, as in `triggerer.store.streams.leases`."""
+    """The statements that record which instances are alive, as in `triggerer.store.streams.leases`."""
 
     async def register_instance(
         self, session: Any, instance_id: str, *, kind: str, expiry: timedelta
@@ -209,10 +209,10 @@ class Registration:
             tasks.start_soon(end_with, self._lease.wait_until_over)
             tasks.start_soon(end_with, guard.wait)
         if self._lease.is_over:
-            _log.warning("the executor's lease is over: what it executes ends, and is queued again")
+            _log.warning("the executor's lease is over: its runs end, and are queued again")
         else:
             _log.warning(
-                "the guard of the executor's lease has ended: what it executes ends, and is queued again",
+                "the guard of the executor's lease has ended: its runs end, and are queued again",
                 code=guard.returncode,
             )
 

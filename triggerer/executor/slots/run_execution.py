@@ -55,8 +55,8 @@ class RunExecution:
 
     Args:
         ending: The decisions about the run's end. A task that outlives its timeout adds a verdict here.
-        on_wait: Called with True when the run begins to wait for its Spark cluster, and with False when the run goes
-            on.
+        on_wait: Called with True when the run begins to wait, for instance for its Spark cluster or a missing DAG
+            file. Called with False when the run goes on.
         on_overdue: Called on the event loop when a task of the DAG outlives its timeout. It cannot wait, so it must let
             another asyncio task call `kill`.
     """
@@ -85,8 +85,9 @@ class RunExecution:
     async def begin(self) -> RunHandle | None:
         """Return a process for this attempt, and store that a repeated attempt begins. None: do not execute the run.
 
-        The begin is stored once there is a process. If the executor dies before that, the attempt does not count for
-        the limit of `recover_orphans`, because the run cannot have killed the executor.
+        The begin of a repeated attempt is stored once there is a process. If the executor dies before that, the attempt
+        does not count for the limit of `recover_orphans`, because the run cannot have killed the executor. A first
+        attempt always counts, because its claim has stored its begin.
 
         Raises:
             ChannelClosed: The worker is gone.

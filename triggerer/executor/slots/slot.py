@@ -54,7 +54,7 @@ class Slot:
             the worker started.
         on_free: Called on the event loop each time that the slot is free again, with the run that was executed (None:
             the job was to warm up) and the duration in seconds.
-        on_wait: Called when the slot's run has begun to wait for its Spark cluster.
+        on_wait: Called when the slot's run has begun to wait, for instance for its Spark cluster.
     """
 
     services: RunServices
@@ -66,7 +66,7 @@ class Slot:
     worker: WorkerProcess | None = None
     run: RunOrder | None = None
     is_waiting: bool = False
-    """True while the slot's run waits for the Spark cluster."""
+    """True while the slot's run waits, for instance for its Spark cluster or a missing DAG file."""
     _release_first: bool = False
     _job: RunOrder | WarmUp | None = None
     _arrived: AutoResetEvent = field(default_factory=AutoResetEvent)
@@ -93,7 +93,7 @@ class Slot:
 
     @property
     def is_stopping(self) -> bool:
-        """True if a caller has already decided how the run ends."""
+        """True once the executor has decided how the run ends, for instance because a user cancelled the run."""
         return self._ending.verdict is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Chooses the slot for a run. A run without Spark leaves the slots with a warm Spark session to other runs."""
+"""Chooses the slot for a run. Runs that need Spark prefer a warm session, and other runs avoid it."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def is_session_near(slots: Iterable[Choosable]) -> bool:
 def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
     """Return the slot for a run; None: wait for a slot.
 
-    A run that needs Spark prefers a warm session, and then waits for a session that is about to open. Other runs leave
-    warm sessions to runs that need them.
+    A run that needs Spark prefers a warm session. If none is free, it waits for a session that is about to open.
+    Another run prefers a slot whose worker is running, without a warm session if there is a choice. But it takes the
+    slot with the warm session rather than starting a worker.
     """
     free = [slot for slot in slots if slot.is_free]
     if needs_spark:
@@ -58,6 +59,5 @@ def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
             return warm[0]
         if is_session_near(slots):
             return None
-    # Prefer running processes to starting new ones.
     free.sort(key=lambda slot: (slot.worker is None, slot.spark is Spark.WARM))
     return free[0] if free else None

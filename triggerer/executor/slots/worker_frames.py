@@ -1,7 +1,7 @@
 """Checks frames from a worker and from the processes of runs before anything uses them.
 
 A run's process also executes users' code, which may write into the channel by accident: through a descriptor that a
-fork inherited, or whose number was used again. Such data may end only the run whose code wrote it.
+fork inherited, or whose number was used again. Such data ends the run whose code wrote it, and no other run.
 """
 
 from __future__ import annotations
