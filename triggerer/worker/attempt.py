@@ -146,7 +146,7 @@ class _Attempt:
         self._order = order
         self._worker = worker
         self._followed: list[FormerLaunch] = []
-        """The applications of former attempts that still run. A task may wait for its application instead of submitting
+        """The applications of former attempts that still run. A task waits for its application instead of submitting
         one."""
         self._on_launch = launch_reports(
             order,

@@ -1,4 +1,4 @@
-"""The events of one asset: a lazy sequence that fetches its events by page."""
+"""The events of one asset or alias: a lazy sequence that fetches its events by page."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class _PagedReader:
 
 
 class AssetEvents(Sequence[AssetEvent]):
-    """The events of one asset, oldest first. No event is fetched before the sequence is used.
+    """The events of one asset or alias, oldest first. No event is fetched before the sequence is used.
 
     The first use fixes the sequence: events that are recorded later are not part of it. (On PostgreSQL, an event that
     another transaction is recording at that moment may become part of it.) For an index or a slice, the database skips
@@ -246,7 +246,8 @@ class AssetEvents(Sequence[AssetEvent]):
         """Return the distinct `extra["uri"]` of the events in order, for `spark.read.json(events.uris())`.
 
         If an object was written twice, the list has its URI once. Spark would read some characters (`[`, `{`, `*`, `?`,
-        a backslash) as a pattern, so each of them gets a backslash in the list, but not in the events.
+        a backslash) as a pattern. So each of these characters gets a backslash in the list, but not in the events. Web
+        addresses stay unchanged, because Spark reads none.
 
         Raises:
             ValueError: An event has no `uri`.

@@ -128,7 +128,7 @@ class _Found:
 
 
 def _digest(extra: Mapping[str, Any]) -> Hashable:
-    """Return a value that is equal for equal extras. An extra that is not JSON equals no other."""
+    """Return a value that is equal for equal extras. An extra that is not JSON equals no other extra."""
     try:
         return dump_json(extra, "an extra", option=orjson.OPT_SORT_KEYS)
     except RowRefused:

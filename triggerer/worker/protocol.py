@@ -2,6 +2,7 @@
 
 A worker, which forks the processes of runs, receives:
 
+- `setup`: the settings of the worker. This message is the first one.
 - `warm`: open Spark's driver now.
 - `stop` and `kill`: send SIGTERM or SIGKILL to the process with this number.
 

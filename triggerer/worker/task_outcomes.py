@@ -19,7 +19,7 @@ class TaskOutcomes:
 
     Attributes:
         values: The return values of successful tasks, by task id.
-        failures: A sentence for each failed task.
+        failures: A text for each failed task, with the task's error.
         unreported: The results that were not sent to the executor yet.
     """
 

@@ -18,7 +18,7 @@ The fork server sends:
 
 - `go`: all processes of the former run are gone, so this process may accept an order.
 - `driver`: attach to this Spark driver.
-- `leave`: end, unless you have an order.
+- `leave`: the process must end if it has no order yet. A process with an order ignores the request.
 - `reply`: the answer to `open`, `how_ended` or `output`.
 """
 

@@ -18,7 +18,7 @@ class Driver:
     Attributes:
         lifeline: The reading end of the pipe that the opening process gives to the JVM as its standard input.
         write_end: The writing end of the pipe that the opening process gives to the JVM for its output.
-        output: The reading end of that pipe, which does not block.
+        output: The reading end of the pipe for the JVM's output. Reading from it does not block.
         pid: The JVM's process id; None: the JVM has not started.
         shared: The data for attaching to the driver (`SharedDriver` as JSON); None until the driver is open.
         code: The JVM's exit code; None: it has not ended.

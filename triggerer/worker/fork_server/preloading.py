@@ -38,9 +38,9 @@ _INSTALLED_IN: Final = tuple(
 
 
 def importable_ahead(names: Iterable[str]) -> list[str]:
-    """Return the modules of a run that the fork server may import for later runs.
+    """Return the modules of a run that the fork server is allowed to import for later runs.
 
-    Users' own modules are never among them. A user's module may change, and may start threads, which no fork copies.
+    The result has no module of the user's, because such a module may change, or start threads, which no fork copies.
     """
     return [
         name

@@ -1,6 +1,8 @@
-"""Stops what the dead attempts of a run left on Spark, before the next attempt executes the user's code.
+"""Stops the launches that the dead attempts of a run left on Spark.
 
-A `SparkApplication` in cluster mode is not stopped: the next attempt follows it.
+The next attempt does this before it executes the user's code. But it does not stop a `SparkApplication` in cluster
+mode: the task of the application waits for it. If the run has ended, the executor's `LeftLaunches` stops the launches,
+in a process of its own (`launchers.main`).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The launch is at work, or may begin at any moment."""
+    """The launch is at work, or can begin at any moment."""
 
     handle: Handle
     progress: str | None = None
@@ -57,8 +57,8 @@ class Ended:
 class Absent:
     """The place answered that it has no such launch. So the launch is not at work, and never will be.
 
-    A launcher may return this only if the place remembers every launch that may still be at work. A place may forget
-    launches at its restart only if the restart ends them all.
+    A launcher must not return this if the place can forget a launch that is still at work. For example, a server that
+    forgets its sessions at a restart is no problem, because the restart also ends the sessions.
     """
 
 

@@ -1,6 +1,6 @@
 """Writes the files of an output into a folder once: as a draft first, then a commit, then moves to the final names.
 
-A folder with outputs has a hidden folder, which Spark's readers ignore, as they ignore every name with a leading `_`:
+A folder with outputs has the hidden folder `_triggerer`. Spark's readers ignore it, because its name begins with `_`:
 
     path/part-00000-<name>-c000.parquet           what readers see
     path/_triggerer/drafts/<name>.<mark>/...      a try's files, as Spark wrote them
@@ -12,7 +12,7 @@ the original. If a try dies during the moves, the next write to the folder by an
 commit's file names them all.
 
 A draft is deleted once it can no longer be committed: after another draft of the same output was committed, or after a
-week, because `commit` refuses a draft of that age. So nobody deletes a draft that another process may commit at the
+week, because `commit` refuses a draft of that age. So nobody deletes a draft that another process can commit at the
 same moment, and a file system need not rename a whole folder in one step.
 
 `<name>` is the output's name, see `Writing`. `<mark>` names the call that wrote the draft, see `marks`.
@@ -49,7 +49,7 @@ class Files(Protocol):
         """Create a file with its whole text in one step, unless the file exists.
 
         Args:
-            by_way_of: A temporary path where the text may be written first. Its folder must exist.
+            by_way_of: A temporary path where the method can write the text first. The path's folder must exist.
         """
 
     def move_all(self, moves: Sequence[tuple[str, str]]) -> None:

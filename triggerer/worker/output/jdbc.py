@@ -198,6 +198,6 @@ def _explained(table: str, key: Sequence[str]) -> Iterator[None]:
         if mentions(error, *_NO_CONSTRAINT):
             raise OutputRefused(
                 f"{table} has no unique constraint on ({', '.join(key)})",
-                hint="create one, or give output.jdbc the columns of the one that there is as key",
+                hint="create the constraint, or give output.jdbc the columns of an existing one as key",
             ) from error
         raise

@@ -16,7 +16,7 @@ from triggerer.processes.signals import signal_name
 from triggerer.worker.spark.jvm.output import reason_in
 
 _GRACE_S: Final = 5.0
-"""How long a stopped driver may take to tell its cluster that it ends. Then the driver is killed."""
+"""The time that a stopped driver has to tell its cluster that it ends. Then the driver is killed."""
 _LAST_LINES: Final = 60
 
 
@@ -80,7 +80,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _reason(lines: list[str]) -> str:
-    """Return the last line of a Python traceback, or else the lines of Spark's output that have a reason."""
+    """Return the exception's line in the last Python traceback, or else the lines of Spark's output with a reason."""
     starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     if starts:
         after = [line for line in lines[starts[-1] + 1 :] if line and not line.startswith(" ")]

@@ -126,7 +126,10 @@ def follow(
 def _find_former(
     launcher: Launcher, task_id: str, former: Sequence[FormerLaunch]
 ) -> Running | Ended | None:
-    """Return a former attempt's application for this task, if there is one that runs or has succeeded."""
+    """Return a former attempt's application for this task, if there is one that runs or has succeeded.
+
+    While the cluster does not tell the state of an application, the function waits, without limit.
+    """
     for one in former:
         if one.task_id != task_id or one.launcher != launcher.name or not launcher.can_reattach:
             continue

@@ -47,7 +47,7 @@ class ClassArchive:
         return self.directory / f"{os.getpid()}-{time.monotonic_ns()}.draft"
 
     def drafts(self) -> list[Path]:
-        """Return the drafts of earlier training runs. Only the process that has the lock may delete these files."""
+        """Return the drafts of earlier training runs. Only the process that has the lock deletes these files."""
         return list(self.directory.glob("*.draft"))
 
     @property

@@ -82,10 +82,12 @@ class Installation:
 
 
 def find_installation(home: Path) -> Installation:
-    """Return the installation from which this process would start Spark. Nothing is started.
+    """Return the installation from which this process would start Spark. Spark is not started.
+
+    If Java needs a script that corrects its arguments, the script is written below `home`.
 
     Raises:
-        SubmitFailed: PySpark is missing, or no suitable Java is installed.
+        SubmitFailed: PySpark is missing, no suitable Java is installed, or the script cannot be written.
     """
     try:
         import pyspark

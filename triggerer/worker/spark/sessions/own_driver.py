@@ -35,7 +35,7 @@ logger = logging.getLogger("triggerer.run")
 _PACKAGES: Final = "spark.jars.packages"
 _CLOSING: Final = timedelta(seconds=5)
 _INTERRUPT_S: Final = 2.0
-"""How long a JVM may take to accept the request to cancel its jobs."""
+"""The time that a JVM has to accept the request to cancel its jobs."""
 
 
 class DagSettings(NamedTuple):
@@ -139,7 +139,10 @@ class OwnDriver:
         return process is None or process.poll() is not None
 
     def how_it_ended(self) -> str | None:
-        """Return a sentence for the user about the driver's end. None: the driver is alive, or was never opened."""
+        """Return a sentence for the user about the driver's end.
+
+        None: the driver is alive, was never opened, or ended for an unknown reason.
+        """
         if self.session is None or is_alive(self.session):
             return None
         return how_it_ended(self.session)

@@ -79,7 +79,7 @@ def is_reachable(endpoint: Endpoint) -> bool:
 
 
 def require_reachable(what: str, endpoints: list[Endpoint]) -> None:
-    """Raise an error unless one of `endpoints` accepts a connection or `endpoints` is empty.
+    """Make sure that one of `endpoints` accepts a connection. Without endpoints, do nothing.
 
     Raises:
         SubmitFailed: No address accepts a connection. A later call may succeed.
