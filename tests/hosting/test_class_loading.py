@@ -194,7 +194,7 @@ async def test_classes_are_loaded_in_order_and_one_that_hangs_is_given_up(
     assert modules.begun == ["Slow", "Slower", "Acking"]
     assert third.result() is Acking
     for load in (first, second):
-        with pytest.raises(Exception, match=r"being loaded for more than 0.2 s"):
+        with pytest.raises(Exception, match=r"has been loading for more than 0.2 s"):
             load.result()
     assert loader.begin("Slow") is first
     modules.release("Slow", "Slower")

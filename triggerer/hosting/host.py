@@ -237,7 +237,7 @@ class TriggerHost:
             self._failed_heartbeats = 0
 
     async def _tick(self) -> None:
-        """Send a heartbeat, give up streams beyond our share or capacity, and host the triggers of the other streams."""
+        """Send a heartbeat, give up streams beyond our share or capacity, and host the triggers of the others."""
         heartbeat = await self._ownership.beat(self._roster.ungrown_first)
         self._apply(heartbeat)
         if heartbeat.release:
