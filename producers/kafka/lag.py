@@ -13,6 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from producers.kafka.connection.topics import Topics
 from producers.kafka.errors import guarded
 from producers.kafka.positions.start import Start
+from producers.kafka.wire.cluster import Cluster
 from triggerer.abc import SourceLag
 from triggerer.errors import BrokerUnavailable
 
@@ -45,15 +46,17 @@ async def measure_lag(
     try:
         await guarded(consumer.start(), what)
         names = await Topics.parse(topics, settings).find(consumer, what)
-        await guarded(admin.start(), what)
-        described: Any = await guarded(admin.describe_topics(list(names)), what)
+        # Not `admin.describe_topics`: with `auto.create.topics.enable` that request creates a missing topic.
+        cluster = Cluster(consumer, group, settings.bootstrap_servers, fetch_max_wait_ms=0)
+        described = await cluster.describe(names, may_be_gone=True) if names else {}
         partitions = [
-            TopicPartition(topic["topic"], partition["partition"])
-            for topic in described
-            for partition in topic["partitions"]
+            TopicPartition(topic.name, number)
+            for topic in described.values()
+            for number in range(topic.partitions)
         ]
         if not partitions:
             return SourceLag(None, note=f"there is no topic {', '.join(topics)}")
+        await guarded(admin.start(), what)
         committed = await _committed(admin, group, what)
         places = {one: found.offset for one, found in committed.items() if found.offset >= 0}
         rest = [one for one in partitions if one not in places]

@@ -22,25 +22,34 @@ from tests.services.process import (
 
 @contextmanager
 def open_kafka(
-    *, heap: str = "384m", behind_proxy: "BehindProxy | None" = None
+    *,
+    heap: str = "384m",
+    behind_proxy: "BehindProxy | None" = None,
+    creates_topics: bool = False,
 ) -> Iterator["KafkaServer"]:
     """Format a log directory, start a broker on it, and remove both at the end.
 
     Args:
         behind_proxy: A second listener; None: there is none.
+        creates_topics: Whether the broker creates each topic that a client mentions, as brokers do by default.
     Raises:
         ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
     """
-    with _one_broker(kafka_with_archive(), heap, behind_proxy) as server:
+    with _one_broker(kafka_with_archive(), heap, behind_proxy, creates_topics) as server:
         yield server
 
 
 @contextmanager
 def _one_broker(
-    kafka: JavaProgram, heap: str, behind_proxy: "BehindProxy | None" = None
+    kafka: JavaProgram,
+    heap: str,
+    behind_proxy: "BehindProxy | None" = None,
+    creates_topics: bool = False,
 ) -> Iterator["KafkaServer"]:
     with temporary_home("kafka") as home:
-        server = KafkaServer(kafka, home, heap=heap, behind_proxy=behind_proxy)
+        server = KafkaServer(
+            kafka, home, heap=heap, behind_proxy=behind_proxy, creates_topics=creates_topics
+        )
         with running(server):
             yield server
 
@@ -84,13 +93,20 @@ class KafkaServer(KafkaClient):
     """One broker. Its port and data stay the same over `stop`, `kill` and `start`."""
 
     def __init__(
-        self, kafka: JavaProgram, home: Path, *, heap: str, behind_proxy: BehindProxy | None = None
+        self,
+        kafka: JavaProgram,
+        home: Path,
+        *,
+        heap: str,
+        behind_proxy: BehindProxy | None = None,
+        creates_topics: bool = False,
     ) -> None:
         self.port, controller_port = free_ports(2)
         super().__init__(f"127.0.0.1:{self.port}", replicas=1)
         self._data = home / "data"
         settings = broker_settings(1, self.port, controller_port, self._data) | {
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}"
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
+            "auto.create.topics.enable": str(creates_topics).lower(),
         }
         for name, added in (behind_proxy.settings if behind_proxy else {}).items():
             settings[name] = f"{settings[name]},{added}"

@@ -56,6 +56,11 @@ class KafkaClient:
         self._admin(ask)
         self._await_partitions(name, len(placed) if placed else partitions)
 
+    def topics(self) -> set[str]:
+        """Return the names of all topics, without the broker's own ones."""
+        names: Any = self._admin(lambda admin: admin.list_topics())
+        return {name for name in names if not name.startswith("__")}
+
     def delete_topic(self, name: str) -> None:
         """Remove a topic. Its name can be used again at once, for a topic with another id."""
 

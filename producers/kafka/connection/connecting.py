@@ -18,6 +18,7 @@ from producers.kafka.wire.internals import (
     client_of,
     closing_of,
     coordinator_of,
+    create_no_topics,
     is_static_member,
     unfinished_tasks,
     wrap_send,
@@ -47,12 +48,13 @@ async def start_consumer(consumer: AIOKafkaConsumer, settings: KafkaSettings, wh
 
 
 async def connect(consumer: AIOKafkaConsumer, settings: KafkaSettings, what: str) -> None:
-    """Start the consumer, and raise the actual reason if no connection can be made.
+    """Start the consumer, which will create no topics; raise the actual reason if no connection can be made.
 
     Raises:
         BrokerUnavailable: No broker answers.
         BrokerRefused: A broker answers, and refuses the credentials or the protocol.
     """
+    create_no_topics(consumer)
     try:
         with anyio.fail_after(settings.request_timeout_ms / 1000):
             await guarded(consumer.start(), what)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
 
 # A consumer
 
@@ -25,6 +26,35 @@ def client_of(consumer: AIOKafkaConsumer) -> Any:
 def coordinator_of(consumer: AIOKafkaConsumer) -> Any:
     """Return the part that keeps the group's membership; None before the consumer has started."""
     return consumer._coordinator
+
+
+def create_no_topics(consumer: AIOKafkaConsumer) -> None:
+    """Let the consumer, which has not started, ask brokers about topics without creating the missing topics.
+
+    Brokers with `auto.create.topics.enable`, Kafka's default, create each topic that a client asks about, unless the
+    request forbids it. aiokafka's requests do not. A topic that is deleted while it is read would come back, with
+    another number of partitions.
+    """
+    client: Any = consumer._client
+    get_connection = client._get_conn
+
+    async def get_guarded(*arguments: Any, **options: Any) -> Any:
+        connection = await get_connection(*arguments, **options)
+        # A connection is returned to many callers, and its method is replaced once.
+        if connection is not None and "send" not in vars(connection):
+            connection.send = _without_creation(connection.send)
+        return connection
+
+    client._get_conn = get_guarded
+
+
+def _without_creation(send: Callable[..., Any]) -> Callable[..., Any]:
+    def send_guarded(request: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(request, MetadataRequest):
+            request._allow_auto_topic_creation = False
+        return send(request, *arguments, **options)
+
+    return send_guarded
 
 
 def set_fetch_wait(consumer: AIOKafkaConsumer, wait_ms: int) -> None:

@@ -8,9 +8,11 @@ import anyio
 import pytest
 
 from producers.kafka import check_topics
+from producers.kafka.lag import measure_lag
 from producers.kafka.settings import KafkaSettings
 from tests.brokers.kafka.driving import ACKED, driving, producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.availability import service
+from tests.services.kafka import KafkaServer, open_kafka
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 
 
@@ -106,6 +108,26 @@ async def test_a_topic_that_is_deleted_ends_the_stream_with_the_way_to_create_it
     assert isinstance(error, BrokerRefused)
     assert f"'{topic}'" in str(error)
     assert f"--create --topic {topic}" in str(error)
+
+
+async def test_no_topic_is_created_on_brokers_that_create_each_topic_that_is_asked_about() -> None:
+    """Kafka's default; a deleted topic would come back, and a misspelt one would be read as an empty one."""
+    with service(open_kafka(creates_topics=True)) as server:
+        servers = server.bootstrap_servers
+        settings = KafkaSettings(bootstrap_servers=servers)
+        with pytest.raises(BrokerRefused, match="there is no topic 'misspelt'"):
+            await check_topics(settings, ["misspelt"])
+        lag = await measure_lag(settings, ["misspelt"], "g", "earliest")
+        assert lag.note == "there is no topic misspelt"
+        assert server.topics() == set()
+        server.create_topic("read")
+        server.produce("read", ["a"])
+        async with driving(producer_on(servers, "read", "read")) as driver:
+            await driver.settled(1)
+            await anyio.to_thread.run_sync(server.delete_topic, "read")
+            error = await driver.until_failed()
+        assert isinstance(error, BrokerRefused)
+        assert server.topics() == set()
 
 
 async def test_a_listener_that_does_not_speak_the_protocol_is_an_error_soon(

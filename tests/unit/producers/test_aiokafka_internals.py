@@ -13,6 +13,7 @@ from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator, NoGroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
 
 from producers.kafka.wire import internals
 
@@ -37,6 +38,11 @@ async def consumer() -> AsyncIterator[AIOKafkaConsumer]:
 async def test_a_consumer_has_a_client_and_a_coordinator(consumer: AIOKafkaConsumer) -> None:
     assert isinstance(internals.client_of(consumer), AIOKafkaClient)
     assert isinstance(internals.coordinator_of(consumer), GroupCoordinator)
+
+
+async def test_metadata_is_asked_over_a_connection_and_may_forbid_to_create_topics() -> None:
+    assert {"_get_conn", "send"} <= set(AIOKafkaClient._metadata_update.__code__.co_names)
+    assert "_allow_auto_topic_creation" in vars(MetadataRequest(["t"]))
 
 
 async def test_a_fetch_is_sent_with_the_wait_that_was_set(consumer: AIOKafkaConsumer) -> None:
