@@ -201,6 +201,7 @@ def state_of(lanes: Lanes, backlogs: Backlogs) -> GroupState:
         Ledger(lanes),
         backlogs,
         lambda _: None,
+        str,
         lambda: NOW,
     )
     state.producer = OfPositions()

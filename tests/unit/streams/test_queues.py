@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from tests.unit.streams.scene import (
     MAX_DELIVERIES,
@@ -399,9 +400,11 @@ async def test_at_the_bound_the_producer_is_handed_what_cannot_be_kept(scene: Sc
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: event != "z"
     async with hosting(scene, sink, parked_at_bound="dead_letter"):
-        scene.publish("a", "b")
-        await sink.until(lambda: sink.derived(2) == ["a", "b"])
-        await sink.until(lambda: scene.broker.dead_letters == ["a", "b"])
+        with capture_logs() as logs:
+            scene.publish("a", "b")
+            await sink.until(lambda: sink.derived(2) == ["a", "b"])
+            await sink.until(lambda: scene.broker.dead_letters == ["a", "b"])
+        assert {line["watcher"] for line in logs if "watcher" in line} == {"sick"}
         scene.publish("z")
         await sink.until(lambda: sink.derived(1) == ["z"])
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from tests.unit.streams.scene import Scene, Sink, Watching
 from tests.unit.streams.test_catching_up import payloads_of
@@ -33,8 +34,11 @@ async def test_a_watcher_gets_the_whole_log_once_more_and_its_sibling_nothing(sc
         other = await streams.add(scene.watcher("other"))
         scene.publish(*range(10))
         await streams.quiesce()
-        await streams.replay(one)
-        await streams.quiesce()
+        with capture_logs() as logs:
+            await streams.replay(one)
+            await streams.quiesce()
+        (line,) = (one for one in logs if one["event"] == "a watcher is rewound")
+        assert line["watcher"] == one.member.name
         assert payloads_of(one) == [*range(10), *range(10)]
         assert payloads_of(other) == [*range(10)]
         assert one.behind == {}

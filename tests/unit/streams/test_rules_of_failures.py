@@ -402,6 +402,7 @@ async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
         pending=PendingLimit(10),
         backlogs=Backlogs(None),
         source_of=lambda watcher: None,
+        name_of=str,
         now=lambda: datetime.now(UTC),
     )
 

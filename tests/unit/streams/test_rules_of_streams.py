@@ -459,6 +459,7 @@ def group_of(upstream: Upstream) -> Group:
         pending=PendingLimit(10),
         backlogs=Backlogs(None),
         source_of=lambda watcher: None,
+        name_of=str,
         now=lambda: datetime.now(UTC),
     )
 

@@ -340,6 +340,7 @@ async def test_a_subscriber_that_was_ended_before_its_filter_started_is_offered_
         pending=PendingLimit(10),
         backlogs=Backlogs(None),
         source_of=lambda watcher: None,
+        name_of=str,
         now=lambda: datetime.now(UTC),
     )
     trigger = Selecting(upstream.name, only=[1])

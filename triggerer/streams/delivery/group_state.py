@@ -80,6 +80,8 @@ class GroupState:
 
     A member is found even if its trigger could not be made.
     """
+    name_of: Callable[[WatcherRef], str]
+    """Returns a watcher's readable name, such as `asset/name`, for log lines and reasons."""
     now: Callable[[], datetime]
     """The wall clock, for times that are shown or stored."""
     parked: ParkedStore | None = None

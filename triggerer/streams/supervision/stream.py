@@ -203,6 +203,7 @@ class SharedStream:
             pending=self.pending,
             backlogs=self.behind.backlogs,
             source_of=self.behind.source_of,
+            name_of=self.behind.name_of,
             now=self._context.now,
             parked=self._context.parked,
             load_state=partial(load_state, self._context.states, made[0].source.fence, self.key),

@@ -166,7 +166,7 @@ class Replays:
             ).begin()
         _log.info(
             "a watcher is rewound",
-            watcher=watcher.watcher_id,
+            watcher=state.name_of(watcher),
             start=None if request.start is None else request.start.isoformat(),
             reemit=request.reemit,
             lanes=len(lanes),

@@ -324,7 +324,7 @@ class FallingBehindInQueues(FallingBehind):
         if decision.backlog.watcher not in self._state.blocked_by:
             _log.error(
                 "the stream waits: the store has no room for a message of a watcher that is behind",
-                watcher=decision.backlog.watcher.watcher_id,
+                watcher=self._state.name_of(decision.backlog.watcher),
                 error=str(error),
             )
             self._state.blocked_by[decision.backlog.watcher] = error
@@ -372,14 +372,15 @@ class FallingBehindInQueues(FallingBehind):
             or not self._state.may_act
         ):
             return False
-        reason = f"the store has no room for messages of the watcher {change.watcher_id}"
+        name = self._state.name_of(decision.backlog.watcher)
+        reason = f"the store has no room for messages of {name} (watcher {change.watcher_id})"
         try:
             with plugin_code(f"dead_letter() of {type(producer).__qualname__}"):
                 await producer.dead_letter(decision.entry.event, reason)
         except Exception as error:
             _log.warning("a message could not be dead-lettered", error=repr(error))
             return False
-        _log.warning("a message was dead-lettered", watcher=change.watcher_id, reason=reason)
+        _log.warning("a message was dead-lettered", watcher=name, reason=reason)
         change.on_done(None)
         return True
 

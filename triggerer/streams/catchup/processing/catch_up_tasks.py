@@ -160,6 +160,11 @@ class CatchUpTasks:
         member = self._member_of.get(watcher)
         return None if member is None else member.source
 
+    def name_of(self, watcher: WatcherRef) -> str:
+        """Return the name of the member that serves a watcher, or the watcher's id if no member does."""
+        member = self._member_of.get(watcher)
+        return f"watcher {watcher.watcher_id}" if member is None else member.name
+
     # Commands
 
     def replace_source(self, member: Member, source: EventSource, *, name: str) -> None:

@@ -26,11 +26,14 @@ class StoresMessages(SimulatedProducer):
         named, _, _ = reason.partition(":")
         watchers = [int(number) for number in re.findall(r"watcher (\d+)", named)]
         assert watchers
+        if is_full := reason.startswith("the store has no room for messages"):
+            # The reason ends with the id of the one watcher.
+            watchers = watchers[-1:]
         if len(watchers) > 1:
             # The reason names all watchers that share the trigger. Leave out each watcher whose position is past the
             # message, because it has received the message.
             watchers = [one for one in watchers if catching_up.is_standing_before(one, message)]
-        if reason.startswith("the store has no room for messages"):
+        if is_full:
             catching_up.check_not_parked(watchers[0], message)
         await self._simulate_io()
         for watcher in watchers:
