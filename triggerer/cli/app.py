@@ -52,7 +52,7 @@ COMMANDS: Final = {
     ),
     "dags": (
         "triggerer.cli.dags.commands:app",
-        "DAGs: list, show, pause, unpause, trigger, next, test, backfill.",
+        "DAGs: list, show, pause, unpause, trigger, next, test, backfill, delete.",
     ),
     "assets": (
         "triggerer.cli.assets:app",

@@ -97,7 +97,7 @@ def _summary(cleaned: Cleaned) -> str:
     if cleaned.logs_elsewhere:
         lines.append(f"not on this machine: {counted(cleaned.logs_elsewhere, 'log')}")
     if cleaned.kept_runs:
-        lines.append(f"kept, as decisions read them: {counted(cleaned.kept_runs, 'run')}")
+        lines.append(f"kept, because they are still needed: {counted(cleaned.kept_runs, 'run')}")
     lines += [
         f"kept, {_REASONS[reason]}: {counted(count, 'asset event')}"
         for reason, count in sorted(cleaned.kept_events.items())
@@ -107,10 +107,10 @@ def _summary(cleaned: Cleaned) -> str:
 
 
 _REASONS: Final = {
-    "queued": "as they wait for a DAG",
-    "in_run": "as a run has them",
-    "emitted_by_run": "as a run that is kept has emitted them",
-    "newest": "as the newest of their assets",
-    "parked": "as their messages are set aside or kept for a watcher",
-    "watcher": "as their messages may come again",
+    "queued": "because they wait for a DAG",
+    "in_run": "because a run that is kept has received them",
+    "emitted_by_run": "because a run that is kept has emitted them",
+    "newest": "because they are the newest of their assets",
+    "parked": "because their messages are parked, or stored for a watcher",
+    "watcher": "because their messages may come again",
 }

@@ -51,7 +51,7 @@ def _head(title: str, count: int, more: str) -> None:
 
 def _first(found: Sequence[Any], limit: int) -> Sequence[Any]:
     if limit and len(found) > limit:
-        print_note(f"The first {limit}; --limit 0 shows all.")
+        print_note(f"Stopped after {limit}; --limit 0 shows all.")
     return found[:limit] if limit else found
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triggerer.cli.terminal import options
+from triggerer.cli.terminal import completing, options
 from triggerer.cli.terminal.output import check_state, counted, print_answer, wrong_use
 from triggerer.cli.terminal.session import read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
@@ -66,8 +66,24 @@ def list_(
 
 @app.command()
 def delete(
-    dag: options.Dag = None,
-    asset: options.Asset = None,
+    dag: Annotated[
+        str | None,
+        typer.Option(
+            "--dag",
+            metavar="DAG_ID",
+            help="Delete only what waits for this DAG.",
+            autocompletion=completing.dag_ids,
+        ),
+    ] = None,
+    asset: Annotated[
+        str | None,
+        typer.Option(
+            "--asset",
+            metavar="ASSET",
+            help="Delete only events of this asset (name or URI).",
+            autocompletion=completing.asset_names,
+        ),
+    ] = None,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:

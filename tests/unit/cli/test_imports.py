@@ -1,6 +1,7 @@
 """Imports are most of a command's time, so each command imports only the modules that it needs."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,3 +91,12 @@ def test_the_list_of_commands_says_of_each_what_its_own_help_says_first(name: st
     loaded = listed.load()
     assert loaded.name == name
     assert loaded.help.partition("\n\n")[0].replace("\n", " ") == listed.help
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_of_a_group_names_each_of_its_commands(name: str) -> None:
+    loaded = get_command(app).commands[name].load()  # type: ignore[attr-defined]
+    groups = [loaded, *getattr(loaded, "commands", {}).values()]
+    for group in groups:
+        named = set(re.findall(r"[a-z]+", group.help))
+        assert set(getattr(group, "commands", ())) <= named

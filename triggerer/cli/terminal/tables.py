@@ -88,7 +88,7 @@ def print_table(
             f"These columns do not fit and are left out: {', '.join(left_out)}. --json shows all."
         )
     if limit and len(shown) == limit:
-        print_note(f"The first {limit}; --limit 0 shows all.")
+        print_note(f"Stopped after {limit}; --limit 0 shows all.")
 
 
 def print_list(

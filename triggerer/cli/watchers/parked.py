@@ -36,7 +36,7 @@ OfWatcher = Annotated[
     typer.Option(
         "--watcher",
         metavar="ASSET/NAME",
-        help="All messages of this watcher.",
+        help="Only messages of this watcher.",
         autocompletion=completing.watcher_names,
     ),
 ]
