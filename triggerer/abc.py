@@ -80,8 +80,8 @@ class AdvanceOutcome:
     """The numbers of subscribers that acked, failed and rejected an event. Each subscriber counts once.
 
     Attributes:
-        unread: How many of the failed subscribers had not pulled the event, because their filters raised or ended at
-            another event. If this is the reason of all failures, `blames_event` is False.
+        unread: How many of the failed subscribers had not pulled the event, for example because their filters raised at
+            an earlier event. If no failed subscriber had pulled the event, `blames_event` is False.
         is_set_aside: True if the runtime has stored the event for the subscribers that rejected it. The producer need
             not dead-letter it.
     """
@@ -207,9 +207,9 @@ class SharedStreamProducer(ABC):
         """Advance several lanes in one call: each batch has the next events of one lane. Off by default.
 
         If this method is overridden, and `lanes_advance_side_by_side` is set, the runtime calls it with the ready
-        events of all lanes, and never calls `advance`. This is for brokers with a lane for each message, where a call
-        and a task for each lane would be expensive. The runtime may call this method again before the previous call
-        has returned, with events of other lanes.
+        events of all lanes, and never calls `advance`. Override it if each message is its own lane: a call and a task
+        for each lane would then be expensive. The runtime may call this method again before the previous call has
+        returned, with events of other lanes.
 
         Args:
             report: Call this function on the event loop with the indices of batches that are advanced earlier than
@@ -237,12 +237,14 @@ class SharedStreamProducer(ABC):
         """Return the state after these items, to be stored in the transaction of their events. Off by default.
 
         This saves a second transaction: without this method, `advance` saves the state after the events are stored. The
-        items are the next items of the stream, in order. All subscribers have accepted them, but their events are not
+        items are the next items of each lane, in order. All subscribers have accepted them, but their events are not
         durable yet. So this method must not settle the items at the source.
 
-        If the transaction succeeds, `advance` is called with the same items next. When it saves the same state, this
-        costs nothing. If the transaction fails, `advance` receives the outcomes and saves the state as usual. Between
-        the two calls no older state may be saved: if `open_stream` has to save a state, it must wait for `advance`.
+        If the transaction succeeds, `advance` receives these items next, perhaps with later items after them. For
+        example, items 1 and 2 are stored, item 3 becomes ready meanwhile, and `advance` receives items 1 to 3. Saving
+        the state that is stored already costs nothing. If the transaction fails, `advance` receives the outcomes and
+        saves the state as usual. Between the two calls no older state may be saved: if `open_stream` has to save a
+        state, it must wait for `advance`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
 
@@ -331,8 +333,8 @@ class SharedStreamProducer(ABC):
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         """Return, by lane, the position of the first message that was published at `start` or later.
 
-        The result has every lane. For a lane without such a message, it has the position that the lane's next message
-        will get.
+        The result has every lane. If all messages of a lane are older than `start`, its position is the one that the
+        lane's next message will get.
 
         Args:
             start: None: return the positions of the oldest messages.

@@ -56,7 +56,7 @@ class BrokerMessage:
         self.forget_decoded()
 
     def __post_init__(self) -> None:
-        """Runs in subclasses that are dataclasses, which do not call the constructor above."""
+        """Runs in a subclass that is a dataclass: its generated constructor does not call the constructor above."""
         self.forget_decoded()
 
     def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:
@@ -99,7 +99,10 @@ class BrokerMessage:
         return decoded
 
     def forget_decoded(self) -> None:
-        """Drop decoded values. A subclass that does not call the constructor calls this first."""
+        """Forget the decoded values, or begin without any.
+
+        A subclass whose constructor does not call the constructor above must call this method in its own constructor.
+        """
         _set_json(self, _NOT_DECODED)
         _set_decoded(self, None)
 

@@ -37,7 +37,7 @@ class DagError(TriggererError):
 
 
 class TemplateError(DagError):
-    """A template is malformed, or names something unknown; the message says in which argument and line."""
+    """A template is malformed, or names something unknown. The message names the argument and the line."""
 
 
 class AssetConflict(DagError):
@@ -45,7 +45,7 @@ class AssetConflict(DagError):
 
 
 class UnknownName(TriggererError):
-    """No object has this name. The hint suggests a similar name if `suggest` has found one, or says where to look."""
+    """No object has this name. The hint suggests a similar name, lists the known names, or says where to look."""
 
     def __init__(self, message: str, name: str, *, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -173,7 +173,11 @@ class AckTimeout(PluginError):
 
 
 class SubscriberOverflow(PluginError):
-    """A subscriber's queue stayed full for longer than `shared_stream_overflow_grace`, while the poll waited for it."""
+    """A subscriber held up its stream: its queue stayed full, or its unresolved messages filled a bound of the stream.
+
+    A full queue is an overflow after `shared_stream_overflow_grace`. If siblings wait for more messages, and the
+    subscriber can fall behind alone, it usually fails without this grace.
+    """
 
 
 class GroupEnded(PluginError):
@@ -225,7 +229,10 @@ class RowRefused(StoreError):
 
 
 class ParkedFull(StoreError):
-    """A message cannot be set aside, because the number or the bytes of parked messages have reached a limit."""
+    """A message can be neither parked nor stored for a watcher that is behind, because a limit has been reached.
+
+    The limits count the messages and bytes of a watcher, and the bytes of all watchers.
+    """
 
 
 class NotSetAside(StoreError):

@@ -186,3 +186,44 @@ async def test_a_state_that_was_not_stored_is_saved_by_advance_after_the_events(
         await turns()
         assert Numbers.made[0].advanced == [1, 2, 3]
         assert scene.states.saved == [b"3"]
+
+
+class Paused(Numbers):
+    """Publishes its second number only after the test says so."""
+
+    continues: anyio.Event
+
+    async def open_stream(self) -> AsyncIterator[tuple[int, int]]:
+        yield 1, 1
+        await self.continues.wait()
+        yield 2, 2
+        await anyio.sleep_forever()
+
+
+class WatchingTheFirst(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Paused()
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[int]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for number in shared_stream:
+            if number == 1:
+                yield TriggerEvent({self.name: number})
+
+
+async def test_items_that_become_ready_while_a_state_is_stored_are_advanced_together_with_it() -> (
+    None
+):
+    Paused.continues = anyio.Event()
+    async with opened() as scene:
+        scene.add(WatchingTheFirst("a"))
+        await turns()
+        assert scene.store.given == [([{"a": 1}], b"1")]
+        Paused.continues.set()
+        await turns()
+        scene.store.answer()
+        await turns()
+        assert Numbers.made[0].advanced == [1, 2]
+        assert scene.states.saved == [b"2"]
