@@ -101,7 +101,7 @@ class Deadlines:
         return AckTimeout(
             f"{subscriber.name} did not resolve an event of the shared stream {self._state.name} within"
             f" {self._timeout:g} s of its broadcast",
-            hint="its filter is stuck or too slow; raise shared_stream_ack_timeout if that is its nature",
+            hint="its filter is stuck or too slow; raise shared_stream_ack_timeout if a message may take so long",
         )
 
 

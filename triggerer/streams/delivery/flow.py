@@ -23,9 +23,12 @@ class Flow:
     """The limits of one group for outstanding events.
 
     The poll calls `check` before a broadcast, once `check_at` or the group's limit in bytes is reached. It calls
-    `handle_full_lane` after a broadcast that has filled a lane. `run` is a task of the group. While the poll is paused,
-    no event is broadcast. A full lane pauses the poll only if the producer cannot pause that lane alone. If a hook of
-    the producer raises, the group ends.
+    `handle_full_lane` after a broadcast that has filled a lane. While the poll is paused, no event is broadcast. If a
+    hook of the producer raises, the group ends.
+
+    If the producer can pause lanes, it pauses a full lane, and `run` is the task that resumes the lane. Otherwise the
+    poll pauses when it has pulled one more event of the full lane. It also pauses for an event of a paused lane that
+    arrives anyway while the lane is at its bound.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Flow:
         return min(self._settings.burst, self._settings.burst_readings // max(readers, 1)) or 1
 
     def _first_not_free(self) -> int:
-        """Return the first event number that may not be broadcast now, in any lane."""
+        """Return the number of the first event that must not be broadcast now, whatever its lane."""
         head = self._ledger.head
         if (
             self._state.is_closed
@@ -225,7 +228,7 @@ class Flow:
     # Lanes
 
     async def handle_full_lane(self) -> None:
-        """Handle a full lane: let the poll call `check` for every event, and let the producer pause the lane."""
+        """Let the poll call `check` for every event while a lane is full. Pause the lane if the producer can."""
         lane, self._lanes.newly_full = self._lanes.newly_full, None
         self.check_at = 0
         producer = self._state.producer

@@ -155,7 +155,7 @@ class Group:
 
         Raises:
             GroupEnded: The stream has ended; the error's `__cause__` tells why. Every subscriber has been ended with
-                this error. The broker has learned nothing after the last `advance` that succeeded.
+                this error. No event counts as advanced after the last `advance` that succeeded.
         """
         key, state = self.key, self.state
         try:
@@ -351,7 +351,8 @@ class Group:
     async def wait_until_drained(self) -> None:
         """Wait until no event is outstanding, `start_pulling` is called, or the group has ended.
 
-        In ack mode this takes at most the ack timeout.
+        The ack timeout does not limit this wait: after a failure, a lane also waits until the store has the position of
+        the watcher that falls behind.
         """
         await self._flow.wait_until_drained()
 

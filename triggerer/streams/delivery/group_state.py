@@ -169,7 +169,7 @@ class GroupState:
         return lane in self.failing or entry.seq < self.redelivered_before.get(lane, 0)
 
     def is_redelivered_in_log(self, lane: Hashable, seq: int, position: Position) -> bool:
-        """Return whether a log's message was pulled before an earlier message failed, so that both are redelivered."""
+        """Return whether the broker redelivers this message of a log, because an earlier one of its lane failed."""
         return lane in self.failing or self._was_pulled_before_redelivery(lane, seq, position)
 
     def _was_pulled_before_redelivery(self, lane: Hashable, seq: int, position: Position) -> bool:
@@ -336,8 +336,8 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to its end already.
 
-        A rewound backlog also ends if the lane had no broadcast since. Its messages were resolved before the rewind,
-        and if the broker redelivers one, the idempotency key makes the repeat harmless.
+        A rewound backlog that re-emits nothing also ends if the lane had no broadcast since. Its messages were resolved
+        before the rewind. If the broker redelivers one of them, its idempotency key makes the repeat harmless.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)
@@ -414,5 +414,5 @@ def is_log(producer: type[SharedStreamProducer]) -> bool:
 
 
 def is_queue(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether the class overrides `dump_event` alone: its messages are gone once read, and can be stored."""
+    """Return whether the class overrides `dump_event` but not `read_lane`: its messages can be stored, not reread."""
     return producer.dump_event is not SharedStreamProducer.dump_event and not is_log(producer)

@@ -44,14 +44,18 @@ class Nacks:
         one for a subscriber that did not receive the event.
         """
         self.refused_by: set[object] | None = None
-        """The subscribers counted in `failed` because the store refused an event that they derived."""
+        """The subscribers that `failed` counts, each once.
+
+        The store refused an event that the subscriber derived, or refused to park the event that it rejected. Or the
+        subscriber failed after it had rejected the event. Or it did not receive the event (`Ledger.miss`).
+        """
         self.rejected_by: dict[object, Rejection | None] | None = None
         """The subscribers that rejected the event. They count in `rejected` unless they fail the event later."""
         self.is_set_aside = False
-        """Whether the message is parked, or being parked, for the subscribers that rejected it."""
+        """Whether the message is parked or being parked for the subscribers that rejected it, or need not be parked."""
 
     def has_refused(self, member: object) -> bool:
-        """Return whether `member` counts in `failed` because the store refused an event that it derived."""
+        """Return whether `member` counts in `failed`; see `refused_by`."""
         return self.refused_by is not None and member in self.refused_by
 
     def mark_refused(self, member: object) -> None:
@@ -169,14 +173,17 @@ class Lane:
     outstanding_bytes: int
     """The sizes of the outstanding events, as far as they are known."""
     in_flight: int
-    """The number of events in the `advance` that has not returned."""
+    """The number of events in the batch that was last taken for an `advance`."""
     in_flight_bytes: int
     in_flight_to: int
-    """The number after the last event that was handed to an `advance`."""
+    """The number after the last event that was taken for an `advance`."""
     has_failed: bool
     """Whether an event of the current `advance` has failed."""
     clean_to: int
-    """Events of the current `advance` with numbers below this come before its first failure. 0: there are none."""
+    """If `has_failed`: the number after the last event before the first failed event of the current `advance`.
+
+    0: the first failed event is the first of its batch.
+    """
     is_scheduled: bool
     """Whether the lane is queued for the next advance, or being advanced."""
 
@@ -193,10 +200,12 @@ class Lane:
         return self.head is not None and not self.head.unresolved
 
     def take(self, limit: int, decide: Decide, *, decides_all: bool = False) -> list[AdvanceItem]:
-        """Take the ready events at the head of the lane, up to `limit`. Empty if `decide` lets the first event wait.
+        """Take the ready events at the head of the lane, up to `limit`, or up to an event that `decide` lets wait.
+
+        The result is empty if the first event must wait.
 
         Args:
-            decides_all: True: call `decide` for each event, not only for failed or rejected ones.
+            decides_all: True: call `decide` for each event. False: call it only for failed or rejected events.
         """
         batch: list[AdvanceItem] = []
         size_bytes = 0
@@ -230,7 +239,8 @@ class Lane:
 
 
 Decide = Callable[[Entry, AdvanceOutcome], AdvanceOutcome | None]
-"""Decides about an event at its lane's head that a subscriber failed or rejected. Returns the outcome for `advance`.
+"""Decides the outcome for `advance` of an event at its lane's head.
 
-None: the event waits. It is unresolved again, and its lane is queued once it is resolved.
+It is called if a subscriber failed or rejected the event, and for every event of a lane in `Lanes.decided_lanes`. If it
+returns None, the event waits: the event is unresolved again, and its lane is queued once the event is resolved.
 """

@@ -25,8 +25,8 @@ def _as_it_is(_: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
 class Lanes:
     """The lanes of a group, and a queue of lanes whose head is ready.
 
-    Every method costs O(1), `take` O(number of events taken): a lane with a stuck head is not looked at until the head
-    resolves. Only some of the empty lanes are remembered.
+    Adding an event, queueing a lane and finishing a lane cost O(1). Taking events costs O(number of events taken). A
+    lane with a stuck head costs nothing until the head resolves. Only some of the empty lanes are remembered.
 
     A lane is full when it has reached its bound in events or in bytes. The caller of `append` enforces the bounds. The
     message that reaches the bound in bytes may exceed it, so that a larger message passes too.
@@ -62,7 +62,7 @@ class Lanes:
         return iter(self._lanes.values())
 
     def get(self, key: Hashable) -> Lane | None:
-        """Return the lane; None if it has no outstanding events, and perhaps never had."""
+        """Return the lane, which may be empty. None: the lane is not known, and has no outstanding events."""
         return self._lanes.get(key)
 
     def is_full(self, lane: Lane) -> bool:
@@ -131,7 +131,7 @@ class Lanes:
         return bool(ready)
 
     def batches(self, limit: int) -> Iterator[list[AdvanceItem]]:
-        """Yield the batches of ready lanes. When the caller requests the next batch, the former counts as advanced."""
+        """Yield the batches of ready lanes. The caller's request for the next batch finishes the batch before it."""
         ready, finish = self._ready, self.finish
         decide, decided_lanes = self.decide, self.decided_lanes
         while ready:
@@ -202,7 +202,7 @@ class Lanes:
         return lanes, batches
 
     def finish(self, lane: Lane) -> None:
-        """Count the advance of the lane's batch as returned."""
+        """Count the lane's batch as advanced: its `advance` has returned, or the producer has reported the lane."""
         in_flight, in_flight_bytes = lane.in_flight, lane.in_flight_bytes
         lane.outstanding -= in_flight
         self.outstanding -= in_flight

@@ -1,14 +1,16 @@
-"""Tracks which subscriber has resolved which event. Synchronous, no I/O.
+"""Tracks which subscriber has passed which event. Synchronous, no I/O.
+
+A subscriber passes an event when its filter moves past the event or rejects it. The events that the filter derived may
+not be durable then, so an event that was passed is not always resolved (`Entry.unresolved`).
 
 Events are numbered consecutively in broadcast order. A subscriber passes events in order, so one cursor, `done`, tells
-which events it has passed. Events before the lowest cursor were passed by all subscribers. The ledger releases them to
-the lanes, where an event may still wait for the store (`Entry.unresolved`). A heap finds the lowest cursor; its items
-are corrected only when they reach the top. An idle member passes each event as it is broadcast, so its cursor is after
-all numbers.
+which events it has passed. Events before the lowest cursor were passed by all subscribers, and the ledger releases them
+to the lanes. A heap finds the lowest cursor; its items are corrected only when they reach the top. An idle member
+passes each event as it is broadcast, so its cursor is after all numbers.
 
-For each event the ledger counts the members that ack it, the members that fail it, and those of the failing members
-that had not pulled it. These counts are stored as step functions of the event's number. When a member joins, fails or
-leaves, one or two steps are added, however many events are outstanding.
+For each event the ledger counts the members that ack it, the members that fail it, and the members that fail it without
+having pulled it. These counts are stored as step functions of the event's number. When a member joins, fails or leaves,
+one or two steps are added, however many events are outstanding.
 """
 
 from __future__ import annotations
@@ -37,12 +39,14 @@ class LedgerMember:
 
     def __init__(self) -> None:
         self.done = 0
-        """Every event before this number is resolved. The member may move it forward, unless it is `IDLE`."""
+        """The member has passed every event before this number. The subscriber may increase it, unless it is `IDLE`."""
         self.joined_at = 0
         """The number of the first event that the member must resolve."""
         self.is_present = False
         self.failed_from: int | None = None
+        """The first event that counts as failed because the member failed or left. None: the member is present."""
         self.order = 0
+        """Tells the member's current item of the heap from outdated items."""
 
 
 class Ledger:
@@ -113,7 +117,7 @@ class Ledger:
         member.done = IDLE
 
     def mark_active(self, member: LedgerMember, seq: int) -> None:
-        """Record that `member`, which was idle, must resolve the newest event, `seq`."""
+        """Record that `member`, which was idle, must resolve the newest event, whose number is `seq`."""
         member.done = seq
         self._push(member)
 
@@ -126,7 +130,7 @@ class Ledger:
         self._step(self.head, 0, -1)
 
     def fail(self, member: LedgerMember, opened: Entry | None) -> None:
-        """Fail every event that `member` has not resolved. From now on the member is absent.
+        """Fail every event that `member` has not passed. From now on the member is absent.
 
         Args:
             opened: The event that the member's filter has open. It fails even if the filter has rejected it.
@@ -211,7 +215,10 @@ class Ledger:
             nacks.remember_rejection(member, rejection)
 
     def refuse(self, member: LedgerMember, entry: Entry) -> None:
-        """Count `entry` as failed by `member`, once, because an event derived from it will never be durable."""
+        """Count `entry` as failed by `member`, once. Does nothing if `fail` or `leave` has failed the event already.
+
+        For example, the store has refused an event that the member derived from `entry`.
+        """
         if member.failed_from is not None and entry.seq >= member.failed_from:
             return
         entry.make_nacks().mark_refused(member)

@@ -12,7 +12,10 @@ class Progress:
 
     def __init__(self) -> None:
         self.is_signalled = False
-        """Whether `signal` was called since the pump last ran. Check this first, to save the call of `signal`."""
+        """Whether `signal` was called since the pump last ran, or a task last began to wait for room.
+
+        Check this first, to save the call of `signal`.
+        """
         self._moved = AutoResetEvent()
         self._room = Notifier()
 

@@ -20,14 +20,15 @@ from triggerer.streams.loop_tick import LoopTick
 _BURST: Final = 512
 """Events that are handled before other tasks run, if many become ready at once."""
 _REQUEST: Final = 2_048
-"""The most events of one advance where lanes advance side by side: each advance is a request to the broker."""
+"""The most events of a lane in one advance, if lanes advance side by side: each advance is a request to the broker."""
 
 
 class Pump:
     """Releases an event to its lane once all subscribers have passed it, and advances each lane whose head is ready.
 
-    Within a lane an advance starts only after the last one returned. If the producer declares that its lanes advance
-    side by side, several lanes are advanced at a time, otherwise one. An advance that raises ends the group.
+    A lane's next advance starts only after the previous advance has returned, or `advance_lanes` has reported the lane
+    as advanced. If the producer declares that its lanes advance side by side, several lanes are advanced at a time,
+    otherwise one. An advance that raises ends the group.
     """
 
     def __init__(self, state: GroupState) -> None:
@@ -106,8 +107,8 @@ class Pump:
                 progress.signal_room()
                 await checkpoint()
             elif turns.has_turned:
-                # The former batch is finished, so a task that waits for room may continue. If the loop has not turned,
-                # no task waits yet.
+                # The former batch is finished, so wake the tasks that wait for room. If the loop has not turned, no
+                # task waits yet.
                 progress.signal_room()
             self._awaited = batch
             if is_first:

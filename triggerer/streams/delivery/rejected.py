@@ -27,7 +27,7 @@ from triggerer.streams.producer_answers import (
 _log = structlog.get_logger(__name__)
 
 _MOST_AHEAD: Final = 200
-"""The most messages of a lane that are parked in one transaction."""
+"""The most messages after a lane's head that are looked at, to park them together with the head."""
 _MOST_KNOWN: Final = 10_000
 """The most parked messages that a group remembers in `_known`."""
 _NO_REASON: Final = "the watcher's filter rejected it"
@@ -52,7 +52,7 @@ class Rejected:
         """
 
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
-        """See `triggerer.streams.delivery.lanes.Decide`. Synchronous."""
+        """See `triggerer.streams.delivery.lane.Decide`. Synchronous."""
         decided = self._decide(entry, outcome)
         if decided is None or decided.failed or not decided.rejected or not self._is_possible:
             return decided
@@ -141,7 +141,8 @@ class Rejected:
     ) -> Callable[[Exception | None], None]:
         def on_answer(error: Exception | None) -> None:
             if isinstance(error, LeaseLost):
-                # Another instance owns the stream and reads the message. This group advances nothing from now on.
+                # The group was closed, or another instance owns the stream. So this group advances nothing from now on,
+                # and the broker redelivers the message.
                 return
             if error is None:
                 self._remember(watcher, what)
@@ -193,7 +194,7 @@ class Rejected:
             key = idempotency_key(state.producer, entry.payload)
         except Exception as error:
             _log.warning(
-                "the key of a message that was rejected cannot be told",
+                "the key of a rejected message is unknown",
                 lane=lane,
                 error=error_text(error),
             )

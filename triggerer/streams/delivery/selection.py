@@ -115,7 +115,7 @@ def is_wanted(selector: SharedStreamSelector | None, event: Any) -> bool:
 
 
 def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
-    """The trigger's selector. None if it has none, or its class overrides the filter that the selector belongs to.
+    """Return the trigger's selector. None: it has none, or a subclass overrides the selector's filter alone.
 
     Raises:
         PluginError: The method returned something else, or the selector's `values` are no frozenset, or its `by` is

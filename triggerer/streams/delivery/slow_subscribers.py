@@ -40,16 +40,16 @@ class _Filled(NamedTuple):
 class SlowSubscribers:
     """Fails subscribers that hold up the poll or a paused lane while a sibling waits for more: they fall behind alone.
 
-    A paused lane, or a poll at a bound of the stream, continues at half of the bound. So if the unresolved events of
-    one subscriber fill more than half of the bound, this subscriber causes the pause, not the store or the broker. A
-    sibling waits for more of a lane once it has resolved all messages of the lane, or has read them while it catches
-    up. A sibling waits for more of the stream once it has resolved all messages.
+    A paused lane, or a poll at a bound of the stream, continues at half of the bound. So if the events that one
+    subscriber has not passed fill more than half of the bound, this subscriber causes the pause, not the store or the
+    broker. A sibling waits for more of a lane once it has passed all messages of the lane, or has read them while it
+    catches up. A sibling waits for more of the stream once it has passed all messages.
 
     While the store is slow, no subscriber counts as slow, because all wait for the store. If a single message fills
-    half of a bound in bytes, a subscriber has the overflow grace to resolve it, counted from its broadcast.
+    half of a bound in bytes, a subscriber has the overflow grace to pass it, counted from its broadcast.
 
-    `run` is a task of the group. It searches when a lane has become full or the poll pauses (`look`), and again at each
-    progress of the group, until the pause is over. Otherwise it costs nothing.
+    `run` is a task of the group if watchers may fall behind. It searches once a lane has become full or the poll pauses
+    (`request_check`), and again at each progress of the group, until the pause is over. Otherwise it costs nothing.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class SlowSubscribers:
             return []
         lowest = ledger.lowest()
         if lowest >= ledger.head:
-            # Every subscriber has resolved everything: the store or the broker is slow. This is the usual case.
+            # Every subscriber has passed every event: the store or the broker is slow. This is the usual case.
             return []
         found: dict[Subscriber, None] = {}
         if self.is_poll_paused and any(one.done >= ledger.head for one in self._subscribers):
@@ -208,7 +208,7 @@ class SlowSubscribers:
         return [one for one in slow if not others.issubset(one.source.watchers)]
 
     def _is_past(self, lane: Lane, entry: Entry, subscriber: Subscriber) -> bool:
-        """Return whether the subscriber has resolved the lane up to this entry, and is live for the next message."""
+        """Return whether the subscriber has passed the lane up to this entry, and is live for the next message."""
         state = self._state
         if subscriber.done <= entry.seq or subscriber.admission.waits_for(lane.key):
             return False
@@ -218,10 +218,10 @@ class SlowSubscribers:
         return state.backlogs.live_source(subscriber.source, lane.key, coming) is not None
 
     def _has_sibling_past(self, slow: Subscriber) -> bool:
-        """Return whether a sibling has resolved the first unresolved message of the slow subscriber.
+        """Return whether a sibling has passed the first message that the slow subscriber has not passed.
 
-        If there is no such sibling, nobody can fall behind alone: the message would fail for all, and use up a
-        delivery.
+        A watcher that has read the message while it caught up is such a sibling too. Without a sibling, nobody can fall
+        behind alone: the message would fail for all, and use up a delivery.
         """
         entry = self._state.ledger.entry(slow.done)
         lane = entry.lane
@@ -257,7 +257,7 @@ class SlowSubscribers:
     def _find_filled(self, lane: Lane | None, tail: Entry, half: int, half_bytes: int) -> _Filled:
         """Return the newest events of the lane, or of the stream (None), that fill more than half of a bound.
 
-        The result is stored until a newer event comes. It may include events that all subscribers have resolved since.
+        The result is stored until a newer event comes. It may include events that all subscribers have passed since.
         """
         filled = self._filled.get(lane)
         if filled is None or filled.newest != tail.seq:

@@ -40,7 +40,7 @@ class Staging:
 
     Derived events are submitted in the pump's next turn. Usually the subscribers have moved past the message by then,
     and the state after it is stored in the same transaction. If a subscriber has not moved past the message, the events
-    are submitted without a state. The state is then stored with the last events that derive from the message. While a
+    are submitted without a state. The state is then stored with later events of the message, or by `advance`. While a
     state is being stored, no event is advanced, and no other state is submitted.
     """
 
@@ -91,7 +91,7 @@ class Staging:
     def flush(self) -> None:
         """Submit the staged events. The pump calls this after it has released the events that are passed."""
         if not self._staged or self.is_ahead or self._is_advance_due or self._stored.is_saving:
-            # When such a condition ends, progress is signalled, and the pump calls `flush` again.
+            # When one of the last three conditions ends, the pump calls `flush` again.
             return
         passed = self._find_passed()
         if not passed:

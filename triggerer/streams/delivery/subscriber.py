@@ -183,7 +183,7 @@ class Subscriber(Deriver):
             self.state.progress.signal()
 
     async def stream(self) -> AsyncGenerator[Any, None]:
-        """Yield the raw events since joining. When the filter asks for the next event, the event before is resolved."""
+        """Yield the raw events since joining. By asking for the next event, the filter passes the previous one."""
         state = self.state
         ledger, progress, backlogs = state.ledger, state.progress, state.backlogs.by_lane
         events, entries, wanted = ledger.events, ledger.entries, self.wanted
@@ -195,7 +195,7 @@ class Subscriber(Deriver):
             if wanted is not None:
                 seq = wanted.popleft() if wanted else ledger.head
                 if seq > self.done:
-                    # The selector names none of the events in between, so they are resolved.
+                    # The selector names none of the events in between, so the subscriber passes them.
                     self.done = self.pulled = seq
                     if not progress.is_signalled:
                         progress.signal()
@@ -298,7 +298,8 @@ class Subscriber(Deriver):
                     f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
             if not self.may_read:
-                # The filter continues although it was ended. Its message is redelivered, or its watcher is gone.
+                # The filter continues although its subscriber has ended. Its message is redelivered, or its watcher is
+                # gone.
                 continue
             entry = self.open_entry
             derived = DerivedEvent(self, entry)

@@ -30,9 +30,9 @@ class Subscribers:
     ) -> None:
         self.present: dict[Subscriber, None] = {}
         self.departed: dict[Subscriber, None] = {}
-        """Subscribers that have left, and whose events the store has not all answered."""
+        """Subscribers that have failed or left, and some of whose events the store has not answered."""
         self._gone: list[Subscriber] = []
-        """Subscribers that have left, and that had passed an event which may still be outstanding."""
+        """Subscribers that have failed or left, and had passed an event that may still be outstanding."""
         self._state = state
         self._sink = sink
         self._pending = pending
@@ -96,7 +96,7 @@ class Subscribers:
         return subscriber
 
     def fail(self, subscriber: Subscriber, error: BaseException) -> None:
-        """Fail every event that the subscriber has not resolved, and count it as absent from now on."""
+        """Fail every event that the subscriber has not passed. From now on the subscriber is absent."""
         if subscriber.is_present:
             opened = subscriber.open_entry
             self._state.ledger.fail(subscriber, opened)
