@@ -14,11 +14,11 @@ from triggerer.processes import signals
 
 
 def is_cancelled_by_us() -> bool:
-    """Return whether one of our scopes, or the task itself, has been cancelled.
+    """Return whether one of our scopes was cancelled, or the current task, if it belongs to no task group of ours.
 
-    Our code cancels a task of a task group through a scope only. So if `Task.cancelling()` is above zero in such a
-    task, and no scope is cancelled, plugin code called `Task.cancel()`, perhaps long ago: some libraries do so for
-    their timeouts and never call `uncancel()`.
+    Our code cancels a task of a task group through a scope only. Suppose that no scope is cancelled, and that
+    `Task.cancelling()` is above zero in such a task. Then plugin code called `Task.cancel()`, perhaps long ago: some
+    libraries implement their timeouts with this method, and never call `uncancel()`.
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
@@ -86,7 +86,8 @@ class plugin_code:  # noqa: N801  (a class: a generator as context manager would
                 return
             raise PluginError(
                 f"{self._what} was cancelled, and nobody here asked for it",
-                hint="a library inside it cancels its own tasks; catch that in the plugin and raise what it means",
+                hint="a library in the plugin cancels its own task: catch the CancelledError, and raise an error"
+                " that says why",
             ) from error
         if isinstance(error, GeneratorExit) and not _is_running():
             # No code raised this error. Python closes the coroutine, because its event loop is gone.

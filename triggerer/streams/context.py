@@ -36,10 +36,11 @@ class RuntimeContext:
     parked: ParkedStore | None = None
     """Stores parked messages and a queue's backlogs.
 
-    None: a message that a watcher cannot process blocks its lane.
+    None: a watcher of a queue does not fall behind, and a message that a catching-up watcher cannot process blocks its
+    lane.
     """
     states: StateStore | None = None
-    """Stores the states of producers without a broker. None: such producers cannot be opened."""
+    """Stores the states of producers whose source stores no position. None: such a producer cannot be opened."""
     with_state: EventsWithState | None = None
     """Stores events and the producer's state after these events in one transaction. None: the state is stored later."""
     bookmarks: BookmarkStore | None = None
@@ -58,11 +59,12 @@ class RuntimeContext:
     """
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now
-    """The wall clock, for times that are shown. Nothing is decided by it."""
+    """The wall clock, for times that are shown or stored. Nothing is decided by it."""
     settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     restarts: bool = True
-    """False in the testing harness: a group or trigger that has ended is started again only by `Member.restart`, and
-    only if watchers may fall behind.
+    """False in the testing harness: no group and no trigger is started again after a delay.
+
+    If watchers may fall behind, `Manager.restart` starts a failed trigger again.
     """
     restart_first: float = 1.0
     restart_longest: float = 60.0

@@ -12,7 +12,7 @@ class PendingLimit:
 
     The code that submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's
     answer subtracts one. A restart of the stream does not reset the count. Otherwise each restart would submit the
-    redelivered events once more to a store that is away.
+    redelivered events again to a store that is away.
     """
 
     __slots__ = ("_changed", "count", "is_awaited", "limit")

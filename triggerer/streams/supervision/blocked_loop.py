@@ -82,9 +82,9 @@ class StallWatch:
     """Watches the running event loop from a thread, for as long as the `with` block lasts.
 
     Twice per `threshold` seconds the thread puts a callback on the loop. If the callback has not been called after
-    `threshold` seconds, the thread reports a stall. So a stall shorter than `threshold` is never reported, and a stall
-    of one and a half `threshold` always. A stall is measured from the callback, so `Stall.seconds` may leave out its
-    beginning, up to half a threshold.
+    `threshold` seconds, the thread reports a stall. So a stall shorter than `threshold` is never reported. A stall of
+    one and a half `threshold` is always reported, unless the system had paused the thread or the process. A stall is
+    measured from the callback, so `Stall.seconds` may leave out its beginning, up to half a threshold.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:

@@ -59,11 +59,14 @@ class TriggerSpec:
     stream_id: str | None = None
     """The digest of its stream key, stored by the DAG processor. So its stream is known before the trigger is made."""
     load: Callable[[], Load] | None = None
-    """Begins to load the code that `make` needs; called before each call of `make`, which raises the load's errors."""
+    """Begins to load the code of `make` again, because its file may have changed since.
+
+    Called before each call of `make` but the first. If the load fails, `make` raises its error.
+    """
 
 
 class MemberState(StrEnum):
-    """The state of a member. Users see its watchers in one of the first three states."""
+    """The state of a member. Users see one of the first three states for each watcher, or `catching_up`."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -133,7 +136,7 @@ class Member:
         return f"watcher[{self.name}]"
 
     def replace_source(self, source: EventSource, *, name: str, group: Group | None = None) -> None:
-        """Send its events to other watchers from now on.
+        """Send the trigger's events to other watchers from now on.
 
         Args:
             name: The names of these watchers, for logs and errors.
@@ -270,7 +273,10 @@ class Member:
         return True
 
     async def serve(self, group: Group) -> None:
-        """Run in the group, and restart whenever the filter ends; returns when the group is ending."""
+        """Run in the group, and restart whenever the filter ends; returns when the group is ending, or after `stop`.
+
+        In the testing harness it also returns when the filter has ended, unless watchers may fall behind.
+        """
         with anyio.CancelScope() as self._scope:
             while True:
                 started = self._context.clock.monotonic()

@@ -49,7 +49,10 @@ class RefusedEvents:
 
     @property
     def latest(self) -> str | None:
-        """Text for users: how many events were refused, when one was last reported, and why. None: none was refused."""
+        """Text for users: the last refusal, when a refusal was last reported, and how many events were refused in all.
+
+        If a message could not be parked last, the text has no number. None: nothing was refused.
+        """
         if self._latest is None:
             return None
         if isinstance(self._latest, NotSetAside):

@@ -182,7 +182,7 @@ class SharedStream:
             await load.wait_until_settled()
 
     async def _run_group(self) -> GroupEnded | None:
-        """Serve the members with one group. Return why it ended; None: all members left, and no event is unresolved."""
+        """Serve the members with one group; return why it ended. None: all members left and no event is outstanding."""
         made = [member for member in self.members if member.make()]
         if not made:
             # No member can open the stream, so nothing is pulled and nothing is missed.

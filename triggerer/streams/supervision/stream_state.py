@@ -58,7 +58,7 @@ class StoredState(StreamState):
         self._saving = 0
         self._ahead: anyio.Event | None = None
         self.on_saved: Callable[[], None] = lambda: None
-        """Called when a state was saved, or refused."""
+        """Called when the store has answered a `save`."""
 
     @property
     def is_saving(self) -> bool:
@@ -131,6 +131,6 @@ def encode_state(value: Any) -> bytes:
     if len(encoded) > MAX_STATE_BYTES:
         raise PluginError(
             f"the state of a stream has {len(encoded)} bytes, {MAX_STATE_BYTES} are allowed",
-            hint="store what is needed to go on, and forget the oldest of it",
+            hint="store only what the producer needs to continue, and drop the oldest entries",
         )
     return encoded
