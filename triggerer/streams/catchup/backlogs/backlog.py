@@ -45,7 +45,7 @@ class Backlog:
     position: Position
     """The first message whose events are not all durable. The store has `stored_position`, or an earlier position."""
     cursor: Position
-    """How far the watcher has read: the first message that its filter has not resolved. Never before `position`."""
+    """How far the watcher has read: the first message that its filter has not passed. Never before `position`."""
     failures: int = 0
     """How often the filter has failed with the message at `cursor`."""
     log_end: int | None = None
@@ -112,7 +112,7 @@ class Backlog:
 
     @property
     def stored_log_end(self) -> int | None:
-        """The row's value for `head`: users see its distance from `stored_position` as the missed messages.
+        """The value for `PositionChange.head`: users see its distance from `stored_position` as the missed messages.
 
         Usually `log_end`. If no message is left, the number of `stored_position`, so that users see the distance zero.
         """

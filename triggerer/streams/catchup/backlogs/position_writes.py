@@ -45,7 +45,7 @@ class PositionWrites:
             self.submit(backlog, backlog.stored_position, on_answer)
 
     def store_ahead(self, backlog: Backlog, on_stored: Callable[[Exception | None], None]) -> None:
-        """Store the position of a backlog that is added once the position is durable, by `Backlogs.enter`."""
+        """Store the position of a new backlog. The caller adds the backlog by `Backlogs.enter` once that is durable."""
         backlog.is_stored = True
         self.submit(backlog, backlog.stored_position, on_stored)
 

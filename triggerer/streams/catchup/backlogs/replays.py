@@ -116,7 +116,7 @@ class Replays:
         assert state.producer is not None
         if not request.reemit and not _gives_keys(type(state.producer)):
             raise ConfigurationError(
-                "its messages have no idempotency keys, so events that exist would be made once more",
+                "its messages have no idempotency keys, so events that exist would be made again",
                 hint="ask for that with --again",
             )
         if not tells_positions(type(state.producer)):

@@ -153,7 +153,7 @@ class StoredLane:
         self.arrivals += 1
 
     def restart_reading(self) -> None:
-        """Read from the first row again: an operator replays messages that were parked earlier."""
+        """Read from the first row again, for example because an operator replays messages that were parked earlier."""
         self.after = 0
         self.unread = math.inf
         self.uncounted.clear()

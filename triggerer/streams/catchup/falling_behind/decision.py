@@ -14,15 +14,15 @@ from triggerer.streams.delivery.lane import Entry, Lane
 from triggerer.streams.delivery.subscribers import Subscribers
 
 _MOST_FAILED: Final = 256
-"""When this number of lanes has a failed message, `FallingBehind` first forgets the empty lanes."""
+"""When more lanes than this have had a failed message, `FallingBehind` forgets the empty lanes for the first time."""
 
 
 class FallingBehind:
-    """Decides the outcome of a lane's first message, once every subscriber has resolved it and at least one failed.
+    """Decides the outcome of a lane's first message, once all have resolved it and one has failed or rejected it.
 
     If another watcher acked or rejected the message, the watchers that failed it fall behind: their positions are
     stored, and then the lane continues. If no watcher acked or rejected the message, the broker redelivers this message
-    and all later messages of the lane. A watcher that was behind before counts as one that acked if it has read the
+    and all later messages of the lane. A watcher that was behind already counts as one that acked if it has read the
     message while it caught up. Otherwise it does not count.
 
     The group may have pulled later messages of the lane before a failed message is redelivered. No watcher falls behind
@@ -33,7 +33,7 @@ class FallingBehind:
         self._state = state
         self._subscribers = subscribers
         self._unsuitable: set[Hashable] = set()
-        """No watcher falls behind in these lanes from now on, because the store refused a position of the lane."""
+        """No watcher falls behind in these lanes from now on: the lane or one of its positions cannot be stored."""
         self._look_through_at = _MOST_FAILED
 
     def record_redelivery(self, lane: Lane) -> None:
@@ -69,7 +69,7 @@ class FallingBehind:
         return self._state.backlogs.is_enabled and self._state.reads_log
 
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
-        """Return the outcome for the broker. None: undecided while positions are being stored. See `lanes.Decide`."""
+        """Return the outcome for the broker. None: undecided while positions are being stored. See `lane.Decide`."""
         decided = self._decide(entry, outcome)
         lane = entry.lane
         if decided is not None and decided.failed and self._is_possible and lane is not None:

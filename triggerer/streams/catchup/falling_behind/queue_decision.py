@@ -60,9 +60,9 @@ class _QueueDecision:
 class FallingBehindInQueues(FallingBehind):
     """Like `FallingBehind`, for a queue: the messages that a watcher misses are stored, then the lane continues.
 
-    While a watcher has a backlog in a lane, every message of the lane is stored for the watcher, in lane order. The
-    exception is a message that the watcher has read and whose events are all durable. So the stored messages are always
-    older than the messages that are not decided yet.
+    While a watcher has a backlog in a lane, the messages of the lane are stored for the watcher, in lane order. So the
+    stored messages are always older than the messages that are not decided yet. A message is not stored if the watcher
+    has read it and its events are durable, if the watcher's selector does not want it, or if `dump_event` returns None.
 
     If a limit of the store is reached, the stream waits, or the producer dead-letters the message.
     """
@@ -138,7 +138,10 @@ class FallingBehindInQueues(FallingBehind):
     def _redelivered(
         self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Backlog]
     ) -> AdvanceOutcome:
-        """Return an outcome that makes the broker redeliver. Each watcher that misses the message counts as failed."""
+        """Return an outcome that makes the broker redeliver the message.
+
+        A subscriber that passed the message because all its watchers are behind counts as failed, not as acked.
+        """
         selectors = self._state.selectors
         missed_by = {
             backlog.watcher
@@ -340,9 +343,9 @@ class FallingBehindInQueues(FallingBehind):
                 self._state.progress.signal_room()
 
     async def run(self) -> None:
-        """Store the blocked messages as soon as there is room. A task of the group.
+        """Try to store the blocked messages, or to dead-letter them, at growing delays. A task of the group.
 
-        Cancellation: when the group ends. The broker redelivers the messages that were not stored.
+        Cancellation: When the group ends. The broker redelivers the messages that were not stored.
         """
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S, random=self._random)
         clock = self._state.clock

@@ -48,7 +48,7 @@ class CatchUp:
     """Catches up for one watcher in one group. `run` returns once the watcher is behind in no lane.
 
     A second filter of the watcher processes the backlogs, and parked messages that are replayed. `Backlog.cursor` moves
-    when this filter resolves a message. `Backlog.position`, which is stored, moves when the message's events are
+    when this filter passes a message. `Backlog.position`, which is stored, moves when the message's events are
     durable. If the filter raises, only its open message has failed: the message's lane waits for a growing delay, and
     the other lanes continue at once with a new filter. A message that fails too often is parked.
 
@@ -155,7 +155,10 @@ class CatchUp:
     # Life
 
     async def run(self) -> None:
-        """Catch up until the watcher is behind in no lane, or until cancelled. No error of a plugin is raised."""
+        """Catch up until the watcher is behind in no lane and no replayed message waits, or until cancelled or stopped.
+
+        No error of a plugin is raised.
+        """
         for backlog in self._state.backlogs.behind(self.watcher.watcher_id):
             self._take_over(backlog)
             if backlog.stored_lane is not None:
@@ -315,7 +318,7 @@ class CatchUp:
             async with aclosing(stream), aclosing(filtered(trigger, stream)) as events:
                 await self._deriving.drive(events, self._member.source.fence)
         if self._in_flight.open is not None:
-            # The filter returned, so the message that it pulled counts as accepted.
+            # The filter returned, so it has passed the message that it pulled.
             self._resolve(self._in_flight.open)
 
     def reject_open_event(self, reason: str | None = None) -> bool:

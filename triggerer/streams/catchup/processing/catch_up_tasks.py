@@ -51,7 +51,7 @@ class CatchUpTasks:
         self._member_of: dict[WatcherRef, Member] = {}
         """The member that serves each watcher."""
         self._loaded: dict[int, Fence] = {}
-        """By watcher id, the lease under which its backlogs were loaded. Afterwards only this process changes them."""
+        """By watcher id, the lease under which its backlogs were loaded. Since then only this process changes them."""
         self._replays = Replays(self.backlogs, context, members, self._on_backlog)
         self._catching_up: dict[WatcherRef, CatchUp] = {}
         self._with_replays: set[WatcherRef] = set()

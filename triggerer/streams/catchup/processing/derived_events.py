@@ -52,8 +52,8 @@ class CatchUpDeriver:
         """Submit the filter's events until it returns.
 
         Args:
-            fence: The stream's lease. If the open message's backlog has another lease, its events are stored under that
-                one.
+            fence: The stream's lease. If the open message's backlog has another lease, the events of the message are
+                stored under the backlog's lease.
         """
         state, sink, pending = self._state, self._sink, self._pending
         messages, mark_stored = self._in_flight, self._mark_stored

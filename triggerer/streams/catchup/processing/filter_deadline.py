@@ -71,7 +71,8 @@ class FilterDeadline:
             if self._is_running and self.opened_at + timeout <= due:
                 self._overdue = AckTimeout(
                     f"{self._name} did not resolve a message within {timeout:g} s while it caught up",
-                    hint="its filter is stuck or too slow; raise shared_stream_ack_timeout if that is its nature",
+                    hint="its filter is stuck or too slow; raise shared_stream_ack_timeout if a message may take"
+                    " so long",
                 )
                 assert self._scope is not None
                 self._scope.cancel()

@@ -124,15 +124,15 @@ class Parking:
     def _key_of(self, producer: SharedStreamProducer, in_flight: LaneMessageInFlight) -> str:
         """Return the message's idempotency key, or its position if the producer has no key or raises.
 
-        A producer that raises here may be the cause of the watcher's failure, because no event is stored without its
-        key.
+        The producer's error must not prevent the parking. It may be the reason why the message failed, because every
+        event of the message needs the key.
         """
         key: str | None = None
         try:
             with plugin_code(f"get_idempotency_key() of {type(producer).__qualname__}"):
                 key = in_flight.key
         except Exception as raised:
-            self._warn("the key of a message cannot be told", in_flight.backlog, in_flight, raised)
+            self._warn("the key of a message is unknown", in_flight.backlog, in_flight, raised)
         if isinstance(key, str) and key:
             return key
         backlog, position = in_flight.backlog, in_flight.message.position

@@ -24,9 +24,9 @@ _MOST_WITHOUT_EVIDENCE: Final = 1_000
 """After this number of probes without an event, the lane's failed message is tried again."""
 _BATCH: Final = 20
 _MOST: Final = 100
-"""The probes of a queue are chosen among this number of messages after the lane's failed message."""
+"""The probes of a queue are chosen among this number of messages, which `QueueReader.others` returns."""
 _WAIT_S: Final = 2.0
-"""How long one reading of the log for probes may last. Without a limit it would wait for ever at the lane's end."""
+"""How long one reading of the log for probes can last. Without a limit it would wait for ever at the lane's end."""
 
 
 class _ProbeState:
@@ -56,9 +56,9 @@ class Probes:
     """The probes of one watcher, by the lane with the failed message.
 
     Probes are tried once a message has failed `max_deliveries` times. If the filter accepts a probe, the message is
-    poison. If all probes fail, the watcher is down. Probing ends with the first probe that passes, or after ten
-    failures. Events of a probe are not stored. A probe from which no event derives is no evidence, because the filter
-    may ignore such messages.
+    poison. If all probes fail, the watcher is down. Probing ends with the first probe that passes, after ten failures,
+    or when no message is left to try. Events of a probe are not stored. A probe that the filter passes without deriving
+    an event or rejecting it is no evidence, because the filter may ignore such messages.
     """
 
     def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:

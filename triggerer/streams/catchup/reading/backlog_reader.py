@@ -137,7 +137,7 @@ class BacklogReader:
         return None
 
     def _gives_way(self, backlog: Backlog) -> bool:
-        """Return whether a lane at its end must wait, because every slot serves a lane that has messages.
+        """Return whether a lane at its end must wait, because no reader slot is free.
 
         Waiting loses no time: a broadcast wakes the lane, and before the broadcast no other watcher has the message.
         """

@@ -50,7 +50,10 @@ class LaneTurns:
         return bool(self._ready or self._due)
 
     def offer(self, backlog: Backlog) -> None:
-        """Put a lane at the end of the queue, or wait for the next attempt if the lane stops at a blocked message."""
+        """Put a lane at the end of the queue. A lane that waits because of a failure continues to wait.
+
+        A lane that stops at a blocked message waits until the message is tried again.
+        """
         if backlog in self._resting:
             self._end_wait(backlog)
         if backlog in self._due or backlog is self._current:

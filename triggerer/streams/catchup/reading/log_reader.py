@@ -22,7 +22,7 @@ class LogReader:
     """One reading of one lane. `run` reads ahead, up to a limit of messages and bytes.
 
     Args:
-        on_arrival: Called when a message arrives after a time without messages, when `nothing_before` moves, and when
+        on_arrival: Called when the first message since the last `take` arrives, when `nothing_before` moves, and when
             the reading has ended with `error`.
     """
 
