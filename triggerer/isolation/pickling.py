@@ -62,8 +62,8 @@ def unpack(packed: bytes, *, name: str, what: str) -> Any:
 class PackedError(NamedTuple):
     """An exception in a form that can be sent.
 
-    The exception itself is sent only if it can be pickled and unpickled, is small enough, and contains no secret.
-    Otherwise its text is sent alone.
+    The exception's text and traceback are always sent, without secrets. The exception itself is sent too if it can be
+    pickled and unpickled, is small enough, and has no secret in its text.
     """
 
     pickled: bytes | None

@@ -26,10 +26,10 @@ from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.synchronization import AutoResetEvent
 
 PREFETCH_LIMIT: Final = 64
-"""How many raw events the service sends before the filter requests them.
+"""The most raw events that the service sends before the filter requests them.
 
 If the service sent none ahead, the filter would wait for the service at each request. An event that is sent ahead and
-never requested is redelivered by the broker, and then sent again.
+never requested is not resolved. So the broker redelivers it, and it is sent again.
 """
 
 PREFETCH_BYTES: Final = 4 * 1024 * 1024
@@ -40,7 +40,7 @@ _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
 
 
 class RemoteGenerator:
-    """One run of an isolated filter. The runtime iterates over `events` instead of the plugin's filter.
+    """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events` in its place.
 
     `pump` runs concurrently with `events`, because a filter may read the stream in a child task and yield events
     meanwhile. The pump pulls a raw event from the runtime only after the isolated filter has requested the event.

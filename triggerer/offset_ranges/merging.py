@@ -26,8 +26,8 @@ def kafka_ranges(events: Iterable[HasExtra], *, allow_gaps: bool = False) -> Kaf
 
     Args:
         events: Events of a `KafkaRangeTrigger`, such as `triggering_asset_events[asset]`.
-        allow_gaps: True: accept offsets between two ranges that are in no event, for example because retention deleted
-            them.
+        allow_gaps: True: accept offsets before or between the ranges that are in no event, for example because
+            retention deleted them.
     Raises:
         BrokenRanges: There is a gap, two ranges overlap, an event has no range, or a topic was deleted and created
             again between two events.
@@ -58,8 +58,9 @@ def _merged(
 ) -> PartitionRange:
     """Merge the ranges of one partition, and add the gaps between them to `gaps`."""
     if not any("rewound_from" in extra for _, extra in found):
-        # The events may come in any order, unless the log was cut: it lost its end, and uses offsets again. Then keep
-        # the order of the events, because the last range shows where the log ends now.
+        # No range begins at a cut, where the log lost its end and uses offsets again. So the order of the events does
+        # not matter, and the ranges are sorted. After a cut their order is kept, because a later range has the offsets
+        # that are valid now.
         found = sorted(found, key=lambda one: one[0].start)
     (merged, extra), *others = found
     _add_gap(gaps, merged, merged.start - int(extra.get("deleted") or 0))

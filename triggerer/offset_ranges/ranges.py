@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Gap(NamedTuple):
-    """Offsets between two ranges of a partition that no event of the run has."""
+    """Offsets of a partition, before or between the ranges of the events, that no event has."""
 
     topic: str
     partition: int
