@@ -372,6 +372,18 @@ async def test_values_are_given_alike_on_both_databases(database: Database) -> N
     assert two == (2, None)
 
 
+@pytest.mark.parametrize("at", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+async def test_the_first_and_the_last_instant_come_back(database: Database, at: datetime) -> None:
+    # asyncpg turns these two into PostgreSQL's infinities.
+    given = Statement("SELECT {AT}", AT=("{at}", "{at}::timestamptz"))
+
+    def asks() -> Script[list[Row]]:
+        return [tuple(row) for row in (yield given(at=at))]
+
+    ((found,),) = await database.perform(asks())
+    assert instant_from(found) == at
+
+
 @pytest.mark.parametrize("micros", [0, 7, 123456])
 @pytest.mark.parametrize(
     ("rows", "numbers", "found"),

@@ -71,6 +71,20 @@ async def test_a_scheduled_run_has_its_interval_and_its_id_and_the_next_is_noted
     assert dag.last_run_at >= now
 
 
+@pytest.mark.parametrize(
+    "start", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
+)
+async def test_a_dag_that_starts_at_an_end_of_the_calendar_stops_no_other(
+    database: Database, start: datetime
+) -> None:
+    # PostgreSQL stores these two as its infinities. They once ended the scheduler of a whole service.
+    daily = OnTime(CronTriggerTimetable("@daily", timezone=UTC))
+    await timed(database, "endless", daily, start_date=start)
+    await timed(database, "report", OnTime(OnceTimetable()))
+    await Scheduler(database).run_once()
+    assert len(await runs_of(database, "report")) == 1
+
+
 async def test_a_scheduler_sleeps_until_a_run_is_due_and_makes_it_then(database: Database) -> None:
     start = await now_of(database)
     gap = timedelta(seconds=0.5)

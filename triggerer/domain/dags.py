@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType, TracebackType
@@ -20,12 +20,14 @@ from triggerer.domain.instants import readable
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnPartitions, Schedule, schedule_of, schedule_to_json
 from triggerer.domain.tasks import OPTION_NAMES, Task, TaskOptions
+from triggerer.domain.timetables.delta.durations import LONGEST, from_seconds
 from triggerer.errors import DagError
 
 _ID = re.compile(r"[\w.\-]+")
 MAX_ID_LENGTH: Final = 250
 Callback: TypeAlias = Callable[[Mapping[str, Any]], object]
-_MAX_PRIORITY: Final = 2**31 - 1
+_MAX_INTEGER: Final = 2**31 - 1
+"""The largest integer in a column of the database."""
 
 _current: ContextVar[DAG | None] = ContextVar("triggerer_current_dag", default=None)
 _entered: ContextVar[list[DAG] | None] = ContextVar("triggerer_entered_dags", default=None)
@@ -112,13 +114,13 @@ class DAG:
         self.end_date = self._checked_date("end_date", end_date)
         self._check_order_of_dates()
         self.schedule = self._checked_schedule(schedule)
-        self.catchup = bool(catchup)
+        self.catchup = self._checked_switch("catchup", catchup)
         self.min_run_gap = self._checked_duration("min_run_gap", min_run_gap)
         self.quiet_period = self._checked_duration("quiet_period", quiet_period)
-        self.depends_on_past = bool(depends_on_past)
-        if type(priority) is not int or abs(priority) > _MAX_PRIORITY:
+        self.depends_on_past = self._checked_switch("depends_on_past", depends_on_past)
+        if type(priority) is not int or abs(priority) > _MAX_INTEGER:
             raise DagError(
-                f"{self!r}: priority must be a whole number from -{_MAX_PRIORITY} to {_MAX_PRIORITY}, "
+                f"{self!r}: priority must be a whole number from -{_MAX_INTEGER} to {_MAX_INTEGER}, "
                 f"not {priority!r}"
             )
         self.priority = priority
@@ -140,7 +142,9 @@ class DAG:
         self.description = description
         self.tags = self._checked_tags(tags)
         self.params = checked_json(params or {}, self, "params")
-        self.is_paused_upon_creation = bool(is_paused_upon_creation)
+        self.is_paused_upon_creation = self._checked_switch(
+            "is_paused_upon_creation", is_paused_upon_creation
+        )
         self.on_success_callbacks = self._checked_callbacks(
             "on_success_callback", on_success_callback
         )
@@ -244,7 +248,15 @@ class DAG:
             return None
         if not isinstance(value, datetime):
             raise DagError(f"{self!r}: {name} must be a datetime, not {value!r}")
-        return value.replace(tzinfo=UTC) if value.utcoffset() is None else value
+        if value.utcoffset() is None:
+            return value.replace(tzinfo=UTC)
+        try:
+            value.astimezone(UTC)
+        except OverflowError as error:
+            raise DagError(
+                f"{self!r}: {name} lies outside the years 1 to 9999 in UTC: {value.isoformat()}"
+            ) from error
+        return value
 
     def _check_order_of_dates(self) -> None:
         """Refuse an end before the start. Airflow accepts such dates and never makes a run."""
@@ -257,14 +269,20 @@ class DAG:
 
     def _checked_duration(self, name: str, value: object) -> timedelta | None:
         # A bare number is seconds, as for tasks.
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            with suppress(ValueError, OverflowError):
-                value = timedelta(seconds=value)
+        value = from_seconds(value)
         if value is None:
             return None
         if not isinstance(value, timedelta) or value <= timedelta(0):
             raise DagError(f"{self!r}: {name} must be a timedelta of more than 0, not {value!r}")
+        if value > LONGEST:
+            raise DagError(f"{self!r}: {name} must be at most {LONGEST.days:,} days, not {value!r}")
         return value
+
+    def _checked_switch(self, name: str, value: object) -> bool:
+        # Airflow's None means that its configuration decides.
+        if value is not None and not isinstance(value, bool):
+            raise DagError(f"{self!r}: {name} must be True or False, not {value!r}")
+        return bool(value)
 
     def callbacks_after(self, state: RunState) -> tuple[Callback, ...]:
         """Return the callbacks for a run that ended in this state, in order."""
@@ -284,8 +302,10 @@ class DAG:
         return many
 
     def _at_least_one(self, name: str, value: object) -> int:
-        if type(value) is not int or value < 1:
-            raise DagError(f"{self!r}: {name} must be a whole number from 1, not {value!r}")
+        if type(value) is not int or not 1 <= value <= _MAX_INTEGER:
+            raise DagError(
+                f"{self!r}: {name} must be a whole number from 1 to {_MAX_INTEGER}, not {value!r}"
+            )
         return value
 
     def _checked_tags(self, tags: object) -> tuple[str, ...]:

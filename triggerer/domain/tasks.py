@@ -17,6 +17,7 @@ from triggerer.domain.assets import Asset, AssetAlias, AssetRef
 from triggerer.domain.authoring.airflow_names import argument_hint
 from triggerer.domain.authoring.arguments import Arguments, Result
 from triggerer.domain.authoring.source_locations import calling_location
+from triggerer.domain.timetables.delta.durations import LONGEST, from_seconds
 from triggerer.errors import DagError
 
 if TYPE_CHECKING:
@@ -56,12 +57,17 @@ class TaskOptions:
         if retries is not None and (type(retries) is not int or retries < 0):
             raise DagError(f"{owner}: retries must be a whole number from 0, not {retries!r}")
         for name in ("retry_delay", "timeout"):
-            value = given.get(name)
             # A bare number is seconds, as in Airflow.
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                given[name] = value = timedelta(seconds=value)
-            if value is not None and (not isinstance(value, timedelta) or value < timedelta(0)):
+            value = from_seconds(given.get(name))
+            if value is None:
+                continue
+            if not isinstance(value, timedelta) or value < timedelta(0):
                 raise DagError(f"{owner}: {name} must be a timedelta from 0, not {value!r}")
+            if value > LONGEST:
+                raise DagError(
+                    f"{owner}: {name} must be at most {LONGEST.days:,} days, not {value!r}"
+                )
+            given[name] = value
         if given.get("timeout") == timedelta(0):
             raise DagError(f"{owner}: a timeout of 0 would end the task before it starts")
         if given.get("templated") is not None:

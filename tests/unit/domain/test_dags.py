@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -137,6 +137,20 @@ def test_a_dag_may_end_at_the_moment_at_which_it_starts() -> None:
         ({"quiet_period": -1}, "quiet_period"),
         ({"quiet_period": True}, "quiet_period"),
         ({"priority": 1.5}, "priority"),
+        # A value beyond the columns of PostgreSQL would keep the definitions of all other files out of the database.
+        ({"max_active_runs": 2**31}, "from 1 to 2147483647"),
+        ({"events_per_run": 2**31}, "from 1 to 2147483647"),
+        ({"min_run_gap": timedelta.max}, "min_run_gap must be at most 36,500 days"),
+        ({"schedule": timedelta.max}, "must be at most 36,500 days"),
+        ({"default_args": {"timeout": timedelta.max}}, "timeout must be at most 36,500 days"),
+        ({"default_args": {"retry_delay": float("inf")}}, "a timedelta from 0, not inf"),
+        ({"catchup": "False"}, "catchup must be True or False, not 'False'"),
+        ({"depends_on_past": 1}, "depends_on_past must be True or False"),
+        ({"is_paused_upon_creation": "no"}, "is_paused_upon_creation must be True or False"),
+        (
+            {"start_date": datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))},
+            "start_date lies outside the years 1 to 9999",
+        ),
         ({"priority": 2**31}, "from -2147483647 to 2147483647"),
     ],
 )

@@ -134,7 +134,10 @@ def instant_from(value: str | datetime | None) -> datetime | None:
     if isinstance(value, str):
         # Four times as fast as `replace(tzinfo=UTC)` afterwards. This runs for each instant of each row.
         return datetime.fromisoformat(f"{value}+00:00")
-    return None if value is None else value.astimezone(UTC)
+    if value is None or value.tzinfo is UTC:
+        return value
+    # asyncpg stores `datetime.min` and `datetime.max` as PostgreSQL's infinities, and returns those without a zone.
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def json_from(value: Any) -> Any:

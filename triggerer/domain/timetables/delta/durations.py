@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
+from typing import Final
 
 from triggerer.errors import DagError
+
+LONGEST: Final = timedelta(days=36_500)
+"""The longest duration that a DAG may name. Longer ones overflow timers, or instants that are computed from them."""
 
 
 def checked_duration(value: object, what: str) -> timedelta:
     """Return a duration that is not negative.
 
     Raises:
-        DagError: The value is negative, or neither a `timedelta` nor a number of seconds.
+        DagError: The value is negative, longer than `LONGEST`, or neither a `timedelta` nor a number of seconds.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = timedelta(seconds=value)
+    value = from_seconds(value)
     if not isinstance(value, timedelta):
         raise DagError(f"{what} must be a timedelta, not {value!r}")
     if value < timedelta(0):
         raise DagError(f"{what} must not be negative, and {value!r} is")
+    if value > LONGEST:
+        raise DagError(f"{what} must be at most {LONGEST.days:,} days, and {value!r} is longer")
+    return value
+
+
+def from_seconds(value: object) -> object:
+    """Return a number of seconds as a `timedelta`, and anything else as it is, also a number that is too large."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            return timedelta(seconds=value)
     return value
 
 
