@@ -30,7 +30,8 @@ class DeadLetters:
 
     Args:
         topic: The topic's full path. None: there is no dead-letter topic.
-        open_publisher: Called for the first dead letter, because most streams never have any.
+        open_publisher: Returns the publisher; called for each dead letter. So a stream without dead letters, as most
+            are, opens no publisher.
     """
 
     def __init__(

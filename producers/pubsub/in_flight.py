@@ -105,7 +105,7 @@ class InFlight:
         )
 
     def make_room(self) -> tuple[int, int]:
-        """Raise the bounds of unacked messages to fit the delayed messages, and return them: a count, and bytes.
+        """Fit the bounds of unacked messages to the delayed messages, and return them: a count, and bytes.
 
         The caller opens the streaming pull again with these bounds.
         """
@@ -120,7 +120,7 @@ class InFlight:
         """Add received messages.
 
         Returns: One entry for each message that was in flight already: its delivery, which now has the newer ack id;
-            the newer delivery, which is dropped; and the former ack id.
+            the newer delivery, which is dropped; and the ack id that it had before.
         """
         # Not split into smaller functions, because this runs for every message.
         by_message, ready = self._by_message, self._ready

@@ -17,7 +17,9 @@ LONGEST_DEADLINE_S: Final = 600
 _RENEW_AT: Final = 0.5
 """The part of a lease after which the lease is extended, early enough for several attempts."""
 _JITTER: Final = 0.1
-"""Leases that began together are extended at different times, up to this part of the deadline apart."""
+"""An extension is earlier or later by up to this part of the deadline: leases that began together do not all fall due
+together.
+"""
 _TOGETHER: Final = 0.05
 """Leases that fall due within this part of the deadline are extended in one request."""
 _SAMPLES: Final = 10_000

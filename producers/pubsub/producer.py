@@ -104,8 +104,8 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
 
         Raises:
             BrokerRefused: There is no such subscription, or this account may not read it.
-            BrokerUnavailable: Pub/Sub was unreachable for `unavailable_timeout_s`, or accepted no acknowledgement
-                for `ack_timeout_s`.
+            BrokerUnavailable: Pub/Sub was unreachable for `unavailable_timeout_s`, or, before the first connection,
+                for `connect_timeout_s`. Or it accepted no acknowledgement for `ack_timeout_s`.
             ConfigurationError: See `open_stream`.
         """
         session = self._opened or await self._open()
@@ -200,7 +200,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
             # yields this one again from memory. Giving it back would count a delivery, and the subscription's
             # dead-letter policy removes a message after too many deliveries.
             return False
-        # A delivery that no watcher received does not count as a failure.
+        # A delivery counts as a failure only if a watcher that had pulled the message, or was absent, failed it.
         count = self._failures.count if outcome.blames_event else self._failures.get
         failures = count(delivery.message_id)
         if (
@@ -210,7 +210,9 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         ):
             members = outcome.acked + outcome.failed + outcome.rejected
             reason = f"{outcome.failed} of {members} watchers failed on delivery {failures}"
-            if await self._set_aside(session, delivery, outcome, reason, deliveries=failures):
+            if await self._write_dead_letter(
+                session, delivery, outcome, reason, deliveries=failures
+            ):
                 return True
         delay = self._policy.delay(max(failures, 1))
         logger.warning(
@@ -227,19 +229,19 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         self, session: Session, delivery: Delivery, outcome: AdvanceOutcome
     ) -> bool:
         if session.dead_letters.topic is None:
-            # There is no dead-letter topic, and the runtime could not set the message aside before this call. So skip
-            # it.
+            # There is no dead-letter topic, and the runtime could not park the message before this call. So skip the
+            # message.
             logger.warning(
                 "message rejected by a watcher, and skipped: %s", delivery.message.identity
             )
             return True
         reason = f"{outcome.rejected} watchers rejected it"
-        if await self._set_aside(session, delivery, outcome, reason):
+        if await self._write_dead_letter(session, delivery, outcome, reason):
             return True
         session.redeliver_after(delivery, self._policy.delay(1))
         return False
 
-    async def _set_aside(
+    async def _write_dead_letter(
         self,
         session: Session,
         delivery: Delivery,
@@ -247,7 +249,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         reason: str,
         **evidence: object,
     ) -> bool:
-        """Write a message to the dead-letter topic; return whether it was written. Only then may it be acknowledged."""
+        """Write a message to the dead-letter topic. Return whether it was written, and can be acknowledged."""
         counts: Mapping[str, object] = {
             "reason": reason,
             "acked": outcome.acked,

@@ -74,7 +74,7 @@ class Receiving:
         self._room = anyio.Event()
         self._is_stopping = False
         self._is_reopening = False
-        self._asked_anew = anyio.Event()
+        self._has_to_reopen = anyio.Event()
         self._call: Any = None
         self._scope: anyio.CancelScope | None = None
         self._opened_at = math.inf
@@ -87,7 +87,7 @@ class Receiving:
     def reopen(self) -> None:
         """End the open stream without losing messages that are under way, and open a stream with new bounds."""
         self._is_reopening = True
-        self._asked_anew.set()
+        self._has_to_reopen.set()
         self._room.set()
 
     async def run(self) -> None:
@@ -95,14 +95,15 @@ class Receiving:
 
         Raises:
             BrokerRefused: There is no such subscription, or this account may not read it.
-            BrokerUnavailable: Pub/Sub was unreachable for `unavailable_timeout_s`.
+            BrokerUnavailable: Pub/Sub was unreachable for `unavailable_timeout_s`; before the first connection, for
+                `connect_timeout_s`.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._receive)
             try:
                 while True:
-                    await self._asked_anew.wait()
-                    self._asked_anew = anyio.Event()
+                    await self._has_to_reopen.wait()
+                    self._has_to_reopen = anyio.Event()
                     await self._half_close()
             finally:
                 self._is_stopping = True

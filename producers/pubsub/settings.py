@@ -47,8 +47,8 @@ class PubSubSettings(DeliverySettings):
     """
     max_outstanding_bytes: Positive = 100 << 20
     max_held_messages: Positive = 10_000
-    """The most failed messages that wait in this process for their redelivery, in addition to
-    `max_outstanding_messages`. If more messages fail, delays are at most a second.
+    """The most messages that wait in this process for a redelivery, in addition to `max_outstanding_messages`: failed
+    messages, and later messages of their ordering keys. If more wait, delays are at most a second.
     """
     ack_deadline_s: int | None = None
     """How long a lease on messages lasts unless it is extended, in whole seconds. None: the 99th percentile of the time
@@ -87,7 +87,7 @@ class PubSubSettings(DeliverySettings):
             )
         if self.emulator_host and not self.project:
             raise ConfigurationError(
-                f"project is missing in {where}, which emulator_host needs", hint="any name will do"
+                f"project is missing in {where}: emulator_host needs one", hint="any name will do"
             )
 
     @property

@@ -76,9 +76,9 @@ class _Acks:
 class Settler:
     """Collects acknowledgements and messages to give back; `run` sends them.
 
-    A failed request is repeated with growing delays for at most `ack_timeout_s`, and each id only while its lease
-    lasts. After that its message comes again, and its idempotency key absorbs the repeat. If no acknowledgement
-    succeeds for `ack_timeout_s`, the stream ends, because it would never advance.
+    A failed acknowledgement is repeated with growing delays while the message's lease lasts. If the lease ends first,
+    the message comes again, and its idempotency key absorbs the repeat. If a request fails for `ack_timeout_s`, the
+    stream ends, because it would never advance. A failed request to give messages back is not repeated.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Settler:
         self._waiting = 0
         """The number of ids that wait for a request."""
         self._awaited = 0
-        """The number of requests under way."""
+        """The number of requests under way. A request that waits for its repeat does not count."""
         self._may_go_on = anyio.Event()
         self.error: BrokerError | None = None
         self._untaken_since: float | None = None

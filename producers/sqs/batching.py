@@ -124,7 +124,7 @@ class Batches(Generic[T]):
         return [one.answer for one in pending]
 
     async def run(self) -> None:
-        """Send the added entries until cancelled. Open requests are finished then, within seconds."""
+        """Send the added entries until cancelled. Requests that are open then are still finished, within seconds."""
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._has_changed.wait()

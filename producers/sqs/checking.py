@@ -1,4 +1,4 @@
-"""Checks that a queue exists and may be read, without receiving; for `triggerer check`."""
+"""Checks that a queue and its dead-letter queue exist, without receiving; for `triggerer check`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 async def check_queue(settings: SqsSettings, queue: str) -> None:
     """Look up the queue and its dead-letter queue. Has no deadline of its own.
 
+    Whether this identity may receive messages is not checked, because only a poll could tell.
+
     Raises:
-        BrokerRefused: The credentials are refused, or there is no such queue, or this identity may not look at it.
+        BrokerRefused: The credentials are refused, or one of the queues does not exist, or this identity may not look
+            at it. Also if the queue is its own dead-letter queue.
         BrokerUnavailable: SQS does not answer.
     """
     async with open_client(settings, queue) as client:

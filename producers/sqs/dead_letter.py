@@ -59,7 +59,7 @@ class DeadLetters:
 
         Our attributes contain the entries of `evidence`, which has at least a `reason`, and the message's origin. A
         message has at most ten attributes, so the less important ones may be missing. After a crash before its
-        deletion, a message is sent again with the same `message-id`, and a FIFO queue drops it.
+        deletion, a message is sent again with the same `message-id`. A FIFO queue drops such a repeat for five minutes.
 
         Args:
             attributes: The message's own attributes with their types, as SQS sent them. None: the attributes of
@@ -119,7 +119,8 @@ class DeadLetters:
         """Check that the dead-letter queue exists, if the connection or the redrive policy names one.
 
         Raises:
-            BrokerRefused, BrokerUnavailable: The dead-letter queue does not exist, or cannot be looked up.
+            BrokerRefused, BrokerUnavailable: The dead-letter queue does not exist, cannot be looked up, or is the queue
+                itself.
         """
         if self.has_queue:
             await self._find()

@@ -82,7 +82,8 @@ class Deletions:
         Args:
             mark_gone: Called after each answer with the messages that are deleted, or cannot be deleted.
         Raises:
-            BrokerUnavailable: A message could not be deleted in `unavailable_after_s`, for reasons that may pass.
+            BrokerUnavailable: A message could not be deleted in `unavailable_after_s`, for reasons that may pass. While
+                SQS only demands fewer requests (`Throttled`), the time does not count.
             BrokerRefused: This identity may not delete messages.
         """
         began = anyio.current_time()

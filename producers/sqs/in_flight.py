@@ -11,7 +11,7 @@ from producers.sqs.message import Delivery, State
 from producers.sqs.queue import LONGEST_VISIBILITY_S, Queue
 
 _REMEMBERED: Final = 10_000
-"""The number of message ids to remember: several times the messages that can be in flight."""
+"""The number of message ids to remember: ten times the default of `max_in_flight`."""
 _RENEWALS_PER_PERIOD: Final = 2
 
 
@@ -40,7 +40,10 @@ class InFlight:
     def take(
         self, raws: Iterable[Mapping[str, Any]], now: float
     ) -> tuple[list[Delivery], list[Delivery]]:
-        """Record received messages. Return the new ones, in order, and the finished ones, which need only deletion."""
+        """Record received messages. Return the new ones, in order, and the finished ones, which need only deletion.
+
+        A message that is in flight already is in neither list. Its delivery gets the newer receipt handle.
+        """
         new, done = [], []
         for raw in raws:
             delivery = self._by_id.get(raw["MessageId"])
@@ -73,7 +76,7 @@ class InFlight:
         return sorted(due, key=_by_expiry)
 
     def next_due(self) -> float:
-        """Return the time of the next renewal. Infinity: no message is in flight."""
+        """Return the time of the next renewal. Infinity: no message needs one."""
         return min((delivery.renew_at for delivery in self._by_id.values()), default=math.inf)
 
     def extension(self, delivery: Delivery, now: float) -> int:
@@ -144,7 +147,10 @@ class InFlight:
     # Counting
 
     def exclude_from_failures(self, delivery: Delivery) -> None:
-        """Exclude this delivery from the message's `failures`."""
+        """Exclude this delivery from the message's `failures`.
+
+        Exclusions are in memory. After a restart, the number that SQS counts includes the excluded deliveries.
+        """
         _remember(self._excluded, delivery.id, self._excluded.pop(delivery.id, 0) + 1)
 
     def failures(self, delivery: Delivery) -> int:

@@ -30,8 +30,8 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     - `run` receives messages and renews their visibility timeouts. A message stays invisible to other receivers until
       it is advanced, up to SQS's limit of 12 hours.
     - `advance` deletes finished messages, in requests for all lanes that advance at the same time. A failed message
-    becomes visible again after a growing delay, together with the later messages of its group, so that their order
-    stays. Other groups continue. SQS counts deliveries, so counts survive restarts.
+    becomes visible again after a growing delay, and the later messages of its group a second after it, so that their
+    order stays. Other groups continue. SQS counts deliveries, so counts survive restarts.
     - After `max_deliveries` failures, or as many as the queue's redrive policy allows, a message goes to the
     dead-letter queue, with the reason in its attributes. Rejected messages go there too; without a dead-letter queue
     the runtime parks them.
@@ -72,7 +72,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         Raises:
             BrokerUnavailable: SQS has not answered for `unavailable_after_s`.
             BrokerRefused: The queue was deleted, or this identity may not receive from it.
-        Cancellation: Takes effect when the open polls are answered, which may take `receive_wait_s`.
+        Cancellation: Takes effect when the open polls are answered, which can take `receive_wait_s`.
         """
         await self._is_open.wait()
         assert self._open is not None
@@ -152,7 +152,11 @@ class SqsSharedStreamProducer(SharedStreamProducer):
             self._open.receiving.resume()
 
     async def pause_lane(self, lane: Hashable) -> None:
-        """Stop yielding messages of a group. SQS delivers no message of a group with messages in flight."""
+        """Stop yielding messages of a group.
+
+        Messages that were received already wait in memory. SQS itself delivers no further message of a group while
+        messages of the group are in flight.
+        """
         self._received.pause_lane(lane)
 
     async def resume_lane(self, lane: Hashable) -> None:

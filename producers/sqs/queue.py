@@ -33,7 +33,8 @@ class Queue:
     """A queue as its attributes describe it.
 
     Attributes:
-        visibility_s: How long a message stays invisible to other receivers without a renewal.
+        visibility_s: The queue's visibility timeout, or the connection's setting in its place. Our requests ask for
+            `lease_s`, which is longer.
         redrive: The queue's own redrive policy; None: it has none.
         retention_s: How long the queue stores a message; None: SQS does not say.
     """
@@ -47,7 +48,7 @@ class Queue:
 
     @property
     def lease_s(self) -> int:
-        """How long a receipt or a renewal keeps a message invisible.
+        """How long a receipt or a renewal keeps a message invisible to other receivers.
 
         The time is two visibility timeouts, so that one missed renewal loses no message.
         """

@@ -58,7 +58,7 @@ class SqsSettings(DeliverySettings):
     be invisible to other receivers for a while. So stopping takes up to this long.
     """
     max_in_flight: Positive = 1_000
-    """Messages that are received and neither deleted nor given back. They are kept invisible to other receivers."""
+    """The most messages that are received, and neither deleted nor given back. Other receivers do not see them."""
     visibility_timeout_s: Positive | None = None
     """The visibility timeout in seconds; None: the queue's own. A receipt or a renewal keeps a message invisible for
     twice this time, so that one missed renewal loses no message. After a crash, messages come again after up to twice

@@ -147,7 +147,9 @@ class Settler:
                 stale += 1
                 continue
             judgement = judge(outcome)
-            if judgement is Judgement.ACK or await self._is_set_aside(delivery, outcome, judgement):
+            if judgement is Judgement.ACK or await self._dead_letter_if_unusable(
+                delivery, outcome, judgement
+            ):
                 done.append(delivery)
             else:
                 await self._deletions.delete(done)
@@ -157,15 +159,15 @@ class Settler:
         if stale:
             logger.info("%d messages come again after a failed one of their group", stale)
 
-    async def _is_set_aside(
+    async def _dead_letter_if_unusable(
         self, delivery: Delivery, outcome: AdvanceOutcome, judgement: Judgement
     ) -> bool:
-        """Dead-letter a message that was rejected or failed too often. Return whether it may be deleted now."""
+        """Dead-letter a message that was rejected or failed too often. Return whether to delete the message now."""
         failures = self._in_flight.failures(delivery)
         if judgement is Judgement.REJECT:
             if not self._dead_letters.has_queue:
-                # There is no dead-letter queue, and the runtime could not set the message aside before this call. So
-                # skip it.
+                # There is no dead-letter queue, and the runtime could not park the message before this call. So skip
+                # the message.
                 logger.warning("message rejected by a watcher, and skipped: %r", delivery)
                 return True
             reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"
@@ -206,7 +208,8 @@ class Settler:
         failures = in_flight.failures(delivery)
         delay_s = round(self._policy.delay(failures))
         if not outcome.blames_event:
-            # Do not count a failure: no watcher processed the message, or it was rejected and could not be set aside.
+            # Do not count a failure: no watcher processed the message, or the message was rejected and could not be
+            # dead-lettered.
             in_flight.exclude_from_failures(delivery)
         behind = in_flight.behind(delivery)
         logger.warning(

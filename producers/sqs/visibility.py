@@ -35,7 +35,7 @@ class Visibility:
         self._batches: Batches[Entry] = Batches(self._send, concurrency=_CONCURRENCY)
         self._has_received = anyio.Event()
         self._failures = 0
-        """Failed renewals since the last one that succeeded."""
+        """Renewals that failed after their message's timeout had passed, since a renewal succeeded last."""
 
     def mark_received(self) -> None:
         """Wake `run`: a message was received, and there may have been nothing to renew before."""
@@ -116,7 +116,7 @@ class Visibility:
             )
 
     async def give_back_all(self) -> None:
-        """Give all messages in flight back, without `run`; for the end of the stream, when no poll is open."""
+        """Give all messages in flight back. Called at the end of the stream, when `run` and all polls have ended."""
         now = anyio.current_time()
         # Leave out lost and expired messages, because other receivers may have them now.
         left = [
