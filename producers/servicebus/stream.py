@@ -204,7 +204,7 @@ class Stream:
             self._retire(link)
 
     def session_idle_s(self) -> float:
-        """How long an empty session stays open: shorter if every receiver has one, because other sessions may wait."""
+        """How long an empty session stays open: not long if every receiver serves a session, and others may wait."""
         idle_s = self._settings.session_idle_s
         return idle_s if self._waiting else min(idle_s, _IDLE_WHILE_OTHERS_WAIT_S)
 
@@ -219,13 +219,14 @@ class Stream:
 
     async def _open(self, client: sdk.Client, *, session: bool = False) -> ServiceBusReceiver:
         wait_s = _NEXT_SESSION_WAIT_S if session else None
+        timeout_s = _OPEN_TIMEOUT_S + (wait_s or 0.0)
         receiver = client.receiver(self.entity, session=session, wait_s=wait_s)
         try:
-            with anyio.fail_after(_OPEN_TIMEOUT_S + (wait_s or 0.0)):
+            with anyio.fail_after(timeout_s):
                 await guarded(sdk.open_receiver(receiver), self.what, self.entity)
         except TimeoutError as error:
             await sdk.close(receiver)
-            raise BrokerUnavailable(f"{self.what}: no answer in {_OPEN_TIMEOUT_S:.0f} s") from error
+            raise BrokerUnavailable(f"{self.what}: no answer in {timeout_s:g} s") from error
         except BaseException:
             await sdk.close(receiver)
             raise
