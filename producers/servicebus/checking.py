@@ -32,6 +32,7 @@ async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None
     """Attach a receiver without credit, so that no message is locked. Has no deadline of its own.
 
     Raises:
+        ConfigurationError: The settings do not allow this entity: see `ServiceBusSettings.check_entity`.
         BrokerRefused: The credentials are refused, the entity does not exist or may not be read.
         BrokerUnavailable: Service Bus does not answer.
     """
@@ -47,8 +48,8 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the entity.
 
-    The management API answers only users that may manage the entity. Without its answer, the guarantee is the same, and
-    only warnings about the entity's settings are missing.
+    The management API answers only users that may manage the entity. Without its answer, the guarantee is the same, but
+    facts from the entity's settings are unknown: its retention, its lock's duration and its own limit of deliveries.
 
     Args:
         verify: As for `ask_administration`.
@@ -97,7 +98,7 @@ async def _look_up(
 
 
 def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | None:
-    """Return the time for which the entity stores a message. None: for ever, or until it is dead-lettered."""
+    """Return the time after which the entity drops a message. None: never, or an old message is dead-lettered."""
     if found.dead_lettering_on_message_expiration:
         return None
     kept = _duration(found.default_message_time_to_live)

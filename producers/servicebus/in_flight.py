@@ -8,15 +8,15 @@ from typing import Final
 from producers.servicebus.message import Delivery, Holder
 
 _REMEMBERED: Final = 10_000
-"""The number of keys of finished messages to remember: several times the messages that can be in flight."""
+"""The number of keys of finished messages to remember: twenty times the default of `max_in_flight`."""
 
 
 class InFlight:
     """The messages of one stream that were passed to the producer and are not settled.
 
     A lock may be lost while a watcher still works on the message. Then the message comes again, and only the new lock
-    can settle it. So the present `Delivery` gets the new lock, and no second one is made: otherwise a watcher that
-    always takes longer than a lock would never finish.
+    can settle it. So the present `Delivery` gets the new lock, and the watchers do not receive the message twice.
+    Otherwise a watcher that always takes longer than a lock would never finish.
     """
 
     def __init__(self) -> None:

@@ -65,6 +65,8 @@ class Link:
 
     Attributes:
         paused: True: receive no messages.
+        quiet_since: When the last message came. A session that stays empty after this time is closed.
+        not_before: Receive no message before this time, because a message of the session has failed.
     """
 
     def __init__(self, stream: LinkContext, *, session_id: str | None = None) -> None:

@@ -38,8 +38,10 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     - A lane is a session; a message without one has its own lane.
     - `advance` returns when Service Bus has recorded the outcome. A message whose lock was lost meanwhile comes again
     and counts as settled: its key absorbs the events that are stored.
-    - A failed message keeps its lock for a growing delay and is then abandoned; nothing else of its session is
-    delivered meanwhile. A message that was rejected, or failed `max_deliveries` times, is dead-lettered with the
+    - A failed message comes again after a growing delay. Without a session, the message keeps its lock during the delay
+    and is then abandoned. In a session, the message is abandoned at once, and its session is closed. This stream
+    delivers no message of the session during the delay.
+    - A message that was rejected, or that fails on delivery number `max_deliveries` or later, is dead-lettered with the
     reason. If the entity is itself a dead-letter queue, failed messages come again, and the runtime parks rejected
     messages.
     - Locks are renewed in a separate thread until a message is settled.
@@ -68,6 +70,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         """Yield messages, in order within each session.
 
         Raises:
+            ConfigurationError: The settings do not allow this entity: see `ServiceBusSettings.check_entity`.
             BrokerRefused: There is no such entity, or it may not be read.
             BrokerUnavailable: Service Bus could not be reached at the start, or later for `connect_timeout_s`.
         """

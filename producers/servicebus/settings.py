@@ -45,7 +45,8 @@ class ServiceBusSettings(DeliverySettings):
     wait.
     """
     max_in_flight: Positive = 500
-    """The most messages that this stream locks and has not settled."""
+    """The most messages that this stream locks and has not settled. Failed messages that wait for their redelivery do
+    not count."""
     connect_timeout_s: PositiveSeconds = 30.0
     """If Service Bus cannot be reached for this long, the stream ends with an error."""
     request_timeout_s: PositiveSeconds = 10.0

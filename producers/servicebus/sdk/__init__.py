@@ -1,1 +1,1 @@
-"""Every call into azure-servicebus. All run in one thread with its own event loop, so that they never block ours."""
+"""Every use of private parts of azure-servicebus, and the thread with its own event loop that receivers work in."""

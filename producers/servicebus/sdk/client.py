@@ -1,4 +1,4 @@
-"""Every call into azure-servicebus, and every use of its private parts.
+"""Clients and receivers of azure-servicebus, and every use of its private parts.
 
 The SDK's receiver fails at two things that a stream needs, so this module works below `receive_messages`:
 
@@ -162,7 +162,7 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
 async def open_receiver(receiver: ServiceBusReceiver) -> None:
     """Connect, sign in and attach; with sessions, accept one.
 
-    Raises: the SDK's errors; `OperationTimeoutError` if no session was there in time.
+    Raises: the SDK's errors; `OperationTimeoutError` if no session had messages in time.
     """
     await cancelled_once(receiver.__aenter__())
 
