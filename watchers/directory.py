@@ -72,7 +72,10 @@ class FilesProducer(SharedStreamProducer):
 
     Each scan that finds files first broadcasts a `Sighting`, to which the filters add the names that they want. So a
     subscriber that joins late also receives files that were there before. A failed file stays claimed and is delivered
-    again at the next scan. A rejected file is moved aside.
+    again at the next scan. A rejected file is moved into `.rejected`.
+
+    Args:
+        only: The only file to look for; there is no `Sighting` then. None: look for all files.
     """
 
     def __init__(self, directory: Path, *, only: str | None = None, poke_interval: float) -> None:
@@ -82,7 +85,7 @@ class FilesProducer(SharedStreamProducer):
         self._in_flight: dict[str, set[str]] = {}
         """The claims that were delivered and not advanced, by name. Scans leave these names out."""
         self._undeletable: dict[str, bool] = {}
-        """The claims that are resolved and could not be removed, and whether they were rejected."""
+        """The claims of resolved files that could not be removed; True: the file was rejected."""
         self._unclaimable: set[str] = set()
         self._is_readable = True
         # A limiter of our own: a file system that hangs must not use up the threads of other streams.
@@ -223,7 +226,7 @@ class _FileDeleteTrigger(BaseEventTrigger):
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         return DeliveryFacts(
             is_acknowledged=True,
-            because="a file is claimed before its event is made, and deleted after that is durable",
+            because="a file is claimed before its event is made, and deleted after the event is durable",
             key="the name under which it was claimed",
             findings=_doubts(self._filename),
         )
@@ -255,7 +258,7 @@ class DirectoryFileDeleteTrigger(_FileDeleteTrigger):
     If the directory is missing or cannot be read, they wait for it.
 
     Args:
-        filename: A name. A pattern with `*` or `?` is refused: `FilePatternTrigger` takes one.
+        filename: A name. A pattern with `*` or `?` is refused: use `FilePatternTrigger`.
         poke_interval: Seconds between scans.
     Raises:
         DagError: An argument is not as described.

@@ -36,8 +36,9 @@ class HttpPollTrigger(MessageTrigger):
     Each watcher has its own filter.
 
     Args:
-        url: Absolute, or joined to the connection's `base_url`. User and password belong into the connection.
-        connection: The section `[connections.<connection>]` of the configuration; `http` may be left out.
+        url: Absolute, or joined to the connection's `base_url`. User and password belong in the connection.
+        connection: The section `[connections.<connection>]` of the configuration. The default section, `http`, need not
+            exist.
         poke_interval: Seconds from an answer to the next request.
         items: The path to a list in the answer, which is JSON; `@value` if the answer is the list. Each new item fires.
             None: the whole answer fires whenever it changes.
@@ -45,7 +46,7 @@ class HttpPollTrigger(MessageTrigger):
             change. None: the whole item is the key, so that a changed item fires.
         cursor: `{"path": PATH, "param": NAME}`: the next request has the query parameter NAME, with the value that the
             last answer has at PATH. While an answer has new items and a new cursor, the next request follows at once.
-        first: "all": the content at the start of the stream fires. "skip": it does not.
+        first: "all": the content at the first start of the stream fires. "skip": that content does not fire.
         match, decode, extra, partition_key: See `MessageTrigger`. Each of them applies to one item. The default `extra`
             has `value`, `url`, `item_key` (a digest if there is none) and `timestamp`: when the item was first seen, in
             milliseconds.
@@ -121,7 +122,7 @@ class HttpPollTrigger(MessageTrigger):
             )
         return DeliveryFacts(
             is_acknowledged=True,
-            because="the place in the source is stored after the events are durable",
+            because="the items and the cursor are stored with the events, or after them",
             key=key,
             findings=tuple(findings),
         )
@@ -156,7 +157,7 @@ def _url(value: Any) -> str:
         parts = urlsplit(url)
         parts.port  # noqa: B018  (raises for one that is none)
     except ValueError as error:
-        raise DagError(f"url is none: {error}") from error
+        raise DagError(f"url is no URL: {error}") from error
     if parts.scheme not in ("", "http", "https") or (parts.scheme and not parts.hostname):
         raise DagError(f"url must begin with http:// or https://, or be a path, not {url!r}")
     if parts.username is not None or parts.password is not None:

@@ -139,9 +139,9 @@ def _connection(url: str, query_text: str, form: str) -> dict[str, str]:
     values = query.pop("connection", [])
     if query or len(values) != 1 or not values[0]:
         raise DagError(
-            f"what follows the ? of {url!r} must be connection=ID alone",
-            hint=f"write {form}, and ?connection=ID behind it; match, decode and the others are arguments, and a ? that"
-            " is part of a name is %3F",
+            f"the query of {url!r} must be connection=ID alone",
+            hint=f"write {form}, then ?connection=ID; match, decode and so on are arguments of the trigger; write %3F"
+            " for a ? in a name",
         )
     return {"connection": values[0]}
 

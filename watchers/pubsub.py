@@ -95,7 +95,7 @@ class PubSubEventTrigger(MessageTrigger):
 
     async def measure_lag(self) -> SourceLag:
         return SourceLag(
-            None, note="Pub/Sub tells it to Cloud Monitoring only: num_undelivered_messages"
+            None, note="Pub/Sub reports lag to Cloud Monitoring only: num_undelivered_messages"
         )
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
@@ -140,7 +140,8 @@ def _subscription(value: Any) -> str:
         case ["projects", _, "topics", _]:
             raise DagError(
                 f"{subscription!r} is a topic, and messages are read from a subscription",
-                hint="gcloud pubsub subscriptions list shows which a topic has, create makes one",
+                hint="gcloud pubsub subscriptions list shows all subscriptions; create a subscription of the topic"
+                " if there is none",
             )
     raise DagError(
         f"{subscription!r} names no subscription",

@@ -41,8 +41,8 @@ class ServiceBusEventTrigger(MessageTrigger):
     out whether the entity has sessions.
 
     Args:
-        queue: The name of a queue; or the path of a subscription, `<topic>/subscriptions/<subscription>`; or
-        topic, subscription: the names of a topic and of one of its subscriptions.
+        queue: The name of a queue, or the path of a subscription: `<topic>/subscriptions/<subscription>`.
+        topic, subscription: The names of a topic and of one of its subscriptions, in place of `queue`.
         connection: The section `[connections.<connection>]` of the configuration.
         match, decode, extra, partition_key: See `MessageTrigger`. The default `extra` has `value`, `message_id`,
             `entity`, `session_id`, `sequence_number`, `properties` (as text) and `timestamp` (when Service Bus stored
@@ -87,7 +87,7 @@ class ServiceBusEventTrigger(MessageTrigger):
             # Do not show the value: it may be a connection string with its key.
             raise DagError(
                 "the name of an entity has :// in it",
-                hint="a connection_string, or the namespace, belongs into [connections.servicebus]",
+                hint="a connection_string, or the namespace, belongs in [connections.servicebus]",
             )
         if (self.queue is None) == (self.topic is None):
             raise DagError("give either queue, or topic and subscription")

@@ -78,7 +78,7 @@ def translate(error: BaseException, what: str) -> BrokerError:
             f"{what}: no answer in time", hint="is the server up, and is timeout_s enough?"
         )
     said = str(error) or type(error).__name__
-    hint = "is it up, and reachable from here?"
+    hint = "is the server up, and reachable from here?"
     if getproxies():
         hint += (
             " Requests go through the proxy of the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY)"

@@ -29,7 +29,7 @@ class TriggererConnections(BaseSecretsBackend):  # type: ignore[misc]  # Airflow
         except ConfigurationError as error:
             # Log the reason here, because Airflow's own error only says that there is no connection.
             logger.warning(
-                "Airflow's connection %r is not in the configuration: %s", conn_id, error
+                "Airflow's connection %r cannot be taken from the configuration: %s", conn_id, error
             )
             return None
         return self._get_connection_class()(conn_id=conn_id, **as_airflow(settings))
@@ -65,7 +65,7 @@ def install() -> None:
     for section, option in (("workers", "secrets_backend"), ("secrets", "backend")):
         if named := conf.get(section, option, fallback=None):
             logger.warning(
-                "Airflow's configuration names the secrets backend %s; [connections] is not asked",
+                "Airflow's configuration names the secrets backend %s, so [connections] is not used",
                 named,
             )
             return

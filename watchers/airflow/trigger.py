@@ -23,7 +23,7 @@ class AirflowEventTrigger(BaseEventTrigger):
 
     This runtime does the sharing, acknowledgement, ordering and restarts, with the trigger's key, filter and
     producer. Hooks find their connections in `[connections.<id>]`. To use a class of your own, such as a subclass of
-    a provider's, wrap it by a subclass of this one in the DAGs folder::
+    a provider's, wrap that class in a subclass of `AirflowEventTrigger` in the DAGs folder::
 
         class Orders(AirflowEventTrigger):
             wraps = OrdersTrigger  # an Airflow trigger
@@ -38,7 +38,7 @@ class AirflowEventTrigger(BaseEventTrigger):
     """
 
     wraps: ClassVar[type[Any] | None] = None
-    """The Airflow class that a subclass wraps. None: the trigger may be of any class of a provider package."""
+    """The Airflow class that a subclass wraps. None: the trigger can be of any class of a provider package."""
 
     def __new__(
         cls,

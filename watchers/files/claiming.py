@@ -5,8 +5,8 @@ each appearance gets one unique id. Path, inode and times do not identify an app
 -x` set the time, and inodes are reused, at once for a hard link. The time of a file's status (ctime) comes closest, but
 also changes within one appearance (`chmod`, or the deletion of another link).
 
-A claimed file stays until it is released. The next scan finds the file with its id: after a crash, in another instance,
-or for another watcher of the same file.
+A claimed file stays until it is deleted or rejected. Until then, each scan finds the file with its id: after a crash,
+in another instance, or for another watcher of the same file.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
    text is the file's inode and new path. A link is made in one step, so no marker is half-written. The link is not
    followed.
 2. The file is renamed to its new path in one step.
-3. Its event is made. Once the event is durable, the marker is deleted.
+3. The file's event is made. Once the event is durable, the marker is deleted.
 
 After a crash, the next scan finds the marker, and makes the event again with the marker's id. The database stores an
 id only once, so no file is lost, and none fires twice.
@@ -56,7 +56,8 @@ def move(
         intended: The ids of interrupted moves, see `Pending`. A move uses its former id again, because with two markers
             the file would fire twice.
     Raises:
-        OSError: A folder or a marker cannot be made. No file was moved.
+        OSError: A folder or a marker cannot be made, and no file was moved. Or the moves could not be made durable;
+            then `pending` finds the files that were moved.
     """
     markers = directory / MOVING
     make_folder(markers, like=directory)

@@ -47,13 +47,13 @@ def pattern_argument(value: object) -> str:
     pattern = text_argument(value, "pattern")
     if "/" in pattern:
         raise DagError(
-            f"pattern is of a name in the directory, and {pattern!r} has a /",
-            hint="write the folder into directory; each folder has a trigger of its own",
+            f"pattern matches names in one directory, so it cannot have a /: {pattern!r}",
+            hint="name the folder in directory; each folder has a trigger of its own",
         )
     if "{" in pattern.replace("[{]", ""):
         raise DagError(
             f"pattern has no braces for alternatives: {pattern!r}",
-            hint="give the asset a watcher for each of them; [{] stands for the character",
+            hint="give the asset a watcher for each alternative; [{] matches the character {",
         )
     try:
         compile_glob(pattern)

@@ -153,7 +153,7 @@ class FilePatternTrigger(BaseEventTrigger):
         )
         return DeliveryFacts(
             is_acknowledged=True,
-            because="that a file has fired is stored after its event is durable",
+            because="the files that have fired are stored after their events are durable",
             key="the file's path, inode, size and time of modification",
             findings=(passing,),
         )

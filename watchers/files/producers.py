@@ -1,8 +1,8 @@
-"""The producers behind `FilePatternTrigger`: one moves the files that fire, the other remembers them.
+"""The producers of `FilePatternTrigger`. `MovingProducer` moves the files that fire, `RememberingProducer` lists them.
 
-Each scan first broadcasts a `PatternSighting`, to which the filters add their patterns. So a subscriber that joins
-later also gets earlier files. A file fires once two scans in a row have found it with equal size and time of
-modification.
+Each scan that finds files first broadcasts a `PatternSighting`, to which the filters add their patterns. So a
+subscriber that joins later also gets earlier files. A file fires as soon as two scans in a row have found it with equal
+size and time of modification.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _PatternProducer(SharedStreamProducer):
         self._directory = directory
         self._poke_interval = poke_interval
         self._before: Mapping[str, SeenFile] = {}
-        """The files of the scan before."""
+        """The files of the previous scan."""
         self._in_flight: set[str] = set()
         """The idempotency keys of the files that were delivered and not advanced."""
         self._is_readable = True
@@ -64,7 +64,7 @@ class _PatternProducer(SharedStreamProducer):
             await anyio.sleep(self._poke_interval)
 
     async def _scan(self) -> list[SeenFile]:
-        """Return the files that have not changed since the scan before, oldest first.
+        """Return the files that have not changed since the previous scan, oldest first.
 
         While the directory cannot be read, no file is returned. The error is logged once.
         """

@@ -93,7 +93,7 @@ def test_by_default_an_event_has_what_identifies_the_message() -> None:
         ({"topic": "b"}, "go together"),
         ({"queue": "a", "subscription": "c"}, "go together"),
         ({"queue": ""}, "queue must be a non-empty text"),
-        ({"queue": "Endpoint=sb://x/;SharedAccessKey=s3cret"}, "belongs into .connections"),
+        ({"queue": "Endpoint=sb://x/;SharedAccessKey=s3cret"}, "belongs in .connections"),
     ],
 )
 def test_arguments_that_name_no_entity_are_refused(arguments: dict[str, Any], says: str) -> None:

@@ -16,7 +16,7 @@ from watchers.http import HttpPollTrigger
         ({"url": "ftp://x"}, "must begin with http"),
         ({"url": "http://"}, "must begin with http"),
         ({"url": "http://u:p@x/"}, "has a user or a password"),
-        ({"url": "http://x:99999/"}, "url is none"),
+        ({"url": "http://x:99999/"}, "url is no URL"),
         *(
             ({"poke_interval": seconds}, "poke_interval must be a number of seconds above 0")
             for seconds in (0, -1, True, "5", math.nan, math.inf)
