@@ -1,1 +1,1 @@
-"""Logging, and hiding secrets in log lines, errors and the output of commands."""
+"""Logging, metrics, and hiding secrets in log lines, errors and the output of commands."""

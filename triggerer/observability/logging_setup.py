@@ -47,9 +47,10 @@ _FEW: Final = 10
 
 
 def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None:
-    """Send all log lines to `stream` (default: standard error): short lines to a terminal, JSON elsewhere.
+    """Send all log lines to `stream` (default: standard error).
 
-    A command or a service calls this function once at its start.
+    `log_format` decides about their form. With "auto", lines are short if `stream` is a terminal, and JSON otherwise. A
+    command or a service calls this function once at its start.
     """
     import structlog
 
@@ -167,9 +168,10 @@ _MOST_REMEMBERED: Final = 1_000
 
 
 class SeldomRepeats(logging.Filter):
-    """Drops a library's message that repeats a message of the last `every_s` seconds, even with other arguments.
+    """Drops a library's warning or error that repeats one of the last `every_s` seconds, even with other arguments.
 
-    aiokafka reports each failed attempt to reach a broker, about ten in a second.
+    aiokafka, for example, reports each failed attempt to reach a broker, about ten in a second. The next line that is
+    not dropped says how many were dropped before it.
     """
 
     def __init__(self, libraries: Sequence[str], *, every_s: float = 10.0) -> None:

@@ -45,7 +45,8 @@ _INDENT: Final = " " * 10
 class Brief(logging.Filter):
     """Drops the lines of client libraries, and lines that repeat a line of the last `quiet_s` seconds.
 
-    Only lines of plugins, and lines about the start of a stream's group, count as repeats.
+    Only lines of plugins, and lines about the start of a stream's group, count as repeats. A line with an exception
+    never does.
     """
 
     def __init__(self, *, quiet_s: float = 600.0) -> None:

@@ -70,7 +70,8 @@ def is_secret_key(key: str) -> bool:
 def redact(key: str, value: Any) -> Any:
     """Return a copy of the value with its secrets hidden. References such as `env:NAME` stay readable.
 
-    Mappings and lists are searched. Below a key that names a secret, every value is hidden.
+    Mappings and lists are searched. Below a key that names a secret, every value is hidden, except None, an empty text
+    and true or false.
     """
     if isinstance(value, Mapping):
         if is_secret_key(key):
@@ -138,7 +139,8 @@ def forget_secrets() -> None:
 def remember_secrets_in(key: str, value: Any) -> None:
     """Remember the secrets of a setting: the values of secret keys, and the secret parts of URLs.
 
-    References (`env:NAME`, `file:PATH`) are no secrets.
+    If the value of a secret key is a URL, only the URL's secret parts are remembered. References (`env:NAME`,
+    `file:PATH`) are no secrets.
     """
     if isinstance(value, Mapping):
         for name, item in value.items():

@@ -4,9 +4,11 @@ This package imports none of its modules. So a DAG file, which needs `message_tr
 pydantic, which `connections` needs.
 
 - `message_trigger`: the base class of triggers, with `match`, `decode`, `extra` and `partition_key`. A broker's trigger
-  on top of the base class has some 60 lines.
+  on top of the base class has some 100 lines.
 - `arguments`: checks of a trigger's arguments, and names derived from them, such as the default consumer group.
 - `matching` and `decoding`: parts of the base class: conditions, paths and `extra`, and the ways to read a value.
+  `matching` uses `expressions` and `glob_patterns`. `decoding` uses `cloudevents`, `buckets` and `schemas`.
+- `texts`: keys and attributes as text that every database can store.
 - `connections`: the settings under `[connections.<id>]`, checked before anything connects.
 - `guarding`: calls into a client library, whose errors become errors of this project.
 - `installing`: errors about a missing client library say what to install.

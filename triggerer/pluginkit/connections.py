@@ -125,7 +125,7 @@ class ConnectionSettings:
             case "literal_error":
                 hint = "one of " + error["ctx"]["expected"].replace("'", "")
             case "string_type":
-                hint = "str is needed"
+                hint = "a text is needed"
             case "dict_type":
                 hint = f'a table is needed: {key} = {{ name = "value" }}'
             case "int_from_float":
@@ -142,7 +142,7 @@ class DeliverySettings(ConnectionSettings):
     max_deliveries: OptionalLimit = 10
     """The failed deliveries after which a message is dead-lettered. 0 or None: the message is redelivered for ever."""
     redelivery_delay_s: float = 0.5
-    """The limit of the random delay before a message's first redelivery. It doubles with each further redelivery."""
+    """The limit of the random delay before a message's first redelivery. The limit doubles with each further one."""
     redelivery_delay_max_s: float = 60.0
     """The limit of the random delay does not grow beyond this number of seconds."""
 

@@ -103,7 +103,7 @@ class MessageTrigger(BaseEventTrigger):
         """Make a producer for the stream of this trigger. The producer does nothing before `open_stream`.
 
         Raises:
-            NotImplementedError: The class overrides neither this nor `create_shared_stream_producer`.
+            NotImplementedError: The class overrides neither this method nor `create_shared_stream_producer`.
         """
         # Not abstract, because older plugins override `create_shared_stream_producer` instead.
         raise NotImplementedError(

@@ -47,7 +47,7 @@ def test_values_from_the_environment_are_text_and_become_what_is_needed() -> Non
         ({"max_deliveries": -1}, "must not be negative"),
         ({"heartbeat_interval_ms": 10_000}, "must be below session_timeout_ms"),
         ({"ssl_check_hostname": "perhaps"}, "true or false"),
-        ({"client_id": 5}, "str is needed"),
+        ({"client_id": 5}, "a text is needed"),
         ({"session_timeout_ms": 10_000.5}, "is 10000.5 .a whole number is needed"),
         ({"max_batch": 0}, "max_batch in .* must be above 0"),
     ],

@@ -268,7 +268,7 @@ DAG_FILES_BROKEN: Final = _gauge(
 
 # The service itself.
 DATABASE_UP: Final = _gauge(
-    "triggerer_database_up", _ALL, "1 if the database answered this process last time."
+    "triggerer_database_up", _ALL, "1 if the database answered this process's last request."
 )
 DATABASE_DURATION: Final = _histogram(
     "triggerer_database_operation_duration_seconds",
@@ -289,7 +289,7 @@ LOOP_STALLS: Final = _counter(
 LOOP_STALL_SECONDS: Final = _counter(
     "triggerer_loop_stall_seconds_total",
     _TRIGGERER,
-    "Total time for which code blocked the event loop, of the stalls that triggerer_loop_stalls_total counts.",
+    "Total duration of the stalls that triggerer_loop_stalls_total counts.",
 )
 INSTANCES: Final = _gauge(
     "triggerer_instances", _SCHEDULER, "Instances whose last heartbeat is recent, by kind.", "kind"

@@ -34,11 +34,13 @@ class RegistryDecoder:
         self._readers: dict[int, Reader] = {}
 
     async def prepare(self, message: BrokerMessage) -> None:
-        """Look up the message's schema, unless the schema is known. Await this before `read`.
+        """Look up the message's schema if it is not known yet. Await this before `read`.
 
         Raises:
             ValueError: The message names no schema, or a schema of another kind, and can never be read.
-            BrokerUnavailable, BrokerRefused: The registry did not return the schema. The message may be read later.
+            BrokerUnavailable, BrokerRefused: The registry did not return the schema. A later attempt can succeed.
+            ConfigurationError: The connection names no registry, or a package is not installed.
+            OSError: The Protobuf compiler was stopped. A later attempt can succeed.
         """
         if message.value is None:
             return

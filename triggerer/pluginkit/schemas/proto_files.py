@@ -43,6 +43,7 @@ async def find_descriptors(registry: SchemaRegistry, schema_id: int) -> Register
         BrokerRefused: The registry has no schema with that id, or refuses the login.
         BrokerUnavailable: The registry does not answer.
         ConfigurationError: The schema is text, and the compiler is not installed.
+        OSError: The compiler was stopped, for instance because it ran for half a minute. A later attempt can succeed.
     """
     try:
         schema = await registry.get(schema_id, serialized=True)
@@ -79,9 +80,6 @@ def _descriptor(text: str) -> FileDescriptorProto | None:
 
 async def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
     """Compile a schema to descriptors with Google's compiler, in a separate process, because strangers wrote the text.
-
-    The function raises the errors of `find_descriptors`, and `OSError` if a later attempt may succeed: for instance,
-    `TimeoutError` after half a minute.
 
     Cancellation: The compiler is killed.
     """

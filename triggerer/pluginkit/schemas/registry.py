@@ -32,7 +32,8 @@ class RegisteredSchema:
 
     Attributes:
         kind: "AVRO", "JSON" or "PROTOBUF".
-        text: The schema; for Protobuf the file's serialized descriptor in base64.
+        text: The schema. A Protobuf schema is the file's text, or the file's serialized descriptor in base64.
+            `find_descriptors` returns only descriptors.
         references: The referenced schemas by the names that this schema uses.
     """
 
@@ -75,7 +76,7 @@ class SchemaRegistry:
         Args:
             serialized: True: ask for a descriptor, not for text. Registries support this for Protobuf.
         Raises:
-            BrokerRefused: The registry has no schema with that id, or refuses the login.
+            BrokerRefused: The registry has no schema with that id, or refuses the login, or its answer cannot be read.
             BrokerUnavailable: The registry does not answer.
         """
         form: dict[str, Any] = {"fmt": "serialized"} if serialized else {}
