@@ -66,9 +66,10 @@ class KafkaEventTrigger(MessageTrigger):
         connection: The section `[connections.<connection>]` of the configuration.
         group_id: The consumer group, for which positions are committed. The default is `triggerer-` and a digest of
             topics and connection; the trigger's other arguments do not change it.
-        start: Where to start in a partition without a commit of the group: "earliest", "latest", a time (such as
-            "2026-11-22T06:00Z", or an aware `datetime`), or offsets by topic and partition (`{"orders": {"0": 1200}}`;
-            others are read from their beginning). A partition that is added later is read from its beginning.
+        start: Where to start in a partition without a commit of the group: "earliest", "latest", a time or offsets. A
+            time is a text such as "2026-11-22T06:00Z", or an aware `datetime`. Offsets are given by topic and
+            partition, such as `{"orders": {"0": 1200}}`. A partition that is not named, or is added later, is read from
+            its beginning.
         match, decode, extra, partition_key: See `MessageTrigger`. The value of a tombstone is null. The default `extra`
             has `value`, `key`, `topic`, `partition`, `offset` and `timestamp`. The timestamp is Kafka's, in
             milliseconds; a key that is not UTF-8, or has a NUL character, is written as `base64:…`.

@@ -149,7 +149,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         - Retention deleted unread messages: `expired_offset` decides.
         - The log was cut, and the broker can tell where (see `Fetching`): reading continues at the cut.
         - The log ends before the position, and the broker cannot tell where it was cut: reading continues at the oldest
-          message, because any later position could miss messages written after the cut.
+          message. Any later position could miss messages written after the cut.
         - The position is in the log again, for instance because the log has grown since: reading continues at the
           lane's committed position.
 
@@ -187,7 +187,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
                 position.offset,
             )
             self._consumer.seek(partition, position.offset)
-            # Commit the position and its cuts before a message is delivered: the cuts are part of the keys, and after a
+            # Commit the position and its cuts before a message is delivered. The cuts are part of the keys, and after a
             # crash the next owner must give each message the same key.
             if await self._commits.commit(partition, lane.membership, position):
                 self._resume(lane)
@@ -215,7 +215,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         """Return an error to raise if a topic was deleted and created again since the lanes were opened.
 
         Raises:
-            BrokerRefused: A topic no longer exists.
+            BrokerRefused: A topic no longer exists, and the stream reads no pattern.
             BrokerUnavailable: The broker does not answer.
         """
         known = self.topics

@@ -48,7 +48,7 @@ class DeadLetters:
         )
 
     def has_topic_for(self, topic: str) -> bool:
-        """Whether the topic's dead-letter topic exists. True unless the cluster has said that it is missing."""
+        """Whether the topic's dead-letter topic exists. False only if the cluster has said that it is missing."""
         return self._settings.dead_letter_topic_of(topic) not in self._missing
 
     async def check_topics(self, topics: Collection[str], cluster: Cluster) -> None:

@@ -121,7 +121,7 @@ class LaneReader:
                     await self._check_topic(cluster)
 
     def _group_lane(self) -> LaneInFlight | None:
-        """Return the group's lane, unless it is unknown or belongs to a deleted topic of the same name."""
+        """Return the group's lane; None if it is unknown, or belongs to a deleted topic of the same name."""
         found = self._assigned_lane() or self._committed_lane
         topic_id = self.topics[self._partition.topic].topic_id
         return found if found is not None and found.committed.topic_id == topic_id else None

@@ -91,7 +91,7 @@ class KafkaSettings(DeliverySettings):
     commit_timeout_s: float = 30.0
     """If the broker accepts no commit for this long, the stream ends and is opened again."""
     revoke_timeout_s: float = 5.0
-    """When partitions move to another member, messages in flight may still be advanced for this long."""
+    """When partitions move to another member, messages in flight can still be advanced for this long."""
 
     def check(self, where: str) -> None:
         self._check_servers(where)

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Settler:
-    """Commits resolved batches, and redelivers failed messages. Different lanes may advance concurrently."""
+    """Commits resolved batches, and redelivers failed messages. Different lanes can advance concurrently."""
 
     def __init__(
         self,

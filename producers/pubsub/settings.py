@@ -51,7 +51,7 @@ class PubSubSettings(DeliverySettings):
     messages, and later messages of their ordering keys. If more wait, delays are at most a second.
     """
     ack_deadline_s: int | None = None
-    """How long a lease on messages lasts unless it is extended, in whole seconds. None: the 99th percentile of the time
+    """How long a lease on messages lasts if it is not extended, in whole seconds. None: the 99th percentile of the time
     that messages are in flight, between `min_ack_deadline_s` and ten minutes."""
     min_ack_deadline_s: Positive = 60
     """The shortest lease if `ack_deadline_s` is None. After a crash, messages come again after this time."""

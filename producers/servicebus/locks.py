@@ -76,7 +76,7 @@ class MessageLocks:
 
     @property
     def may_delay(self) -> bool:
-        """True if a further failed message may keep its lock until its redelivery."""
+        """True if a further failed message can keep its lock until its redelivery."""
         return self._are_renewed and self._delayed < _MAX_DELAYED
 
     @property

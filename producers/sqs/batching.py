@@ -76,7 +76,8 @@ class Batches(Generic[T]):
 
     Args:
         send: Makes one request. The ids of its entries are their indices. Returns SQS's answer.
-        concurrency: The most requests at the same time. A further request is sent only if it has ten entries.
+        concurrency: The most requests at the same time. While a request is open, only full requests, of ten entries,
+            are sent beside it.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ _SPARE_CONNECTIONS: Final = 16
 
 @asynccontextmanager
 async def open_client(settings: SqsSettings, queue: str) -> AsyncIterator[Any]:
-    """Open an SDK client for the queue. This makes no request, unless the credentials need one.
+    """Open an SDK client for the queue. No request is sent, except for credentials that need one.
 
     Raises:
         BrokerRefused: There is no such profile, or the region is not known.

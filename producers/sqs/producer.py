@@ -30,7 +30,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     - `run` receives messages and renews their visibility timeouts. A message stays invisible to other receivers until
       it is advanced, up to SQS's limit of 12 hours.
     - `advance` deletes finished messages, in requests for all lanes that advance at the same time. A failed message
-    becomes visible again after a growing delay, and the later messages of its group a second after it, so that their
+    becomes visible again after a growing delay. The later messages of its group follow a second after it, so that their
     order stays. Other groups continue. SQS counts deliveries, so counts survive restarts.
     - After `max_deliveries` failures, or as many as the queue's redrive policy allows, a message goes to the
     dead-letter queue, with the reason in its attributes. Rejected messages go there too; without a dead-letter queue
@@ -105,8 +105,8 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         """`<queue>/<message id>`.
 
         SQS creates the ids and never repeats one, also not for a queue that is deleted and created again. A
-        message that is sent twice has two ids, unless a FIFO queue drops the second one (its deduplication looks five
-        minutes back).
+        message that is sent twice has two ids. If the queue is FIFO, SQS drops a second message that is sent within
+        five minutes.
         """
         return f"{name_of(self._name)}/{broker_payload.id}"
 

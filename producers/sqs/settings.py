@@ -24,8 +24,8 @@ from triggerer.pluginkit.connections import (
 class SqsSettings(DeliverySettings):
     """`[connections.<id>]` of an account. Every field is an optional key of that section.
 
-    If the section has neither access keys nor a profile nor a role, Amazon's SDK finds credentials in the usual places:
-    environment variables, `~/.aws`, and the metadata of the machine.
+    The section can give access keys or a profile, and a role. Without keys and profile, Amazon's SDK finds credentials
+    in the usual places: environment variables, `~/.aws`, and the metadata of the machine.
     """
 
     optional: ClassVar[str | None] = "sqs"
@@ -52,7 +52,7 @@ class SqsSettings(DeliverySettings):
     role_session_name: str = "triggerer"
 
     receivers: Positive = 4
-    """The most polls at the same time. One is always open; the others only while the queue has many messages."""
+    """The most polls at the same time. Usually one poll is open, and more only while the queue has many messages."""
     receive_wait_s: Annotated[int, Field(gt=0, le=20)] = 10
     """How long a poll waits for messages. A stream that stops waits for its open polls, whose messages would otherwise
     be invisible to other receivers for a while. So stopping takes up to this long.

@@ -74,7 +74,7 @@ class _Progress:
 
 
 class Settler:
-    """Deletes finished messages and redelivers failed ones. Different lanes may advance concurrently."""
+    """Deletes finished messages and redelivers failed ones. Different lanes can advance concurrently."""
 
     def __init__(
         self,

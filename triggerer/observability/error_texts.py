@@ -21,7 +21,7 @@ _MOST_OF_TRACEBACK: Final = 16_000
 
 
 def error_text(error: BaseException) -> str:
-    """Return the error's message. The type comes first, unless the error's class is in `triggerer.errors`."""
+    """Return the error's message. The type comes first if the error's class is not in `triggerer.errors`."""
     text = str(error) or type(error).__name__
     if type(error).__module__ != "triggerer.errors":
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

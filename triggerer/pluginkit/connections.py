@@ -1,7 +1,7 @@
 """The settings of a connection, checked before anything connects; used for all brokers.
 
-Import this module when a connection is opened, and not in a module of watchers: it imports pydantic, which would add
-much to the parsing time of a DAG file.
+Import this module when a connection is opened, and not in a module of watchers. This module imports pydantic, which
+would add much to the parsing time of a DAG file.
 """
 
 from __future__ import annotations

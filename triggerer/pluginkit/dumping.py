@@ -15,7 +15,7 @@ _VERSION: Final = 1
 
 
 def dump_message(message: BrokerMessage) -> bytes:
-    """Return all of a message that a filter may read: a line of JSON with sizes, then the contents."""
+    """Return all of a message that a filter can read: a line of JSON with sizes, then the contents."""
     contents = [message.value, message.key]
     published = message.published_at
     head = {

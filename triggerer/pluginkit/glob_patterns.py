@@ -68,7 +68,7 @@ def _without_retries(parts: list[str]) -> Iterator[str]:
         is_free = (
             first == second == [_ANY]
             or (first == [_IN_FOLDER] and second in ([_IN_FOLDER], [_ANY]))
-            # The text between ends with a slash, so the second `**/` matches any folders that the first could match.
+            # If the text between them ends with a slash, the second `**/` matches all folders that the first could.
             or (first == second == [_FOLDERS] and between[-1:] == ["/"])
         )
         if is_free:

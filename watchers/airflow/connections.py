@@ -61,7 +61,7 @@ def _librdkafka_name(name: str) -> str:
 
 
 def install() -> None:
-    """Make `TriggererConnections` the secrets backend of this process, unless Airflow's configuration names one."""
+    """Make `TriggererConnections` the secrets backend of this process, if Airflow's configuration names none."""
     for section, option in (("workers", "secrets_backend"), ("secrets", "backend")):
         if named := conf.get(section, option, fallback=None):
             logger.warning(

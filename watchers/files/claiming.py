@@ -1,9 +1,9 @@
 """Claims files that appear in a directory, with a unique id for each appearance. Blocking I/O, no state.
 
 A file is renamed to `.claimed/<name>/<id>` in the same directory before its event is made. The rename is atomic, so
-each appearance gets one unique id. Path, inode and times do not identify an appearance: `cp -p`, `rsync -t` and `tar
--x` set the time, and inodes are reused, at once for a hard link. The time of a file's status (ctime) comes closest, but
-also changes within one appearance (`chmod`, or the deletion of another link).
+each appearance gets one unique id. Path, inode and times do not identify an appearance. `cp -p`, `rsync -t` and
+`tar -x` set the time. Inodes are reused, at once for a hard link. The time of a file's status (ctime) comes closest,
+but also changes within one appearance (`chmod`, or the deletion of another link).
 
 A claimed file stays until it is deleted or rejected. Until then, each scan finds the file with its id: after a crash,
 in another instance, or for another watcher of the same file.

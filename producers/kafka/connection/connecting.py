@@ -73,8 +73,8 @@ def _end_when_replaced(consumer: Any, instance: str) -> None:
     """End a static member with an error, instead of a new join, once the broker no longer knows it.
 
     aiokafka's heartbeats do not contain the group_instance_id, so the broker answers "unknown member" in place of
-    "fenced". A member that joins again with the same id expels the current one, which then joins again too: two
-    consumers with one id would rebalance the group at every heartbeat, for ever.
+    "fenced". On that answer, aiokafka joins again, and expels the consumer that has the id now. That consumer would
+    join again too. So two consumers with one id would rebalance the group at every heartbeat, for ever.
     """
     coordinator = coordinator_of(consumer)
     reset_generation = coordinator.reset_generation
@@ -167,8 +167,8 @@ async def raise_reason(settings: KafkaSettings, what: str) -> None:
 async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
     """Leave the group and end all tasks and connections of the consumer within seconds, even if no broker answers.
 
-    aiokafka's own `stop` ends early if a fetch waits for an unreachable broker: it awaits a task that it has cancelled,
-    the cancellation propagates to `stop` itself, and connections and tasks stay open.
+    aiokafka's own `stop` ends early if a fetch waits for an unreachable broker. `stop` awaits a task that it has
+    cancelled, and the cancellation propagates to `stop` itself. Connections and tasks then stay open.
     """
     stopped = False
     try:

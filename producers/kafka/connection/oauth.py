@@ -37,8 +37,8 @@ class ConfiguredToken(AbstractTokenProvider):  # type: ignore[misc]
         """Return the token.
 
         Raises:
-            AuthenticationFailedError: The token has expired. The client does not notice that the broker refuses a
-                token; it would only report that it knows no broker.
+            AuthenticationFailedError: The token has expired. Without this check, the broker would refuse the token,
+                and the client would only report that no broker is known.
         """
         over_at = _expiry_of(self._token)
         if over_at is not None and over_at <= time.time():

@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 class LogEnds:
     """Looks up the oldest and the end offsets of some topics' partitions over one client.
 
-    A look-up usually sends one metadata request (with a pattern, two), and two requests to each broker that leads a
-    partition: for the ends and for the oldest offsets. The first look-up, a leader election and a new topic cost more.
+    A look-up usually sends one metadata request; with a pattern, two. It also sends two requests to each broker that
+    leads a partition: for the ends and for the oldest offsets. The first look-up, a leader election and a new topic
+    cost more requests.
 
     Args:
         start: Where a watcher begins in a topic that is not in its bookmark.
@@ -58,9 +59,9 @@ class LogEnds:
     async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions as they are now.
 
-        A topic that was created again since the previous look-up, and a partition whose leader changed, are left out
-        until the next look-up: their offsets may belong to another log. A topic or partition that is new since the
-        previous look-up also appears in the next look-up.
+        A topic that was created again since the previous look-up is left out until the next look-up. So is a partition
+        whose leader changed. Their offsets may belong to another log. A topic or partition that is new since the
+        previous look-up also appears only in the next look-up.
 
         Raises:
             BrokerUnavailable: The cluster does not answer in time.

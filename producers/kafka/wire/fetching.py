@@ -147,8 +147,8 @@ def _wanted(
 ) -> WantedTopics:
     """Return the partitions of a request by topic id. Partitions without a lane are left out.
 
-    The client fetches a partition without a lane from a position that it chose itself. Only a lane knows which messages
-    were read before its position.
+    The stream has not yet found the starting position of a partition without a lane. The client would fetch it from a
+    position that the client chose.
     """
     # With a rack, a follower can answer. Its log may end before the last message that another broker sent. To end early
     # is no cut, so do not ask a follower to compare.

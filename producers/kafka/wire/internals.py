@@ -117,7 +117,7 @@ def wrap_send(
 
 
 class FetchFields(NamedTuple):
-    """The fields of a fetch request beside its partitions; `rack_id` is empty unless a rack is configured."""
+    """The fields of a fetch request beside its partitions; `rack_id` is empty if no rack is configured."""
 
     max_wait_ms: int
     min_bytes: int

@@ -69,7 +69,7 @@ def _add(pool: Any, name: str, schema: RegisteredSchema) -> str:
 
 
 def _add_known(pool: Any, name: str) -> None:
-    """Add a well-known file with its imports, unless the schema contains it."""
+    """Add a well-known file with its imports, if the schema does not contain it."""
     try:
         pool.FindFileByName(name)
     except KeyError:
