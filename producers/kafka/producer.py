@@ -181,8 +181,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             self._assignment.pause()
         await start_consumer(consumer, settings, self._what)
         Fetching(consumer, self._assignment)
-        # Look the topics up before the subscription, because a subscribed client's look-ups create missing topics if
-        # the broker allows that.
+        # Look the topics up before the subscription, so that a missing topic raises an error before this member joins
+        # the group.
         if not finds_topics:
             await cluster.describe(self._topics.names)
         await self._dead_letters.check_topics(

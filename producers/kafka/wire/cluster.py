@@ -158,7 +158,7 @@ class Cluster:
             return frozenset()
 
     async def know_leaders(self, topics: Collection[str]) -> None:
-        """Have the client look up the leaders of these topics' partitions now. The broker may create a missing topic.
+        """Have the client look up the leaders of these topics' partitions now.
 
         Without this call, the client looks the leaders up at the first request for an offset, and repeats that request
         after `retry_backoff_ms`.
