@@ -59,7 +59,8 @@ class DeadLetters:
 
         Our attributes contain the entries of `evidence`, which has at least a `reason`, and the message's origin. A
         message has at most ten attributes, so the less important ones may be missing. After a crash before its
-        deletion, a message is sent again with the same `message-id`. A FIFO queue drops such a repeat for five minutes.
+        deletion, a message is sent again with the same `message-id`. A FIFO queue drops the repeat if it is sent within
+        five minutes.
 
         Args:
             attributes: The message's own attributes with their types, as SQS sent them. None: the attributes of

@@ -104,9 +104,9 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     def get_idempotency_key(self, broker_payload: Delivery) -> str:
         """`<queue>/<message id>`.
 
-        SQS creates the ids and never repeats one, also not for a queue that is deleted and created again. A
-        message that is sent twice has two ids. If the queue is FIFO, SQS drops a second message that is sent within
-        five minutes.
+        SQS creates the ids and never repeats one, also not for a queue that is deleted and created again. A message
+        that is sent twice has two ids. A FIFO queue drops the second copy, if it has the deduplication id of the first
+        copy and is sent within five minutes.
         """
         return f"{name_of(self._name)}/{broker_payload.id}"
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 def needing(extra: str) -> Iterator[None]:
     """Name the extra to install in the error about a missing module.
 
-    Use it where a package of a broker imports its client library. Such a package imports the library late, so that its
-    triggers, and so DAG files, load without the library.
+    Use it where a broker's package imports its client library. Triggers import this package only when they connect. So
+    a DAG file with the broker's triggers loads without the library.
 
     Raises:
         ModuleNotFoundError: A module is missing.
