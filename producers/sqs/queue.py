@@ -34,7 +34,7 @@ class Queue:
 
     Attributes:
         visibility_s: The queue's visibility timeout, or the connection's setting in its place. Our requests ask for
-            `lease_s`, which is longer.
+            `lease_s`, usually twice as long.
         redrive: The queue's own redrive policy; None: it has none.
         retention_s: How long the queue stores a message; None: SQS does not say.
     """
