@@ -32,13 +32,21 @@ _CLEANUP: Final = "cleanup.policy"
 
 
 async def describe_delivery(
-    settings: KafkaSettings, topics: Collection[str], group: str, *, ask: bool
+    settings: KafkaSettings,
+    topics: Collection[str],
+    group: str,
+    *,
+    ask: bool,
+    because: str = "offsets are committed after the events are durable",
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the brokers.
 
     This function raises no error of the brokers. Facts that they do not tell stay unknown. For example, if no broker
     answers within three seconds, there is no retention and no finding. Whether the topics can be read is not checked
-    here. With a pattern, only the topics that match now are looked up, and `because` says so.
+    here. With a pattern, only the topics that match now are looked up, and the result's `because` says so.
+
+    Args:
+        because: The beginning of the result's `because`.
     """
     facts = _TopicFacts(Topics.parse(topics, settings))
     if ask:
@@ -47,7 +55,7 @@ async def describe_delivery(
     limit = settings.max_deliveries
     return DeliveryFacts(
         is_acknowledged=True,
-        because=f"offsets are committed after the events are durable{facts.scope}",
+        because=f"{because}{facts.scope}",
         key="the topic's id, partition and offset"
         if facts.has_topic_ids
         else "the topic's name, the message's time, partition and offset",

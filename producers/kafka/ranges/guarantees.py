@@ -18,11 +18,14 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how ranges are delivered. No message is delivered, so there is no limit of failures and no dead letter."""
     facts = await describe_messages(
-        replace(settings, max_deliveries=0), topics, "of no group", ask=ask
+        replace(settings, max_deliveries=0),
+        topics,
+        "of no group",
+        ask=ask,
+        because="the position is stored in the transaction of the events",
     )
     return replace(
         facts,
-        because="the position is stored in the transaction of the events",
         key="the topic's id, partition and first offset",
         source=None,
     )

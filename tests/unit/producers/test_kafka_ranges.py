@@ -342,6 +342,20 @@ def test_a_partition_that_elects_a_leader_meanwhile_is_not_taken_for_a_lost_one(
         read_logs(["orders"], connection="kafka", bootstrap_servers="localhost:1")
 
 
+async def test_the_guarantee_of_a_pattern_says_that_later_topics_were_not_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def look_up(facts: Any, _: Any) -> None:
+        facts.names, facts.scope = ["orders-eu"], " (only the 1 topics that match now)"
+
+    monkeypatch.setattr("producers.kafka.guarantees._TopicFacts.look_up", look_up)
+    monkeypatch.setenv("TRIGGERER__CONNECTIONS__KAFKA__BOOTSTRAP_SERVERS", "localhost:1")
+    facts = await KafkaRangeTrigger("^orders-.*").describe_delivery(ask=True)
+    assert facts.because == (
+        "the position is stored in the transaction of the events (only the 1 topics that match now)"
+    )
+
+
 async def test_an_absent_cluster_is_the_watchers_error(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FakeCluster(view(10)).install(monkeypatch)
     cluster.failures = 1
