@@ -18,8 +18,10 @@ from producers.kafka.wire.cluster import Membership
 from producers.kafka.wire.fetch_request import Divergence
 
 _READ_BEFORE: Final = 100_000
-"""An earlier owner of the partition may have read up to this many messages beyond its commit: more cannot be
-outstanding. So after a cut, the keys of this many further offsets contain an epoch.
+"""After a cut, the keys of this many offsets after the last one read contain an epoch too.
+
+An earlier owner of the partition may have made events of messages beyond its commit. Such a message may have been lost
+in the cut, and its offset is used again. The number is ten times the default of `max_outstanding_events_per_lane`.
 """
 _CUTS: Final = 8
 """The number of cuts to remember, because the metadata of a commit has a limit."""

@@ -2,7 +2,7 @@
 
 Messages of an ordering key form a lane. A failed message is given back after a delay, and Pub/Sub delivers the key
 again from that message on. The later messages of the lane wait here until the failed message has come again. If the
-later messages were given back too, each would count as a failed delivery, and a dead-letter policy would remove good
+later messages were given back too, each would count as a failed delivery. A dead-letter policy would then remove good
 messages with the bad one.
 """
 

@@ -48,8 +48,9 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the entity.
 
-    The management API answers only users that may manage the entity. Without its answer, the guarantee is the same, but
-    facts from the entity's settings are unknown: its retention, its lock's duration and its own limit of deliveries.
+    The management API answers only users that may manage the entity. Without its answer, the guarantee is the same.
+    Only facts from the entity's settings are unknown: its retention, the duration of its locks, and its own limit of
+    deliveries.
 
     Args:
         verify: As for `ask_administration`.

@@ -32,9 +32,9 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     - `advance` deletes finished messages, in requests for all lanes that advance at the same time. A failed message
     becomes visible again after a growing delay. The later messages of its group follow a second after it, so that their
     order stays. Other groups continue. SQS counts deliveries, so counts survive restarts.
-    - After `max_deliveries` failures, or as many as the queue's redrive policy allows, a message goes to the
-    dead-letter queue, with the reason in its attributes. Rejected messages go there too; without a dead-letter queue
-    the runtime parks them.
+    - A message goes to the dead-letter queue after `max_deliveries` failures, or after fewer if the queue's redrive
+    policy says so. The reason is in the message's attributes. Rejected messages go to the dead-letter queue too.
+    Without such a queue, the runtime parks them.
     - At the end, the producer waits for open polls, and then gives all messages in flight back.
     """
 

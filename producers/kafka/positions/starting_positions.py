@@ -60,8 +60,8 @@ class StartingPositions:
         Raises:
             BrokerUnavailable, BrokerRefused: From the brokers.
         """
-        # Ask for the commits of all partitions of these topics: the start of a new partition depends on whether the
-        # group has read its topic before.
+        # Ask for the commits of all partitions of these topics. The start of a new partition depends on whether the
+        # group has read the partition's topic before.
         committed = await self._cluster.committed(
             [
                 TopicPartition(topic.name, number)

@@ -133,7 +133,10 @@ def plan(
 def _resume_at(
     bookmark: RangeBookmark, view: PartitionView, warnings: list[str]
 ) -> tuple[PartitionBookmark, int]:
-    """Return the partition's bookmark, which a cut moves back, and how many offsets from there on are deleted."""
+    """Return where the partition's next range begins, and how many offsets from that point on are deleted.
+
+    The result is the stored bookmark; after a cut, a bookmark at the cut.
+    """
     current = bookmark.of_partition(view.topic, view.topic_id, view.partition)
     if current is None:
         return _new_partition(bookmark, view, warnings), 0

@@ -89,8 +89,8 @@ class Cluster:
     def wait_long(self, is_long: bool) -> None:
         """Set whether the broker may delay a fetch for long while there are no messages.
 
-        A long delay also delays a partition that is resumed: aiokafka sends a broker one fetch at a time, and the next
-        only after the answer.
+        A long delay also delays a partition that is resumed. aiokafka sends a broker one fetch at a time, and the next
+        fetch only after the answer.
         """
         wait_ms = self._fetch_max_wait_ms
         set_fetch_wait(self._consumer, wait_ms if is_long else min(wait_ms, _SHORT_WAIT_MS))
