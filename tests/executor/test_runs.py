@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
-from triggerer.cli.terminal.one_line import one_line
+from triggerer.domain.one_line import one_line
 from triggerer.domain.outputs import output_token
 from triggerer.executor.slots.run_execution import RunExecution
 from triggerer.executor.slots.worker_process import RunHandle

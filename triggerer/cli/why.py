@@ -8,10 +8,10 @@ import typer
 
 from triggerer.cli.runs.choice import DagId, Last, RunId, check_choice, chosen_run
 from triggerer.cli.terminal import options
-from triggerer.cli.terminal.one_line import one_line
 from triggerer.cli.terminal.output import counted, print_fields, print_json, text
 from triggerer.cli.terminal.session import read, settings_for
 from triggerer.cli.terminal.tables import Column, Kind, print_table
+from triggerer.domain.one_line import one_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.launches import FormerLaunch
+from triggerer.domain.one_line import one_line
 from triggerer.domain.outputs import output_token
 from triggerer.domain.runs import RunState, TaskState
 
@@ -273,13 +274,6 @@ class RunEnd:
         return AttemptState(self.state.value)
 
     @property
-    def first_line(self) -> str | None:
-        """The first line of the error. If the error begins with a traceback: the line that names the exception."""
-        if not self.error:
-            return None
-        lines = self.error.strip().split("\n\n", 1)[0].splitlines() or [""]
-        if "Traceback (most recent" not in lines[0]:
-            return lines[0]
-        # The frames of a traceback are indented, so the first line without an indent names the exception. That need not
-        # be the last line, because Spark's messages have several lines.
-        return next((line for line in lines[1:] if not line.startswith(" ")), lines[-1])
+    def in_short(self) -> str | None:
+        """The error in one line."""
+        return one_line(self.error)

@@ -380,4 +380,4 @@ def _log_failure(update: AttemptUpdate) -> None:
     order, end = update.order, update.end
     if end is None or end.state is not RunState.FAILED:
         return
-    _log.warning("run failed", dag_id=order.dag_id, run_id=order.run_id, error=end.first_line or "")
+    _log.warning("run failed", dag_id=order.dag_id, run_id=order.run_id, error=end.in_short or "")

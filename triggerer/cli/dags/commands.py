@@ -11,7 +11,6 @@ from triggerer.cli.dags.backfill import backfill
 from triggerer.cli.dags.trial import try_
 from triggerer.cli.deleting import delete_dag
 from triggerer.cli.terminal import options
-from triggerer.cli.terminal.one_line import one_line
 from triggerer.cli.terminal.output import (
     check_state,
     print_answer,
@@ -21,6 +20,7 @@ from triggerer.cli.terminal.output import (
 )
 from triggerer.cli.terminal.session import read, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
+from triggerer.domain.one_line import one_line
 from triggerer.errors import UnknownDag
 
 if TYPE_CHECKING:

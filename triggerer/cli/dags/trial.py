@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triggerer.cli.terminal import options
-from triggerer.cli.terminal.one_line import one_line
 from triggerer.cli.terminal.output import elapsed, print_json, text, wrong_use
 from triggerer.cli.terminal.session import folder_of, settings_for
 from triggerer.cli.terminal.tables import Column, Kind, print_table
+from triggerer.domain.one_line import one_line
 
 if TYPE_CHECKING:
     from triggerer.operations.trial import GivenEvent, TrialResult

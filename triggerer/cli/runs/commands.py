@@ -12,10 +12,10 @@ from triggerer.cli.runs.repeat import clear, retry
 from triggerer.cli.runs.resolve import resolve
 from triggerer.cli.runs.show import show, state_of
 from triggerer.cli.terminal import options
-from triggerer.cli.terminal.one_line import one_line
 from triggerer.cli.terminal.output import check_state, elapsed, print_json
 from triggerer.cli.terminal.session import read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
+from triggerer.domain.one_line import one_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

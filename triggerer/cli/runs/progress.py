@@ -11,8 +11,8 @@ import anyio
 import typer
 
 from triggerer.cli.runs.choice import find
-from triggerer.cli.terminal.one_line import one_line
 from triggerer.cli.terminal.session import with_database
+from triggerer.domain.one_line import one_line
 from triggerer.domain.runs import RunState, TaskState
 
 if TYPE_CHECKING:

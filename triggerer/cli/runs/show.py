@@ -9,10 +9,10 @@ import typer
 from triggerer.cli.runs.choice import DagId, Last, RunId, check_choice, find
 from triggerer.cli.runs.progress import follow_run
 from triggerer.cli.terminal import options
-from triggerer.cli.terminal.one_line import one_line
 from triggerer.cli.terminal.output import elapsed, print_fields, print_json, text, wrong_use
 from triggerer.cli.terminal.session import read
 from triggerer.cli.terminal.tables import Column, Kind, print_table
+from triggerer.domain.one_line import one_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triggerer.cli.terminal import completing, options
-from triggerer.cli.terminal.one_line import one_line
 from triggerer.cli.terminal.output import check_state, print_fields, print_json, readable_lane, text
 from triggerer.cli.terminal.session import read, read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_table
 from triggerer.cli.watchers import parked
 from triggerer.cli.watchers.consumer_lag import fields_of, measure, print_notes, shown_lag, with_lag
 from triggerer.cli.watchers.parked import split_watcher
+from triggerer.domain.one_line import one_line
 from triggerer.errors import UnknownWatcher
 
 if TYPE_CHECKING:

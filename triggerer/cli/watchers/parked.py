@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import typer
 
 from triggerer.cli.terminal import completing, options
-from triggerer.cli.terminal.one_line import one_line
 from triggerer.cli.terminal.output import (
     check_state,
     counted,
@@ -19,6 +18,7 @@ from triggerer.cli.terminal.output import (
 )
 from triggerer.cli.terminal.session import read, read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
+from triggerer.domain.one_line import one_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

@@ -143,7 +143,7 @@ class SaveResults:
             rows[attempt] = (
                 *attempt,
                 state.value,
-                None if end is None else end.first_line,
+                None if end is None else end.in_short,
                 before or (min(began) if began else None),
                 now,
                 end.ended_at if end is not None and state.has_ended else None,

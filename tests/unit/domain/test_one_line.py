@@ -1,10 +1,14 @@
 """Which line of an error a table shows."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from triggerer.cli.terminal.one_line import one_line
+from triggerer.domain.attempts import RunEnd
+from triggerer.domain.one_line import one_line
+from triggerer.domain.runs import RunState
+from triggerer.errors import SubmitFailed
 from triggerer.worker.failures import explain, storable
 
 HERE = Path(__file__).parent
@@ -56,6 +60,7 @@ def test_an_error_told_in_words_is_its_first_line(error: str | None, shown: str 
         (KeyError("value"), "KeyError: 'value'"),
         (ValueError("the first line\nthe second"), "ValueError: the first line"),
         (ValueError(), "ValueError"),
+        (SubmitFailed("there is no a.py", hint="it"), "there is no a.py (it)"),
         (raised(ValueError("end"), KeyError("cause")), "ValueError: end"),
         (ExceptionGroup("several", [ValueError("a")]), "ExceptionGroup: several (1 sub-exception)"),
     ],
@@ -69,6 +74,12 @@ def test_of_a_traceback_the_exception_is_shown_with_what_is_said_before_it(
 @pytest.mark.parametrize("folder", [HERE, ELSEWHERE])
 def test_of_a_chain_the_last_exception_is_shown(folder: Path) -> None:
     assert one_line(f"task x failed: {chained(folder)}") == "task x failed: ValueError: no answer"
+
+
+def test_an_attempt_has_the_same_reason_as_its_run() -> None:
+    error = f"task x failed: {chained(ELSEWHERE)}\n\ntask y failed: KeyError: 'b'"
+    end = RunEnd(RunState.FAILED, datetime.now(UTC), error)
+    assert end.in_short == "task x failed: ValueError: no answer (and 1 more)"
 
 
 def test_an_exception_is_found_below_a_cut() -> None:

@@ -20,6 +20,8 @@ _EXCEPTION: Final = re.compile(r"[\w.]+(?:: |$)", re.MULTILINE)
 A run's error has no traceback if no frame of the stack is in a DAG file.
 """
 _HEADER: Final = "Traceback (most recent call last):"
+_OURS: Final = re.compile(r"^triggerer\.errors\.\w+: ")
+"""Our own errors are sentences for users, so the name of the class adds nothing."""
 _GROUP: Final = ("+ ", "| ")
 _GROUP_MARGIN: Final = re.compile(r" *[|+] ")
 _CUT: Final = "… "
@@ -36,7 +38,7 @@ def one_line(error: str | None) -> str | None:
         return None
     lead = said.group() if (said := _LEAD.match(first)) else ""
     more = f" (and {len(others)} more)" if others else ""
-    return f"{lead}{_exception_line(first.removeprefix(lead))}{more}"
+    return f"{lead}{_OURS.sub('', _exception_line(first.removeprefix(lead)))}{more}"
 
 
 def _exception_line(text: str) -> str:
