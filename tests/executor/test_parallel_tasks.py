@@ -83,3 +83,4 @@ async def test_tasks_have_a_pool_each_and_the_timeout_of_one_ends_its_jobs_alone
     assert states == {"pool": "success", "pool__1": "success", "show": "success", "slow": "failed"}
     assert "the task did not end within 0:00:03" in (run.error or "")
     assert "pools ('pool', 9) ('pool__1', 9)" in house.log(run)
+    assert "which has not been configured" not in house.log(run)

@@ -60,6 +60,9 @@ logger.native.level = error
 # Between two runs the idle Python workers are ended (worker/spark/jvm/leftovers.py). Spark warns about each.
 logger.python.name = org.apache.spark.api.python.PythonWorkerFactory
 logger.python.level = error
+# Tasks side by side have a pool each (worker/spark/threads.py), and need no file of pools. Spark warns of its absence.
+logger.pools.name = org.apache.spark.scheduler.FairSchedulableBuilder
+logger.pools.level = error
 """
 
 ON_PYTHON_PATH: Final = Path(__file__).parent / "on_python_path"

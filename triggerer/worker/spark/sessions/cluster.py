@@ -103,7 +103,10 @@ def has_lost_master(session: SparkSession) -> bool:
 
 
 def quieten(session: SparkSession) -> None:
-    """Silence two loggers of Spark, which write ten times a second while a master is unavailable."""
+    """Silence two loggers of Spark, which write ten times a second while a master is unavailable.
+
+    A third logger warns of each task's pool, because no file describes the pools.
+    """
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001
     # If Spark uses another logging library, there is nothing to configure.
     with contextlib.suppress(Exception):
@@ -111,6 +114,8 @@ def quieten(session: SparkSession) -> None:
         configurator = log4j.core.config.Configurator
         configurator.setLevel("org.apache.spark.ExecutorAllocationManager", log4j.Level.ERROR)
         configurator.setLevel("org.apache.spark.network.client.TransportClient", log4j.Level.OFF)
+        pools = "org.apache.spark.scheduler.FairSchedulableBuilder"
+        configurator.setLevel(pools, log4j.Level.ERROR)
 
 
 def release_executors(session: SparkSession) -> None:
