@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,21 @@ def test_the_statements_are_executed_in_order_and_the_last_result_is_logged(
     assert shown[3].split() == ["1", "NULL"]
     assert shown[2].endswith("…")
     assert shown[-1] == "… only the first 20 rows are shown"
+
+
+def test_an_error_tells_in_which_statement_it_was() -> None:
+    with DAG("d"):
+        made = SparkSql("s", "create table t; selec 1; select 2")
+
+    def refuse(statement: str) -> SimpleNamespace:
+        if statement.startswith("selec "):
+            raise ValueError("a syntax error")
+        return SimpleNamespace(columns=[])
+
+    values = {"spark": SimpleNamespace(sql=refuse), "log": logging.getLogger("task.s")}
+    with pytest.raises(ValueError, match="a syntax error") as caught:
+        made.call(context=values, results={})
+    assert caught.value.__notes__ == ["It was statement 2 of 3: selec 1"]
 
 
 def test_an_application_calls_what_the_run_fills_in_and_starts_no_session() -> None:

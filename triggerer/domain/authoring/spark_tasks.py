@@ -175,16 +175,30 @@ def _execute_sql(spark: Any, log: Log, sql: str, arguments: Any) -> None:
     if not statements:
         raise DagError("the SQL has no statement", hint="look at what its template renders to")
     for number, statement in enumerate(statements, 1):
-        log.info("statement %d of %d: %s", number, len(statements), _beginning(statement))
-        # A JSON path may contain `:` or `?`. Without arguments Spark does not read these characters as markers.
-        frame = spark.sql(statement, arguments) if arguments else spark.sql(statement)
-        if not frame.columns:
-            # A statement without a result, such as an INSERT, has been executed by `spark.sql` already.
-            continue
-        if number < len(statements):
-            frame.write.format("noop").mode("overwrite").save()
-        else:
-            log.info("result:\n%s", _table(frame.columns, frame.take(SHOWN_ROWS + 1)))
+        which = f"statement {number} of {len(statements)}: {_beginning(statement)}"
+        log.info("%s", which)
+        try:
+            shown = _execute_statement(
+                spark, statement, arguments, is_last=number == len(statements)
+            )
+        except Exception as error:
+            error.add_note(f"It was {which}")
+            raise
+        if shown is not None:
+            log.info("result:\n%s", shown)
+
+
+def _execute_statement(spark: Any, statement: str, arguments: Any, *, is_last: bool) -> str | None:
+    """Compute the statement's result. Return the first rows of the last statement's result, if it has one."""
+    # A JSON path may contain `:` or `?`. Without arguments Spark does not read these characters as markers.
+    frame = spark.sql(statement, arguments) if arguments else spark.sql(statement)
+    if not frame.columns:
+        # A statement without a result, such as an INSERT, has been executed by `spark.sql` already.
+        return None
+    if not is_last:
+        frame.write.format("noop").mode("overwrite").save()
+        return None
+    return _table(frame.columns, frame.take(SHOWN_ROWS + 1))
 
 
 def _submit_application(

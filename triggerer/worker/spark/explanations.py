@@ -11,12 +11,19 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NamedTuple
 
 _SPARKS: Final = ("pyspark.", "py4j.", "grpc.", "triggerer.errors")
+_PICKLING: Final = "Could not serialize object: "
+"""PySpark raises pickle's own class of exceptions with this text."""
 _STACKTRACE: Final = re.compile(
     r"\n\s*JVM stacktrace:\n.*?(?=\n\n(?:During handling|The above exception)|\Z)", re.DOTALL
 )
 _JAVA_FRAME: Final = re.compile(
-    r"^\s+(?:at [\w.$/<>]+\(.*\)|\.\.\. \d+ (?:more|common.*))\n?", re.MULTILINE
+    r"^\s+(?:at [\w.$/<>]+\(.*\)|\.\.\. \d+ (?:more|common.*)"
+    r"|Suppressed: org\.apache\.spark\.util\.Utils\$OriginalTryStackTraceException: .*)\n?",
+    re.MULTILINE,
 )
+_CONDITION: Final = re.compile(r"(\[[A-Z][A-Z0-9_.]+\] [^\n]+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+"""A line with one of Spark's error conditions, such as `[DIVIDE_BY_ZERO] Division by zero`."""
+_CAUSED_BY: Final = re.compile(r"^(?:Caused by|): ([^\n]+)", re.MULTILINE)
 _SCALA: Final = "2.13"
 
 
@@ -52,6 +59,34 @@ def _of_class(match: re.Match[str]) -> str:
         " its jar to spark.jars in [spark] conf"
     )
 
+
+def _unpicklable(match: re.Match[str]) -> str:
+    if "CONTEXT_ONLY_VALID_ON_DRIVER" in match["why"]:
+        return (
+            "a function that Spark sends to its Python workers uses `spark` or a DataFrame, which exist only in the"
+            " task: collect the values first, or join the DataFrames"
+        )
+    return (
+        f"Spark cannot send a function to its Python workers ({match['why'].strip()}): make objects such as locks,"
+        " connections and files inside the function"
+    )
+
+
+def _raised(match: re.Match[str]) -> str:
+    """Describe the exception of a Python function. Spark's text has the traceback of the Python worker."""
+    what, where = match["what"].strip(), ""
+    if frames := _PYTHON_FRAME.findall(match["frames"]):
+        path, line, function = frames[-1]
+        where = f" in {function}, line {line} of {path}"
+    if what.startswith("MemoryError"):
+        return (
+            f"a Python function ran out of memory{where}: let it take fewer rows at a time, or raise"
+            " spark.executor.pyspark.memory if you have set it"
+        )
+    return f"a Python function raised {what}{where}: correct the function, or the rows that it receives"
+
+
+_PYTHON_FRAME: Final = re.compile(r'^ *File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
 
 _CLASSES: Final = {
     "org.apache.iceberg.": "iceberg",
@@ -137,6 +172,66 @@ _EXPLANATIONS: Final = tuple(
             r"StatusCode\.UNAVAILABLE|failed to connect to all addresses|RETRIES_EXCEEDED",
             "the Spark Connect server went away during the run: see its log, and retry the run once it is back",
         ),
+        (rf"{_PICKLING}(?P<why>[^\n]*)", _unpicklable),
+        (
+            r"\[REQUIRES_SINGLE_PART_NAMESPACE\] spark_catalog requires[^\n]*?got `(?P<name>[^`]+)`",
+            lambda match: (
+                f"Spark has no catalog `{match['name']}`: set spark.sql.catalog.{match['name']} in spark_conf of the"
+                " DAG or in [spark] conf (on Spark Connect: of the server), or correct the table's name"
+            ),
+        ),
+        (
+            r"\[CANNOT_LOAD_FUNCTION_CLASS\] Cannot load class (?P<name>[\w.$]+)",
+            _of_class,
+        ),
+        (
+            (
+                r"\[(?:PARSE_[\w.]+|[\w.]*SYNTAX[\w.]*)\] (?P<text>[^\n]*?)(?: SQLSTATE: \w+)?"
+                r"(?P<where> ?\(line \d+, pos \d+\))?\s*(?:\n|$)"
+            ),
+            lambda match: (
+                f"Spark cannot parse the SQL{match['where'] or ''}, which the text below shows:"
+                f" {match['text'].strip('. ')}"
+            ),
+        ),
+        (
+            r"No space left on device|Disk quota exceeded|DiskErrorException: Could not find any valid local directory",
+            (
+                "a disk is full that Spark writes to: free space there, or name folders on a larger disk in"
+                " spark.local.dir of [spark] conf (in cluster mode: where Spark's workers start)"
+            ),
+        ),
+        (
+            r"Mkdirs failed to create (?:file:)?(?P<path>/[^\s]*?)(?:/_temporary|/_triggerer|\s)",
+            lambda match: (
+                f"Spark cannot create {match['path']}: correct the path, or let the user of Spark's processes write"
+                " there, on all machines that execute tasks"
+            ),
+        ),
+        (
+            (
+                r"AccessDeniedException: (?P<path>[^\s]+)|(?P<opened>/[^\s]+) \(Permission denied\)"
+                r"|Permission denied: (?P<user>user=[^\n]*)"
+            ),
+            lambda match: (
+                f"Spark has no permission for {match['path'] or match['opened'] or match['user']}: correct the path, or"
+                " the rights of the user of Spark's processes"
+            ),
+        ),
+        (
+            r"Python worker exited unexpectedly",
+            (
+                "a Python worker of Spark died while it executed a function: if memory ran out, the kernel killed it,"
+                " so raise spark.executor.memoryOverhead or use fewer cores; otherwise a library in it crashed"
+            ),
+        ),
+        (
+            (
+                r"(?:PythonException|from the Python worker).*Traceback \(most recent call last\):\n"
+                r"(?P<frames>(?:[ \t][^\n]*\n)+)(?P<what>[A-Za-z_][^\n]*)"
+            ),
+            _raised,
+        ),
         (
             r"Master removed our application: (?P<what>\w+)|application has been (?P<what2>killed)",
             (
@@ -176,14 +271,25 @@ _EXPLANATIONS: Final = tuple(
 def explain_spark(error: BaseException) -> str | None:
     """Return a sentence about an error of Spark, with advice. None: Spark's own text is enough."""
     for one in _chain(error):
-        if not type(one).__module__.startswith(_SPARKS):
-            continue
         text = str(one)
+        if not (type(one).__module__.startswith(_SPARKS) or text.startswith(_PICKLING)):
+            continue
         for explanation in _EXPLANATIONS:
             if match := explanation.pattern.search(text):
                 sentence = explanation.sentence
                 return sentence if isinstance(sentence, str) else sentence(match)
-    return None
+    return _essence(error)
+
+
+def _essence(error: BaseException) -> str | None:
+    """Return the line with the reason, if Spark's own text begins with another one. None: the text begins with it."""
+    if type(error).__name__ != "Py4JJavaError":
+        return None
+    text = str(error)
+    if condition := _CONDITION.search(text):
+        return condition[1].strip(" .")
+    causes = _CAUSED_BY.findall(text)
+    return causes[-1].strip(" .") if causes else None
 
 
 def without_stacktrace(text: str) -> str:

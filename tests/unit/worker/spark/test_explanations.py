@@ -1,5 +1,7 @@
 """Errors of Spark get a sentence that says what to do."""
 
+from pickle import PicklingError
+
 import pytest
 
 from triggerer.errors import SubmitFailed
@@ -15,6 +17,24 @@ class SparkError(Exception):
 
 
 SparkError.__module__ = "pyspark.errors.exceptions.captured"
+
+
+class Py4JJavaError(SparkError):
+    """Its text begins with the name of a method, and the reason comes later."""
+
+
+CALL = (
+    "An error occurred while calling o1.parquet.\n"
+    ": org.apache.spark.SparkException: Job aborted due to stage failure: "
+)
+FUNCTION = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/dags/load.py", line 96, in parse
+    return int("seven")
+           ^^^^^^^^^^^^
+{}
+"""
 
 
 @pytest.mark.parametrize(
@@ -42,6 +62,42 @@ SparkError.__module__ = "pyspark.errors.exceptions.captured"
         ("status = StatusCode.UNAUTHENTICATED", "refused the token"),
         ("[unresolved dependency: a.b#c;1.0: not found]", "the package a.b:c:1.0 of"),
         ("ModuleNotFoundError: No module named 'mine'", "the module mine"),
+        (
+            FUNCTION.format("ValueError: invalid literal: 'seven'"),
+            "raised ValueError: invalid literal: 'seven' in parse, line 96 of /dags/load.py",
+        ),
+        (FUNCTION.format("MemoryError"), "a Python function ran out of memory in parse, line 96"),
+        (
+            "org.apache.spark.api.python.PythonException: "
+            + FUNCTION.strip().format("KeyError: 'a'\n\tat x.Y(Z:1)"),
+            "a Python function raised KeyError: 'a' in parse",
+        ),
+        (
+            "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\n",
+            "cannot parse the SQL (line 1, pos 0), which the text below shows: Syntax error at or near 'SELEC'",
+        ),
+        (
+            "[REQUIRES_SINGLE_PART_NAMESPACE] spark_catalog requires a single-part namespace, but got `ice`.`db`.`t`.",
+            "no catalog `ice`: set spark.sql.catalog.ice",
+        ),
+        (
+            "[CANNOT_LOAD_FUNCTION_CLASS] Cannot load class com.example.No when registering",
+            "the class com.example.No",
+        ),
+        (
+            f"{CALL}java.io.IOException: Mkdirs failed to create file:/srv/lake/_temporary/0/x_0 (exists=fal",
+            "Spark cannot create /srv/lake: correct the path",
+        ),
+        (
+            f"{CALL}java.io.FileNotFoundException: /srv/a (Permission denied)",
+            "permission for /srv/a",
+        ),
+        ("Permission denied: user=etl, access=WRITE, inode=/lake", "user=etl, access=WRITE"),
+        (f"{CALL}java.io.IOException: No space left on device", "spark.local.dir"),
+        (
+            f"{CALL}SparkException: Python worker exited unexpectedly (crashed). Consider",
+            "memoryOverhead",
+        ),
         ("[INCOMPATIBLE_DATA_FOR_TABLE.EXTRA_COLUMNS] Cannot", "do not fit the table's schema"),
     ],
 )
@@ -50,6 +106,53 @@ def test_an_error_gets_a_sentence_about_what_to_do(text: str, said: str) -> None
     assert sentence is not None
     assert said in sentence
     assert not sentence.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "TypeError: cannot pickle '_thread.lock' object",
+            "(TypeError: cannot pickle '_thread.lock' object)",
+        ),
+        (
+            "PySparkRuntimeError: [CONTEXT_ONLY_VALID_ON_DRIVER] It appears",
+            "uses `spark` or a DataFrame",
+        ),
+    ],
+)
+def test_a_function_that_cannot_be_sent_to_python_workers_is_explained(
+    text: str, said: str
+) -> None:
+    assert said in (explain_spark(PicklingError(f"Could not serialize object: {text}")) or "")
+    assert explain_spark(PicklingError(text)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            (
+                f"{CALL}SparkException: x\nCaused by: SparkException: [FAILED_READ_FILE.X] It is. SQLSTATE: KD001\n"
+                "Caused by: java.lang.RuntimeException: short\n"
+            ),
+            "[FAILED_READ_FILE.X] It is",
+        ),
+        (
+            f"{CALL}SparkException: x\n\tat a.b\nCaused by: java.lang.X: it is short\n",
+            "java.lang.X: it is short",
+        ),
+        (
+            "An error occurred while calling o1.jdbc.\n: java.sql.SQLException: Bad",
+            "java.sql.SQLException: Bad",
+        ),
+        ("An error occurred", None),
+    ],
+)
+def test_an_unknown_error_of_the_jvm_gets_the_line_with_its_reason(
+    text: str, said: str | None
+) -> None:
+    assert explain_spark(Py4JJavaError(text)) == said
 
 
 def test_the_cause_of_an_error_is_explained_too() -> None:
@@ -72,6 +175,11 @@ def test_the_jvms_frames_are_left_out_of_the_text() -> None:
         ": java.lang.X: it\n\tat a.b.C$.d(C.java:1)\n\t... 3 more\nCaused by: Y\n"
     )
     assert shown == ": java.lang.X: it\nCaused by: Y"
+    original = "org.apache.spark.util.Utils$OriginalTryStackTraceException: Full stacktrace"
+    shown = without_stacktrace(
+        f": X: it\n\tSuppressed: {original}\n\t\tat a.b(C.java:1)\nCaused by: Y\n"
+    )
+    assert shown == ": X: it\nCaused by: Y"
 
 
 def test_coordinates_are_for_the_pyspark_that_is_installed() -> None:

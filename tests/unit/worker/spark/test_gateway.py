@@ -62,6 +62,7 @@ def test_variables_are_laid_over_the_environment_for_a_while(
     [
         (
             [
+                "Picked up JAVA_TOOL_OPTIONS: -XX:+UseSerialGC",
                 "Invalid maximum heap size: -Xmx3x",
                 "Error: Could not create the Java Virtual Machine.",
                 "Error: A fatal exception has occurred. Program will exit.",

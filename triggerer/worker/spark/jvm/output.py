@@ -23,7 +23,7 @@ _NOISE: Final = frozenset(
 )
 _LINE_WITH_REASON = re.compile(r"error|exception|could not|cannot|no such|denied", re.IGNORECASE)
 _EMPTY_WORDS = re.compile(
-    r"\s+at |.*\bWARN(ING)?\b|Using Spark's default|Error: (Could not create the Java|A fatal exc)"
+    r"\s+at |.*\bWARN(ING)?\b|Using Spark's default|Picked up \w+:|Error: (Could not create the Java|A fatal exc)"
 )
 _CAUSE = re.compile(r'(?:Caused by: |Exception in thread (?:"[^"]*"|\S+) )(.+)')
 

@@ -22,6 +22,7 @@ import structlog
 from triggerer.config import SparkSettings
 from triggerer.errors import SubmitFailed
 from triggerer.processes.lifelines import armed_lifelines
+from triggerer.worker.spark.explanations import explain_spark
 from triggerer.worker.spark.jvm import gateway as jvm
 from triggerer.worker.spark.jvm.archive import ClassArchive, archive_for, quiet_options
 from triggerer.worker.spark.jvm.java import (
@@ -253,13 +254,15 @@ def _launch(
         return launch()
     try:
         return launch(f"-XX:SharedArchiveFile={archive.path}")
-    except SubmitFailed:
-        launched = launch()
-        _log.warning(
-            "archive of Spark's classes dropped: no JVM started with it", path=archive.path
-        )
-        archive.discard()
-        return launched
+    except SubmitFailed as failed:
+        if explain_spark(failed) is not None:
+            # The archive is not the cause.
+            raise
+    # Outside the handler: otherwise an error of this launch would bring the former error along, with the same reason.
+    launched = launch()
+    _log.warning("archive of Spark's classes dropped: no JVM started with it", path=archive.path)
+    archive.discard()
+    return launched
 
 
 def _java_options(installation: Installation) -> list[str]:
