@@ -333,7 +333,7 @@ async def test_a_class_that_may_not_be_loaded_is_not_loaded_there_either(
         one = await streams.add(obeying(isolation, upstream, tmp_path))
         upstream.put((1, "1"))
         await until(lambda: one.error)
-        assert f"{triggers.HERE}.Obeying may not be loaded" in str(one.error)
+        assert f"{triggers.HERE}.Obeying must not be loaded" in str(one.error)
 
 
 async def test_a_trigger_that_cannot_be_made_there_says_why(

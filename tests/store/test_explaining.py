@@ -29,7 +29,7 @@ async def test_why_not_shows_the_decision_of_the_scheduler(database: Database) -
     async with database.reading() as session:
         found = await why_not(session, "join")
     assert (found.runs_due, [hold.kind for hold in found.holds]) == (0, [HoldKind.ASSETS])
-    assert found.holds[0].reason == "no event waits for weather"
+    assert found.holds[0].reason == "no event of weather is waiting"
     assert [one.asset_name for one in found.waiting] == ["flights"]
     await emit(database, 2)
     async with database.reading() as session:

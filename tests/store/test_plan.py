@@ -114,7 +114,7 @@ async def test_events_queued_now_may_be_due_under_the_new_files(
     assert (plan.queued, plan.due_before, plan.due_after, plan.dropped) == (3, 0, 3, 0)
     plan = _by_id(await _plan(database, tmp_path, d='with DAG("d", schedule=b): pass\n'))["d"]
     assert (plan.due_before, plan.due_after, plan.dropped) == (0, 0, 3)
-    assert plan.holds_after == ("no event waits for b",)
+    assert plan.holds_after == ("no event of b is waiting",)
 
 
 async def test_a_dag_whose_new_file_is_broken_stays_as_it_is(

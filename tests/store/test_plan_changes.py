@@ -95,7 +95,7 @@ async def test_an_asset_that_is_added_to_the_expression_is_waited_for(
     found = await plan(with_a, tmp_path, {"d.py": 'with DAG("d", schedule=a & b): pass\n'})
     (one,) = found.dags
     assert (one.change, one.due_before, one.due_after, one.dropped) == (Change.CHANGED, 1, 0, 0)
-    assert one.holds_after == ("no event waits for b",)
+    assert one.holds_after == ("no event of b is waiting",)
     assert one.before is not None
     assert one.after is not None
     assert (len(one.before.runs), one.after.runs, one.after.waiting) == (1, (), (1,))

@@ -67,7 +67,7 @@ async def test_a_quiet_period_that_is_new_counts_from_the_newest_event(
     assert (await _plan(database, tmp_path, file.format(""))).due_after == 1
     quiet = await _plan(database, tmp_path, file.format(", quiet_period=timedelta(hours=1)"))
     assert (quiet.due_before, quiet.due_after) == (1, 0)
-    assert "no event may arrive for 1:00:00" in quiet.holds_after[0]
+    assert "once no event has arrived for 1:00:00" in quiet.holds_after[0]
 
 
 async def test_a_dag_that_is_to_depend_on_its_past_waits_for_the_run_that_failed(

@@ -60,7 +60,7 @@ def file_in(answer: Answer) -> ParsedFile:
     else:
         if parsed.path == path:
             return parsed
-        reason = f"it is of another file, {parsed.path}"
+        reason = f"it describes another file, {parsed.path}"
     # The file's code has probably written into the pipe through which its fork returns the definitions.
     problem = f"importing it left a result that cannot be understood: {reason}"
     return ParsedFile(

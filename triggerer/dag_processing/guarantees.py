@@ -35,9 +35,11 @@ class CheckedGuarantees:
 
     results: tuple[CheckedGuarantee, ...] = ()
     errors: tuple[Problem, ...] = ()
-    """Watchers whose guarantee is unknown, or weaker than the `guarantee` in their DAG file. Also errors of plugins."""
+    """Watchers that demand a `guarantee` in their DAG file, and whose guarantee is weaker or cannot be computed. Also
+    errors of plugins."""
     warnings: tuple[Problem, ...] = ()
-    """Warnings about streams, each only once, even if several watchers share the stream."""
+    """Warnings about streams, each only once, even if several watchers share the stream. If no broker was queried, a
+    demanded guarantee that cannot be computed is only a warning."""
 
 
 async def check_guarantees(
@@ -117,8 +119,8 @@ def _divided(
                 f" {', '.join(sources)}: each gets a part of the messages"
             )
             hint = (
-                "name it in one way, and by one connection, everywhere; readers of a Kafka topic each want a"
-                " group_id of their own"
+                "name the source in one way, and by one connection, everywhere; each reader of a Kafka topic needs a"
+                " group_id of its own"
             )
             yield problem_of(watcher, TriggererError(text, hint=hint))
 

@@ -1,8 +1,8 @@
 """Ends processes that a DAG file detached while it was read, because they would outlive the service.
 
 A process that leaves its group (`setsid`) is not killed with the group. A process whose parent has ended (a double
-fork) becomes a child of process 1, unless an ancestor has asked the kernel for its orphans. The parser and its forks do
-so. Thus a detached process is a child of the fork while the fork runs, and of the parser afterwards.
+fork) becomes a child of process 1, unless an ancestor has asked the kernel for its orphans. The parser and its forks
+ask for them. Thus a detached process is a child of the fork while the fork runs, and of the parser afterwards.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class ParserProcess:
                 if is_first and not self._is_on_demand:
                     raise ConfigurationError(
                         f"the parser of DAG files cannot be started: {error.strerror}",
-                        hint="this user, or its container, has as many processes or file descriptors as it may have",
+                        hint="this user, or its container, has reached its limit of processes or file descriptors",
                     ) from error
                 # Memory, processes or file descriptors have run out. They may become free again.
                 _log.error("the DAG parser cannot be started", reason=str(error))

@@ -95,7 +95,7 @@ class Parsers:
 def _deadly(path: str, exit_code: int) -> ParsedFile:
     how = signal_name(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
     reason = (
-        f"importing it ends the process that reads the DAG files ({how}), as was tried {_ATTEMPTS} times;"
+        f"importing it ended the process that reads the DAG files, in each of {_ATTEMPTS} tries ({how});"
         " it is tried again when a file of the folder changes"
     )
     return ParsedFile(

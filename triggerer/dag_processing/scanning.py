@@ -48,8 +48,8 @@ def scan(folder: Path) -> Scanned:
     versions in such folders. A link to a folder that contains the link is not followed.
 
     A file counts as gone only if its folder could be listed and does not list the file. A listed file whose status
-    cannot be read counts as unreadable, whatever the error is. Otherwise all files would seem gone if the folder
-    vanished during the scan.
+    cannot be read counts as unreadable, even if the error says that there is no such file. Otherwise all files would
+    seem gone if the folder vanished during the scan.
     """
     found = _look(folder)
     # A second scan finds files that were deleted after they were listed.

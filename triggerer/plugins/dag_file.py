@@ -1,4 +1,4 @@
-"""Runs one DAG file and collects its definitions. This runs users' code, so only child processes may call it."""
+"""Runs one DAG file and collects its definitions. This runs users' code, so only child processes call it."""
 
 from __future__ import annotations
 

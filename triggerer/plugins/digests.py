@@ -30,7 +30,7 @@ def canonical_kwargs(kwargs: Mapping[str, Any]) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise PluginError(
             f"a trigger's arguments cannot be written as JSON: {error}",
-            hint="serialize() returns what JSON can hold: strings, numbers, lists, mappings",
+            hint="serialize() must return values that JSON has: strings, numbers, lists, mappings",
         ) from error
 
 
@@ -59,7 +59,7 @@ def trigger_digest(
 def stream_digest(key: Hashable) -> str:
     """Return the SHA-256 of a stream key. Equal keys have equal digests, in every process.
 
-    Keys may consist of None, numbers (`1 == 1.0 == True`), strings, bytes, enums, classes, aware datetimes and
+    Keys can consist of None, numbers (`1 == 1.0 == True`), strings, bytes, enums, classes, aware datetimes and
     dataclasses, and of tuples and frozensets of these. Any other object counts by its class and `repr`, which must be
     equal for equal keys.
 

@@ -74,8 +74,8 @@ def load_trigger_class(
         dags_folder: The folder of the DAG files. None: no class is loaded from a DAG file.
         try_first: Called before a file of the folder is imported, see `TrialImport`. None: there is no trial.
     Raises:
-        PluginError: The path may not be loaded, its import fails (because of a missing SDK, for instance), or the class
-            is no `BaseEventTrigger`.
+        PluginError: The class is at none of these places, its import fails (because of a missing SDK, for instance), or
+            it is no `BaseEventTrigger`.
     """
     parts = classpath.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
@@ -93,7 +93,7 @@ def load_trigger_class(
             if (file := folder.file_of(module)) is not None:
                 return _class_in(_import_file(folder, file, classpath, try_first), names, classpath)
     raise PluginError(
-        f"{classpath} may not be loaded: it is neither in a plugin, nor in a file of the DAGs folder, "
+        f"{classpath} must not be loaded: it is neither in a plugin, nor in a file of the DAGs folder, "
         "nor in an allowed module",
         hint="install it with an entry point in the group triggerer.watchers",
     )

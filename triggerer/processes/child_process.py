@@ -174,8 +174,8 @@ class ChildProcess:
     async def reap(self) -> int:
         """End the process and read all of its output. `supervise` must be running.
 
-        A process that closed its channel has a second to end. Otherwise this would return the code of our SIGKILL, and
-        not the process's own exit code.
+        The process has one second to end on its own, so that the result is its own exit code. Then it is killed, and
+        the result is the code of our SIGKILL.
 
         Returns:
             The exit code, as from `wait`.

@@ -47,7 +47,7 @@ class ChannelClosed(Exception):
 
 
 class MalformedFrame(ChannelClosed):
-    """The child sent bytes that are no frame, or a frame that it may not send. Later frames cannot be read.
+    """The child sent bytes that are no frame, or a frame that it must not send. Later frames cannot be read.
 
     The receiver must end the child.
     """
@@ -67,7 +67,7 @@ class FrameTooLarge(ValueError):
 def _frame(body: bytes) -> bytes:
     if len(body) > MAX_FRAME_BYTES:
         raise FrameTooLarge(
-            f"a message of {len(body):,} bytes is more than the {MAX_FRAME_BYTES:,} that may be sent at once"
+            f"a message of {len(body):,} bytes is too large for a frame, which has at most {MAX_FRAME_BYTES:,}"
         )
     return _HEADER.pack(_MAGIC, len(body)) + body
 
@@ -102,7 +102,7 @@ def _decoded(body: bytes) -> Any:
 
 
 class Channel:
-    """The service's end. One task may send while another receives.
+    """The service's end. One task can send while another task receives.
 
     Attributes:
         accepts_descriptors: Set this to True for a trusted child that sends descriptors.
@@ -209,7 +209,7 @@ class Channel:
 
 
 class ChildChannel:
-    """The child's end. It blocks. One thread may receive; threads that send must take turns."""
+    """The child's end. It blocks. Only one thread must receive, and threads that send must take turns."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -240,7 +240,8 @@ class ChildChannel:
         """Wait for one frame.
 
         Raises:
-            EOFError: The service closed the channel or is gone, or another reader took data from it.
+            EOFError: The service closed the channel or is gone. Or the data is no frame, because another process has
+                read a part of it.
         """
         try:
             return _decoded(self.receive_bytes())

@@ -52,7 +52,7 @@ class OwnLease:
 
     @property
     def is_over(self) -> bool:
-        """True if the owner may not act until the next extension. A new lease is over until its first extension."""
+        """True if the owner must not act until the next extension. A new lease is over until its first extension."""
         return self.now() >= self._ends_at
 
     @property
@@ -72,7 +72,8 @@ class OwnLease:
     async def wait_until_over(self) -> None:
         """Return once the lease is over.
 
-        If the machine was suspended, this may return late, by at most the time that the lease had left at that moment.
+        If the machine was suspended, the return can be late: at most by the time that the lease had left when the
+        suspension began.
         """
         while (left := self._ends_at - self.now()) > 0:
             with anyio.move_on_after(None if left == _NEVER else left):

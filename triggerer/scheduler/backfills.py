@@ -83,5 +83,5 @@ class BackfillRunner:
             except TransientStoreError:
                 raise
             except StoreError as error:
-                # The store refused this backfill. The others must not wait for it.
+                # The store refused this backfill. The other backfills must not wait for it.
                 _log.warning("a backfill cannot go on", backfill=backfill_id, error=str(error))

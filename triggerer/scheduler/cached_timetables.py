@@ -1,4 +1,4 @@
-"""Timetables that cache their answers. `plan` computes each run of a DAG's history several times, and cron is slow."""
+"""Timetables that cache their answers, for `triggerer plan`: it computes each run of a DAG's history several times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_cached_answers(schedule: Schedule | None) -> Schedule | None:
 class CachedTimetable(Timetable):
     """Asks the real timetable only once for the run that follows a given run, and then repeats the answer.
 
-    The cache is right for `plan`, which uses `catchup=True` and a start date: the next run then depends on the last
+    The cache is right for a replay, which uses `catchup=True` and a start date: the next run then depends on the last
     run alone, and not on the clock.
     """
 

@@ -75,7 +75,7 @@ def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
 
     Args:
         rows: The result of `lock_and_read`.
-        limit: The most keys of one DAG to return as due.
+        limit: The most runs that one look creates. Each DAG gets at most this number of keys, and one more.
     """
     partitioned = {row.dag_id: row for row in rows if row.is_partitioned}
     if not partitioned:
@@ -229,7 +229,7 @@ def key_record(
         parts: The key's parts that have arrived for its next run, such as the hours of a day.
         newest_at: The instant of the newest event that arrived.
         known: The stored record; None: nothing is stored for the key.
-        quiet_period: How long no event may arrive before the run starts; None: the DAG has no quiet period.
+        quiet_period: The run starts once no event has arrived for this time. None: the DAG has no quiet period.
     """
     has_run = known is not None and known.runs > 0
     at = partitioner.due_at(key, begun_by(now, parts), has_run=has_run, now=now)

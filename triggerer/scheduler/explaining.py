@@ -105,7 +105,7 @@ class Why:
 async def why_not(
     session: AsyncSession, dag_id: str, *, pools: Mapping[str, int] | None = None
 ) -> WhyNot:
-    """Return what the scheduler would decide now, and which runs wait for a pool.
+    """Return what the scheduler would decide now, and why queued runs do not start.
 
     Args:
         pools: The configured number of slots of each pool.
@@ -191,7 +191,7 @@ def _schedule_code(dag_id: str) -> Iterator[None]:
     except Exception as error:
         raise PluginError(
             f"the schedule of DAG {dag_id!r} cannot be read: {error!r}",
-            hint="no run is made of it until its timetable, or its mappers, answer",
+            hint="the DAG gets no run until its timetable, or its mappers, answer",
         ) from error
 
 

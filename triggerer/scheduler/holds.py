@@ -67,7 +67,8 @@ class Hold:
 
     @classmethod
     def cap(cls, active: int, most: int) -> Hold:
-        return cls(HoldKind.CAP, f"{active} runs are queued or running, and at most {most} may be")
+        reason = f"{active} runs are queued or running, and at most {most} are allowed"
+        return cls(HoldKind.CAP, reason)
 
     @classmethod
     def gap(cls, last: datetime, gap: timedelta) -> Hold:
@@ -94,7 +95,7 @@ class Hold:
 
     @classmethod
     def quiet(cls, newest: datetime, period: timedelta) -> Hold:
-        reason = f"no event may arrive for {period} before a run starts (quiet_period)"
+        reason = f"a run starts once no event has arrived for {period} (quiet_period)"
         return cls(HoldKind.QUIET, reason, newest + period)
 
     @classmethod
@@ -122,7 +123,7 @@ class Hold:
     def assets(cls, names: Sequence[str]) -> Hold:
         shown = ", ".join(names[:_SHOWN])
         others = f" and {len(names) - _SHOWN:,} others" if len(names) > _SHOWN else ""
-        return cls(HoldKind.ASSETS, f"no event waits for {shown}{others}")
+        return cls(HoldKind.ASSETS, f"no event of {shown}{others} is waiting")
 
 
 def _runs(queued: int) -> str:

@@ -189,9 +189,10 @@ class Scheduler:
         self._sweep_due = False
         self._ready.add(found)
         # If the database's clock was set, a DAG with an alarm far ahead may be due now, though no row has changed. If
-        # the host's clock was set, timetables may have answered by the wrong time. So look at all timed DAGs again.
+        # the host's clock was set, timetables may have answered by the wrong time. So look at all timed DAGs again. The
+        # first sweep does so, too, because a clock may have been set while no scheduler ran.
         ahead = clock.now() - timed.now
-        is_clock_set = (
+        may_be_set = (
             self._swept_at is None
             or timed.now < self._swept_at
             or abs(ahead - self._ahead) > CLOCK_STEP
@@ -199,7 +200,7 @@ class Scheduler:
         self._swept_at, self._ahead = timed.now, ahead
         here = anyio.current_time()
         for dag_id, due in timed.due.items():
-            if is_clock_set or due <= timed.now:
+            if may_be_set or due <= timed.now:
                 self._ready.add([dag_id], by_clock=True)
             else:
                 self._alarms.set(dag_id, here + (due - timed.now).total_seconds())

@@ -41,7 +41,9 @@ class OptimisticPlanner:
         self._limit = limit
 
     async def plan(self, dag_id: str) -> Plan | None:
-        """Create the run of a DAG if exactly one is due. Return the plan; None: a transaction with a lock must do it.
+        """Create the DAG's run if exactly one is due, and the run is event-driven. Return the plan.
+
+        None: nothing was written, and a transaction with a lock must plan the DAG. For example, its timed run is due.
 
         Raises:
             StoreError: The database failed, and the run was not created. After `OutcomeUnknown` the run may exist.

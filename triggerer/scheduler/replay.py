@@ -140,7 +140,7 @@ def replay(
 
 
 def _is_due_by_instants_alone(definition: Definition) -> bool:
-    """True if only a timetable decides about the runs, and it lists fixed instants (`HasTicks`), as cron does."""
+    """True if only a timetable decides when runs are due, and it lists fixed instants (`HasTicks`), as cron does."""
     schedule = definition.schedule
     is_timed = isinstance(schedule, OnTime) and isinstance(schedule.timetable, HasTicks)
     return is_timed and definition.min_run_gap is None

@@ -81,7 +81,7 @@ def why_not(data: Data, dag: Row) -> Row:
         holds.append(
             {
                 "kind": "cap",
-                "reason": "16 runs are queued or running, and at most 16 may be",
+                "reason": "16 runs are queued or running, and at most 16 are allowed",
                 "until": None,
             }
         )

@@ -101,8 +101,8 @@ async def test_streams_that_divide_the_messages_of_one_source_are_warned_of(tmp_
     assert [str(warning) for warning in found.warnings] == [
         (
             "dag.py:4: watcher 'w' of asset 'b': its stream and that of watcher 'w' of asset 'a' both read queue q:"
-            " each gets a part of the messages (name it in one way, and by one connection, everywhere; readers of a"
-            " Kafka topic each want a group_id of their own)"
+            " each gets a part of the messages (name the source in one way, and by one connection, everywhere; each"
+            " reader of a Kafka topic needs a group_id of its own)"
         )
     ]
     assert (await checked(tmp_path, watchers, ask=False)).warnings == ()

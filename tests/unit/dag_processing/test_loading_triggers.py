@@ -102,7 +102,7 @@ def test_a_class_is_loaded_again_when_its_file_changed_and_only_then(folder: Pat
     "classpath", ["os.system", "subprocess.Popen", "no_such.Thing", "tests.unit.anything.Mine"]
 )
 def test_anything_else_may_not_be_loaded(folder: Path, classpath: str) -> None:
-    with pytest.raises(PluginError, match="may not be loaded"):
+    with pytest.raises(PluginError, match="must not be loaded"):
         load_trigger_class(classpath, dags_folder=folder)
 
 
@@ -127,9 +127,9 @@ def test_an_allowed_module_counts_with_what_is_below_it(
         "mycompany_x.triggers.Outer.Inner", dags_folder=None, allowed_modules=allowed
     )
     assert found.__qualname__ == "Outer.Inner"
-    with pytest.raises(PluginError, match="may not be loaded"):
+    with pytest.raises(PluginError, match="must not be loaded"):
         load_trigger_class("mycompany_x.triggers.Mine", dags_folder=None)
-    with pytest.raises(PluginError, match="may not be loaded"):
+    with pytest.raises(PluginError, match="must not be loaded"):
         load_trigger_class("mycompany_xyz.Mine", dags_folder=None, allowed_modules=allowed)
 
 

@@ -286,7 +286,7 @@ async def test_no_file_sees_anothers_modules(tmp_path: Path) -> None:
         ("raise ValueError('no')", "ValueError: no"),
         ("return 3", "must return a class path and a dict, not 3"),
         ("return 'mine.Other', {}", "there is no 'Other'"),
-        ("return 'os.path', {}", "may not be loaded"),
+        ("return 'os.path', {}", "must not be loaded"),
         ("return 'mine.Bad', {'unknown': 1}", "TypeError"),
         ("return 'mine.Bad', {'x': object()}", "cannot be written as JSON"),
         ("return 'mine.Bad', {'x': '\\0'}", "NUL character"),
@@ -398,7 +398,7 @@ def write_everywhere(data):
         ),
         (
             'write_everywhere(b\'{"path": "good.py", "parse_seconds": 0}\'); os._exit(0)',
-            "of another file",
+            "describes another file",
         ),
         ("write_everywhere(bytes(4) + b'x')", "cannot be understood"),
     ],

@@ -152,7 +152,7 @@ async def test_a_start_for_which_no_process_can_be_had_is_a_plain_error(
 
     monkeypatch.setattr(ChildProcess, "start", refuse)
     plain = pytest.RaisesExc(
-        ConfigurationError, check=lambda error: "as many processes" in str(error.hint)
+        ConfigurationError, check=lambda error: "its limit of processes" in str(error.hint)
     )
     with pytest.RaisesGroup(plain, flatten_subgroups=True):
         await parse_once(tmp_path)
@@ -185,7 +185,9 @@ async def test_a_file_that_ends_its_parser_is_tried_some_times_and_holds_up_no_o
     assert sorted(parsed.folder.dags) == [*"abcdefg"]
     (error,) = parsed.errors
     assert (error.file, error.line) == ("bad.py", None)
-    assert "ends the process that reads the DAG files (SIGKILL)" in error.reason
+    assert (
+        "ended the process that reads the DAG files, in each of 3 tries (SIGKILL)" in error.reason
+    )
     assert (tmp_path / "tries").read_text() == "xxx"
 
 

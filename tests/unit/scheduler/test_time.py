@@ -369,15 +369,15 @@ def test_all_that_holds_a_dag_is_said_at_once(host: time_machine.Traveller) -> N
         HoldKind.TIME,
         HoldKind.ASSETS,
     ]
-    assert found.holds[-1].reason == "no event waits for b"
+    assert found.holds[-1].reason == "no event of b is waiting"
     assert kinds(Dag(host, OnPartitions(A, {})).at(MIDNIGHT)) == [HoldKind.PARTITION]
 
 
 def test_a_few_of_many_assets_are_named() -> None:
-    assert Hold.assets(["a", "b"]).reason == "no event waits for a, b"
+    assert Hold.assets(["a", "b"]).reason == "no event of a, b is waiting"
     reason = Hold.assets([f"a{number}" for number in range(1_500)]).reason
-    assert reason.startswith("no event waits for a0, a1, ")
-    assert reason.endswith(", a19 and 1,480 others")
+    assert reason.startswith("no event of a0, a1, ")
+    assert reason.endswith(", a19 and 1,480 others is waiting")
 
 
 def test_a_dag_without_a_schedule_is_never_due(host: time_machine.Traveller) -> None:
