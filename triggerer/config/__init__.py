@@ -1,4 +1,4 @@
-"""Settings, read once at start into frozen dataclasses. No other module reads the environment.
+"""Settings, read once at start into frozen dataclasses. No other package reads `TRIGGERER__...` variables.
 
 Precedence, highest first: a command's own options, the environment (`TRIGGERER__SECTION__KEY`), the
 TOML file (`--config`, else `$TRIGGERER_CONFIG`, else `triggerer.toml` in the working directory), the

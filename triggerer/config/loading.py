@@ -35,7 +35,7 @@ def load_settings(
     Args:
         path: The TOML file. None: the file that `$TRIGGERER_CONFIG` names, or else `triggerer.toml` in the working
             directory, if it exists.
-        environ: The environment variables. None: those of this process.
+        environ: The environment variables. None: the variables of this process.
         overrides: The values of a command's own options, by (section, key). They have the highest precedence.
     Raises:
         ConfigurationError: The file cannot be read, or a section, key or value is wrong. The message says where.

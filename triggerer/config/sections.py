@@ -63,12 +63,12 @@ class CoreSettings:
     dags_folder: Path = Path("dags")
     """The folder with the DAG files. The default is relative to `home`."""
     allowed_trigger_modules: Names = ()
-    """Modules from which trigger classes may be loaded, besides entry points and the DAGs folder."""
+    """Modules from which trigger classes are loaded, besides entry points and the DAGs folder."""
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"
     """auto: short lines on a terminal, JSON elsewhere."""
     shutdown_grace: SecondsOrZero = timedelta(seconds=20)
-    """How long work in flight may continue after SIGTERM before it is cancelled."""
+    """The time that work in flight has to end after SIGTERM. Then it is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class DatabaseSettings:
     url: str = field(default="", repr=False)
     """The URL of the database; empty means SQLite in `home`. May be `env:NAME` or `file:PATH`."""
     commit_timeout: Seconds = timedelta(seconds=30)
-    """How long a commit may take. After that its outcome counts as unknown."""
+    """The time limit of a commit. After this time the outcome of the commit counts as unknown."""
     start_timeout: SecondsOrZero = timedelta(seconds=30)
     """How long a starting service waits for a database that does not answer or is locked."""
 
@@ -88,18 +88,18 @@ class TriggererSettings:
     """`[triggerer]`: limits of shared streams and of the instance that hosts them."""
 
     shared_stream_ack_timeout: Seconds = timedelta(seconds=300)
-    """How long a subscriber may take to resolve a message before it fails the message."""
+    """A subscriber that has not resolved a message within this time fails the message."""
     shared_stream_subscriber_queue_size: Count = 1024
-    """The number of messages that may wait for one subscriber in memory."""
+    """The most messages that wait for one subscriber in memory."""
     shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
-    """How long a subscriber's full queue may pause the poll. After that the subscriber fails. But if it can fall behind
-    alone and a sibling waits for messages, it falls behind at once."""
+    """A subscriber whose full queue pauses the poll for longer than this time fails. But if the subscriber can fall
+    behind alone, and a sibling waits for messages, the subscriber falls behind at once."""
     on_failure: Literal["catch_up", "redeliver"] = "catch_up"
-    """What happens if one watcher fails a message that another watcher accepts. "catch_up": the failing watcher falls
-    behind alone and catches up. "redeliver": the broker delivers the message to all watchers again."""
+    """The treatment of a message that one watcher fails and another watcher accepts. "catch_up": the failing watcher
+    falls behind alone and catches up. "redeliver": the broker delivers the message to all watchers again."""
     max_deliveries: Count = 10
-    """How often one message may fail during catch-up before later messages are tried. If a later message passes, the
-    failing message is tried again, and parked if it fails."""
+    """After this number of failures of one message during catch-up, later messages are tried. If a later message
+    passes, the failing message is tried once again, and parked if it fails."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
     """The treatment of a message when one of the three limits `parked_...` below is reached. "dead_letter": the
     producer dead-letters the message. "hold": a log's lane waits for this watcher alone, a queue's stream for all."""
@@ -146,7 +146,7 @@ class DagProcessorSettings:
     min_file_process_interval: Seconds = timedelta(seconds=30)
     """Seconds between two scans of the folder. They find changes that the operating system does not report."""
     parse_timeout: Seconds = timedelta(seconds=30)
-    """How long one file may take to import."""
+    """A file whose import takes longer is stopped, and counts as broken."""
     removal_grace: SecondsOrZero = timedelta(seconds=10)
     """A missing file counts as deleted after this time. A deployment may delete a file before it writes it again."""
 
@@ -214,7 +214,7 @@ class OidcSettings:
 
 @dataclass(frozen=True, slots=True)
 class HookSettings:
-    """`[api.hooks.<name>]`: a webhook that may send CloudEvents without a token."""
+    """`[api.hooks.<name>]`: a webhook that sends CloudEvents without a token, signed by a secret."""
 
     asset: str
     """The asset that gets the events."""
@@ -243,7 +243,7 @@ class ApiSettings:
     payloads: Annotated[str, Field(pattern="^(viewer|operator|admin)$")] = "viewer"
     """The lowest role that sees payloads: the extra of events, parked messages and logs."""
     rate_limit: Count = 20
-    """The reads per second that one token may make on average. A token may make 2.5 times as many writes."""
+    """The limit of one token's reads per second, on average. The limit of its writes is 2.5 times as high."""
     oidc: OidcSettings = field(default_factory=OidcSettings)
     hooks: dict[str, HookSettings] = field(default_factory=dict)
     """Webhooks by name."""

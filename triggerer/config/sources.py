@@ -32,10 +32,12 @@ Sections = dict[str, dict[str, RawValue]]
 
 
 def find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the given file, or the default file in the working directory; None if there is neither.
+    """Return the given file, or else the file that `$TRIGGERER_CONFIG` names, or else the default file.
+
+    None: no file is given or named, and the working directory has no default file.
 
     Raises:
-        ConfigurationError: The given file does not exist, or a folder of its path cannot be read.
+        ConfigurationError: The given or named file does not exist, or a folder of its path cannot be read.
     """
     named = path or environ.get(CONFIG_VARIABLE)
     try:
@@ -48,7 +50,7 @@ def find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | Non
         # Without `--config`, the working directory may be unreadable for this user, for example after `runuser`.
         raise ConfigurationError(
             f"the configuration file {str(named or DEFAULT_FILE)!r} cannot be read: {error.strerror}",
-            hint="change to a folder that this user may read, or name a file with --config",
+            hint="change to a folder that this user can read, or name a file with --config",
         ) from error
     return file
 

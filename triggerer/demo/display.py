@@ -70,7 +70,7 @@ def _table(flow: Flow) -> Table:
 
 
 def _line(flow: Flow) -> str:
-    """The progress in one line. Numbers that are zero are left out, so the line stays short."""
+    """Return the progress in one line. It names runs, and messages without an event, only if there are any."""
     counted = [f"{flow.published:,} messages", f"{watched_events(flow.counts):,} asset events"]
     if flow.without_event:
         counted.append(f"{flow.without_event:,} without an event yet")
@@ -80,7 +80,7 @@ def _line(flow: Flow) -> str:
 
 
 def _runs(flow: Flow, dag: str) -> str:
-    """The DAG's runs in each state that has any."""
+    """Return the number of the DAG's runs in each state, such as `3 done, 1 running`; empty without runs."""
     counts = {name: flow.counts.runs.get((dag, state), 0) for state, name in _STATES.items()}
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 

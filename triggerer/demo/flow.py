@@ -116,9 +116,9 @@ class Flow:
         self.broker.serve()
 
     async def _publish_pair(self, pair: tuple[Outgoing, Outgoing]) -> None:
-        # A run starts as soon as events of both assets wait, and takes all of them. If a weather event waits already, a
-        # flight would start the run at once, and the report that follows would be left waiting. So publish the report
-        # first then.
+        # A run starts as soon as events of both assets wait, and takes all of them. Suppose a weather event waits
+        # already: a flight would start the run at once, and the pair's weather report would come too late for the run.
+        # So publish the report first in this case.
         flight, report = pair
         first, second = (
             (report, flight) if waiting_for_join(self.counts, "weather") else (flight, report)
@@ -175,7 +175,7 @@ class Flow:
 def split_live(
     messages: Sequence[Outgoing], steps: int
 ) -> tuple[list[Outgoing], list[tuple[Outgoing, Outgoing]]]:
-    """Split the messages: return those to publish at full speed, and `steps` pairs to publish live, one by one.
+    """Split the messages: return the messages to publish at full speed, and `steps` pairs to publish live, one by one.
 
     A pair is a flight and a weather report, from the end of the data set.
     """

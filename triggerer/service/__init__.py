@@ -6,14 +6,14 @@ Parts and their failures
     1, and systemd or the container starts it again. Restarting one part in place is no option, because the other
     parts share state with it. Everything that must survive is in the database.
 
-Stopping, at the first SIGTERM or SIGINT
-    1. The DAG processor, the streams, the scheduler and the executor accept no new work. Streams wait for the
-       messages in flight, and runs may end, for at most `[core] shutdown_grace`. The recorder, which stores
-       events, keeps running, because the streams wait for it.
+Stopping, at the first SIGTERM, SIGINT or SIGHUP
+    1. The DAG processor, the streams, the scheduler and the executor accept no new work. Messages in flight and runs
+       have at most `[core] shutdown_grace` to end. The recorder, which stores events, keeps running, because the
+       streams wait for it.
     2. The work that is left is cancelled. Then the recorder and the wake-ups stop. Nothing is lost: the broker
        redelivers messages that were not acknowledged, and cancelled runs are queued again.
-    A second signal ends the process at once, like SIGKILL. That is safe, because the kernel kills the child processes
-    when the service is gone, and a restart continues from the database.
+    A second SIGTERM or SIGINT ends the process at once, like SIGKILL. That is safe, because the kernel kills the child
+    processes when the service is gone, and a restart continues from the database.
     `triggerer.processes.signals` says what a signal does before the service has started.
 """
 

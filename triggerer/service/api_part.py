@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 _MODULE: Final = "triggerer.api.child"
 _GRACE_S: Final = 8.0
-"""How long the child may take to stop. The child gives unfinished requests five seconds."""
+"""The time that the child has to stop. The child gives unfinished requests five seconds."""
 _COALESCE: Final = timedelta(seconds=1)
 TOKEN_FILE: Final = "api-token"
 _FIRST_START: Final = Actor("first start", Role.ADMIN, SERVICE)
@@ -51,7 +51,7 @@ class ApiChild:
         self._is_eager = settings.api.start == "eager"
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled. Then stop the child, which may first finish its requests."""
+        """Run until cancelled. Then stop the child, which first finishes its requests if they are quick."""
         task_status.started()
         backoff = Backoff(first=0.2, longest=3.0, healthy_after=10.0)
         while True:

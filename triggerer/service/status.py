@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 _JSON: Final = "application/json"
 _PATIENCE_S: Final = 0.5
-"""How long the event loop may take to answer. After this time the loop counts as blocked."""
+"""An event loop that does not answer within this time counts as blocked."""
 
 
 class Readiness:

@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 _MOST_AT_ONCE: Final = 8
 _BACKLOG: Final = 128
-"""How many connections may wait to be accepted."""
+"""The most connections that wait to be accepted."""
 _TIMEOUT_S: Final = 10.0
 _JOIN_S: Final = 2.0
 _RETRY_S: Final = 0.2

@@ -34,7 +34,8 @@ async def once_it_answers(
         waits_for_mending: True: also wait while the database refuses, for example because a deployment is about to
             create the database's user.
     Raises:
-        StoreUnavailable: The last error, after the database did not answer within `patience`.
+        StoreUnavailable: The last error, after the database did not answer within `patience`. A refusal is raised at
+            once if `waits_for_mending` is false.
     """
     deadline = anyio.current_time() + patience.total_seconds()
     failures = 0

@@ -10,7 +10,7 @@ from typing import Final
 NAME = "triggerer-demo-orders"
 """The name of the queue, or of the topic and its subscription."""
 REMOVAL_S: Final = 5.0
-"""How many seconds a broker may take to delete a trial's queue."""
+"""The time limit, in seconds, for deleting a trial's queue and for closing the connection."""
 
 
 class TrialSource(AbstractAsyncContextManager["TrialSource"], ABC):

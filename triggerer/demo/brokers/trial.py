@@ -209,9 +209,10 @@ class Trial:
 
 
 async def _count_left(source: TrialSource) -> int | None:
-    """Wait until the broker has no message left, and return the number; None if the broker does not report it.
+    """Return the number of messages left at the broker; None if the broker does not report it.
 
-    The service acknowledges a message only after its event is durable, so the last acknowledgements may be late.
+    Wait up to a minute until none is left. The service acknowledges a message only after its event is durable, so the
+    last acknowledgements may be late.
     """
     left = await source.count_left()
     with anyio.move_on_after(_ACKNOWLEDGED_S):
