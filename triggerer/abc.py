@@ -426,9 +426,12 @@ class BaseTrigger(ABC):
 class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     """A trigger that reports occurrences rather than a condition, and so may drive an `AssetWatcher`.
 
-    A subclass need not call `super().__init__()`. It implements `run`, or `run_from`, or `shared_stream_key` and
-    `filter_shared_stream` with either `open_shared_stream` (fast path: nothing is acknowledged) or
-    `create_shared_stream_producer` (ack mode).
+    A subclass need not call `super().__init__()`. It implements one of these sets of methods:
+
+    - `run`.
+    - `run_from`.
+    - `shared_stream_key`, `filter_shared_stream` and `open_shared_stream` (fast path: nothing is acknowledged).
+    - `shared_stream_key`, `filter_shared_stream` and `create_shared_stream_producer` (ack mode).
     """
 
     # The methods that raise NotImplementedError are not abstract, because no trigger implements all of them. The
@@ -448,7 +451,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         closed, and later started again from the last durable bookmark. So each occurrence makes exactly one event.
 
         Each watcher has its own trigger and bookmark. The bookmark is kept if the arguments change, if another instance
-        owns the watcher, and if the watcher is removed and declared again.
+        owns the watcher, and if the watcher is removed and declared again. It is deleted only with its asset.
 
         Args:
             bookmark: The JSON value that this watcher stored last with a trigger of this class path. None: no value.
@@ -531,9 +534,9 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     def shared_stream_selector(self) -> SharedStreamSelector | None:
         """Return the values of raw events that `filter_shared_stream` needs. None: it needs all events.
 
-        Called once, when the filter starts. An event that is not selected counts as acked for this trigger, even if the
-        filter would have made trigger events from it: they are lost. If a subclass overrides the filter and not this
-        method, its filter receives all events.
+        Called once, when the filter starts. An event that is not selected counts as acked for this trigger, and the
+        filter does not receive it. So name the value of every event from which the filter makes trigger events. If a
+        subclass overrides the filter and not this method, its filter receives all events.
         """
         return None
 

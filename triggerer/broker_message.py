@@ -90,7 +90,7 @@ class BrokerMessage:
                 assert value is not None
                 if value.startswith(BOM_UTF8):
                     decoded = orjson.loads(value[len(BOM_UTF8) :])
-                # orjson reports a lack of memory in this way too; such a message must not be rejected.
+                # orjson raises this error for a lack of memory too. Then the message must not be rejected.
                 elif error.msg.startswith("Not enough memory"):
                     raise MemoryError(error.msg) from error
                 else:

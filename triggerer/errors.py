@@ -85,8 +85,8 @@ class UnknownAsset(UnknownName, DagError):
     """There is no asset with this name or URI, or no DAG file declares it.
 
     Args:
-        message: None: the standard message; its hint may name a similar asset. With another message, `hint` stays as
-            given.
+        message: None: the standard message, whose hint `suggest` can replace by a similar asset. The hint of any other
+            message stays as given.
     """
 
     def __init__(

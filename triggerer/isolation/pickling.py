@@ -54,7 +54,7 @@ def unpack(packed: bytes, *, name: str, what: str) -> Any:
         return pickle.loads(packed)
     except Exception as error:  # importing or making the value may raise anything
         raise PluginError(
-            f"{what} of {name} cannot be read on the other side: {type(error).__name__}: {error}",
+            f"{what} of {name} cannot be unpickled by the receiving process: {type(error).__name__}: {error}",
             hint='isolate the trigger as "thread" instead of "process"',
         ) from error
 

@@ -224,8 +224,8 @@ class _Proxy(BaseEventTrigger):
     async def cleanup(self) -> None:
         """Call the plugin's `cleanup()` in the trigger's thread or process, and end the thread or process.
 
-        `cleanup()` is not called if no process was started, if the thread or process has ended, or if the filter still
-        runs although it was cancelled.
+        `cleanup()` is not called in three cases: no process was started, the thread or process has ended, or the filter
+        still runs although it was cancelled.
         """
         remote, self._remote = self._remote, None
         if remote is None:

@@ -78,7 +78,7 @@ class TriggerThread(RemoteTrigger):
             "a thread is left behind, blocked",
             trigger=self.name,
             stack=self.stack(),
-            hint="a process can be ended where a thread cannot",
+            hint='isolate the trigger as "process", which can be ended',
         )
 
     def stack(self) -> str:

@@ -175,7 +175,7 @@ def _servers(connection: str, options: Mapping[str, Any]) -> str:
     servers, protocol = _kafka().servers_of(connection)
     if protocol != "PLAINTEXT" and "kafka.security.protocol" not in options:
         raise ConfigurationError(
-            f"[connections.{connection}] uses {protocol}, which Spark's Kafka client needs in its own words",
+            f"[connections.{connection}] uses {protocol}, and Spark's Kafka client does not read this configuration",
             hint=f'read(..., options={{"kafka.security.protocol": "{protocol}", …}})',
         )
     return str(servers)

@@ -10,14 +10,20 @@ class RuntimeSettings:
     """Durations in seconds, sizes in events unless the name says bytes."""
 
     ack_timeout: float = 300.0
-    """How long a subscriber may leave an event unresolved, counted from the event's broadcast."""
+    """How long a subscriber may leave an event unresolved, counted from the event's broadcast.
+
+    A watcher that catches up has this time for each message, counted from the moment when its filter receives it.
+    """
     subscriber_queue_size: int = 1024
     """The unread events of a subscriber at which the poll pauses.
 
     A queue costs no memory, because events are shared.
     """
     overflow_grace: float = 5.0
-    """How long the poll pauses for a full subscriber before that subscriber is failed."""
+    """How long the poll pauses for a subscriber with a full queue, before that subscriber is failed.
+
+    The subscriber is failed without this delay if it can fall behind alone and a sibling waits for further events.
+    """
     max_outstanding: int = 20_000
     """Outstanding events of a group at which the poll pauses; some 200 bytes each besides the message.
 

@@ -178,7 +178,7 @@ class Group:
                     tasks.start_soon(self._queue_decisions.run, name=f"shared-stream-store[{key}]")
                 tasks.start_soon(self._watch_deadlines, name=f"shared-stream-deadlines[{key}]")
             # None of the tasks returns. But if plugin code cancels its own task, the task group ends without an error.
-            raise PluginError(f"A task of the shared stream {state.name} was cancelled by itself")
+            raise PluginError(f"A task of the shared stream {state.name} has cancelled itself")
         except Exception as error:
             cause = _first_cause(error)
             raise self._announce_end(cause) from cause
@@ -351,8 +351,8 @@ class Group:
     async def wait_until_drained(self) -> None:
         """Wait until no event is outstanding, `start_pulling` is called, or the group has ended.
 
-        The ack timeout does not limit this wait: after a failure, a lane also waits until the store has the position of
-        the watcher that falls behind.
+        The ack timeout does not limit this wait. For example, after a failure a lane waits until the store has the
+        position of the watcher that falls behind.
         """
         await self._flow.wait_until_drained()
 

@@ -40,8 +40,11 @@ class Nacks:
         self.rejected = 0
         self.failed = 0
         self.unread = 0
-        """A number to add to `OutcomeCounts.unread`: minus one for a subscriber that failed with the event open, plus
-        one for a subscriber that did not receive the event.
+        """A correction to add to `OutcomeCounts.unread`.
+
+        That count includes each subscriber that failed at this event or an earlier one. A subscriber that failed with
+        this event open had pulled the event: minus one. The count lacks a subscriber that did not receive the event
+        (`Ledger.miss`): plus one.
         """
         self.refused_by: set[object] | None = None
         """The subscribers that `failed` counts, each once.
@@ -83,9 +86,11 @@ class Nacks:
 class Entry:
     """One outstanding event: broadcast, and not advanced.
 
-    `unresolved` counts what the event waits for: one until every subscriber has moved past it, and one for each derived
-    event that the store has not answered. The entries of a lane form a linked list, so that a lane with one event at a
-    time needs no queue.
+    `unresolved` counts what the event waits for: one until every subscriber has passed the event, and one for each
+    derived event that the store has not answered. A write for a watcher that rejected or missed the event counts too,
+    until the store has answered.
+
+    The entries of a lane form a linked list, so that a lane with one event at a time needs no queue.
     """
 
     __slots__ = (

@@ -29,7 +29,8 @@ class Lanes:
     lane with a stuck head costs nothing until the head resolves. Only some of the empty lanes are remembered.
 
     A lane is full when it has reached its bound in events or in bytes. The caller of `append` enforces the bounds. The
-    message that reaches the bound in bytes may exceed it, so that a larger message passes too.
+    message that reaches the bound in bytes may exceed the bound. Otherwise a message larger than the bound would wait
+    for ever.
     """
 
     def __init__(self, bound: int = sys.maxsize, bound_bytes: int = sys.maxsize) -> None:

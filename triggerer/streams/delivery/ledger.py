@@ -39,7 +39,7 @@ class LedgerMember:
 
     def __init__(self) -> None:
         self.done = 0
-        """The member has passed every event before this number. The subscriber may increase it, unless it is `IDLE`."""
+        """The member has passed every event before this number. A subscriber that is not `IDLE` may increase it."""
         self.joined_at = 0
         """The number of the first event that the member must resolve."""
         self.is_present = False

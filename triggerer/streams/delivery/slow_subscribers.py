@@ -30,7 +30,7 @@ class _Filled(NamedTuple):
     newest: int
     """The number of the newest event."""
     first: int
-    """The number of the first of these events; -1: all events fill less than half."""
+    """The number of the first of these events. -1: all events together fill at most half of the bound."""
     before: int | None
     """If the newest event alone fills half of the bound: the number of the event before it, or -1. Otherwise None."""
     broadcast_at: float
@@ -95,7 +95,7 @@ class SlowSubscribers:
         error = SubscriberOverflow(
             f"{subscriber.name} fell {ledger.head - min(subscriber.done, ledger.head)} events"
             f" behind the shared stream {self._state.name}, and {reason}",
-            hint="make its filter faster, or raise shared_stream_subscriber_queue_size",
+            hint="make its filter faster; if its queue was full, raise shared_stream_subscriber_queue_size",
         )
         self._subscribers.fail(subscriber, error)
 

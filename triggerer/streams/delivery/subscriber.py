@@ -218,8 +218,8 @@ class Subscriber(Deriver):
                 self.is_open = True
                 self.pulled = seq + 1
                 yield events[at]
-                # No other task runs until `open_entry` is set again, so none sees the new `done` with the old open
-                # event.
+                # There is no `await` from here until `open_entry` is set again. So no other task sees the new `done`
+                # together with the old `open_entry`.
                 self.done = seq + 1
                 if not progress.is_signalled:
                     progress.signal()

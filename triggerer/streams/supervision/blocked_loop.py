@@ -109,7 +109,8 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Set `_stopped` before `_answered`: the thread clears `_answered`, and then checks `_stopped` before it waits.
+        # Set `_stopped` first. The thread clears `_answered`, and then checks `_stopped`. So if it clears the
+        # `_answered` that is set here, it sees `_stopped` and does not wait.
         self._stopped.set()
         self._answered.set()
         self._watcher.join(_JOIN_S)

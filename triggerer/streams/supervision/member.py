@@ -59,9 +59,9 @@ class TriggerSpec:
     stream_id: str | None = None
     """The digest of its stream key, stored by the DAG processor. So its stream is known before the trigger is made."""
     load: Callable[[], Load] | None = None
-    """Begins to load the code of `make` again, because its file may have changed since.
+    """Begins to load the code of `make` again, because the file of the trigger's class may have changed.
 
-    Called before each call of `make` but the first. If the load fails, `make` raises its error.
+    Called before each call of `make` but the first. If the load fails, `make` raises the error of the load.
     """
 
 
@@ -290,7 +290,7 @@ class Member:
                     return
                 if not self._context.restarts:
                     if group.state.may_fall_behind and self.is_absent:
-                        if not await self._rejoin_when_told(group):
+                        if not await self._rejoin_after_restart(group):
                             return
                         continue
                     if self.is_absent:
@@ -338,7 +338,7 @@ class Member:
         self.awaits_restart = False
         self._restarted.set()
 
-    async def _rejoin_when_told(self, group: Group) -> bool:
+    async def _rejoin_after_restart(self, group: Group) -> bool:
         if not self._restarted.is_set():
             self.awaits_restart = True
             if not len(group.subscribers):

@@ -51,7 +51,7 @@ class RefusedEvents:
     def latest(self) -> str | None:
         """Text for users: the last refusal, when a refusal was last reported, and how many events were refused in all.
 
-        If a message could not be parked last, the text has no number. None: nothing was refused.
+        If the last refusal was about a message to park, the text has no number. None: nothing was refused.
         """
         if self._latest is None:
             return None

@@ -101,11 +101,12 @@ class Backlog:
 
     @property
     def stored_position(self) -> Position:
-        """The position that is stored.
+        """The position that is stored: usually `position`.
 
-        Usually `position`. If a stretch without messages ends at `position`, the begin of the stretch is stored: the
-        broker does not advance past the stretch, so a later owner must not wait until it does. But if the filter has
-        failed with the message after the stretch, `position` is stored, because the failures belong to it.
+        If a stretch without messages ends at `position`, the begin of the stretch is stored. Otherwise a later owner
+        would wait until the broker has advanced past the stretch, which the broker never does. For example, messages 5
+        to 9 were compacted: the watcher is at 10, and 5 is stored. But once the filter has failed with message 10, 10
+        is stored, because the failures belong to that message.
         """
         has_failed = self.failures and self.position == self.cursor
         return self.position if has_failed else self.last_end

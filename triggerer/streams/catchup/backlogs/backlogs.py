@@ -131,7 +131,9 @@ class Backlogs:
         *,
         broadcast_to: Position | None = None,
     ) -> bool:
-        """Let the watcher catch up from `position`. Return False if the lane cannot be stored, because it is not JSON.
+        """Let the watcher catch up from `position`, or from an earlier position where it is behind already.
+
+        Return False if the lane cannot be stored, because the lane is not JSON.
 
         Args:
             broadcast_to: See `Backlog.broadcast_to`.
@@ -238,7 +240,7 @@ class Backlogs:
         self._store(new, on_stored)
 
     def record_broadcast(self, lane: Hashable, position: Position, now: datetime) -> None:
-        """Rewind further each rewound watcher that may have missed this message, which is about to be broadcast."""
+        """Rewind watchers to a message that is about to be broadcast, if it is before their `Backlog.rewound_to`."""
         for backlog in list(self.rewound.get(lane, ())):
             if backlog.rewound_to is not None and is_before(position, backlog.rewound_to):
                 self.rewind_from(backlog, position, backlog.reemit, now)

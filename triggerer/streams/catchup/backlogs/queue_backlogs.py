@@ -88,8 +88,8 @@ def _enter(
         backlog.position = backlog.cursor = place
         backlogs.leave_live(backlog)
     backlog.stored_lane.restart_reading()
-    # Let the reader begin at once, even while a message is being stored. If a limit of the store is reached, that
-    # message is stored only once the watcher has processed earlier ones, so waiting for it would never end.
+    # Let the reader begin at once, even while a message is being stored. At a limit of the store, that message is
+    # stored only after the watcher has processed earlier messages. So waiting for it would never end.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

@@ -117,7 +117,7 @@ class Rewind:
             return None
         if not is_before(self._start, backlog.position):
             # The watcher reads the replay's messages anyway, from an earlier position. If an open re-emission covers
-            # these messages too, their events are made again only once.
+            # these messages too, the events of the messages are made again once, not twice.
             if reemit is None or (
                 known is not None
                 and not is_before(self._start, known.start)

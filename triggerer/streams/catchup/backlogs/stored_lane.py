@@ -162,7 +162,7 @@ class StoredLane:
         self.resets += 1
 
     def read_again(self) -> None:
-        """Read from the first row again, because the filter must receive all messages again, as after a failure."""
+        """Read from the first row again: the filter must receive all messages again, for example after a failure."""
         self.rereads += 1
         self.failed_with = None
         self.unread_writes = self.pending_writes

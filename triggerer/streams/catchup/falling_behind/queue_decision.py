@@ -61,8 +61,11 @@ class FallingBehindInQueues(FallingBehind):
     """Like `FallingBehind`, for a queue: the messages that a watcher misses are stored, then the lane continues.
 
     While a watcher has a backlog in a lane, the messages of the lane are stored for the watcher, in lane order. So the
-    stored messages are always older than the messages that are not decided yet. A message is not stored if the watcher
-    has read it and its events are durable, if the watcher's selector does not want it, or if `dump_event` returns None.
+    stored messages are always older than the messages that are not decided yet. A message is not stored in these cases:
+
+    - The watcher has read the message, and all events of the message are durable.
+    - The watcher's selector does not want the message.
+    - `dump_event` returns None for the message.
 
     If a limit of the store is reached, the stream waits, or the producer dead-letters the message.
     """

@@ -26,8 +26,10 @@ class _InFlight:
 
     def __init__(self) -> None:
         self.unresolved = 1
-        """How many things the message still waits for: the filter until it has moved past the message, each event that
-        is not durable, and the parking of the message while that is under way.
+        """The number of things for which the message still waits.
+
+        They are: one until the filter has moved past the message, one for each derived event that is not durable, and
+        one while the message is being parked.
         """
         self.derived = 0
         """The number of derived events."""
