@@ -132,7 +132,7 @@ async def test_the_deletion_of_an_asset_in_use_is_refused_and_names_its_user(
                 failures=1, error="e", parked_at=NOW,
             )
         )  # fmt: skip
-    assert await refused() == "its watcher 'w' has parked messages: 1 of the asset 'a'"
+    assert await refused() == "the watcher 'w' of the asset 'a' has parked messages: 1"
 
 
 async def test_queued_events_are_deleted_only_if_the_user_says_so(database: Database) -> None:

@@ -94,7 +94,7 @@ async def _run(settings: Settings, listener: socket.socket, channel: ChildChanne
             threading.Thread(
                 target=_hear, args=(channel, loop, database), name="triggerer-channel", daemon=True
             ).start()
-            # Not before the start, because a killed API must be back soon, also on a busy machine.
+            # Give way only after the start, because a killed API must be back soon, also on a busy machine.
             await serve(settings, database, listener, on_start=partial(give_way, _NICENESS))
 
 

@@ -57,7 +57,8 @@ class DatabaseUse:
         """Yield a session whose work is committed at the end of the block.
 
         Raises:
-            ServerBusy: Too many requests use the database, or a query took too long. Nothing was written.
+            ServerBusy: Too many requests use the database, or on PostgreSQL a query took longer than
+                `STATEMENT_TIMEOUT`. Nothing was written.
         """
         async with self._place(), self._explaining(), self._database.transaction() as session:
             await self._limit(session)

@@ -46,7 +46,7 @@ class Gate:
     """Wraps the application: refuses requests for other hosts, decodes paths, and adds headers to the answers.
 
     Args:
-        hosts: The names that `Host` may have, besides the names of the loopback interface.
+        hosts: The names that are accepted in `Host`, besides the names of the loopback interface.
         behind_proxy: True to believe the `X-Forwarded-` headers.
     """
 
@@ -93,7 +93,7 @@ def _request_id(given: str | None) -> str:
 
 
 def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
-    """Take the scheme, the host and the path's prefix from the proxy's headers; of several proxies, the first value."""
+    """Take the scheme, the host and the path's prefix from the headers of proxies; of several values, the first."""
 
     def first(name: bytes) -> str:
         return headers.get(name, "").partition(",")[0].strip()
@@ -161,7 +161,8 @@ class _Answer:
             if b"cache-control" not in present:
                 headers.append((b"cache-control", _NO_CACHE))
             message["headers"] = headers
-            # The answer to a GET waits for its whole body, because the ETag is computed from the body.
+            # The start of an answer to a GET waits for the first part of the body. If this part is the whole body, the
+            # ETag is computed from the body. A streamed answer has several parts, and gets no ETag.
             if self._is_read and message["status"] == 200 and b"etag" not in present:
                 self._start = message
                 return

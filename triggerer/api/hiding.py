@@ -1,4 +1,4 @@
-"""Removes payloads from an answer to a role that may not see them."""
+"""Removes payloads from the answers to roles from which payloads are hidden."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAYLOADS: Final[Mapping[type[Any], dict[str, Any]]] = {
 
 
 def without_payloads(access: Access, view: T) -> T:
-    """Return the view, with null in place of each payload if the role may not see payloads."""
+    """Return the view, with null in place of each payload if payloads are hidden from the role."""
     return view if access.sees_payloads else cast("T", _hidden(view))
 
 

@@ -17,13 +17,13 @@ from triggerer.api.routes.all_routes import api_router
 
 _REASONS: Final = {
     "400": "A parameter, a header or the body is malformed.",
-    "401": "No token, or one that is unknown, revoked or over.",
+    "401": "No token is given, or the token is unknown, revoked or expired.",
     "403": "The role is not enough, or a page of another origin asked.",
     "404": "There is no such object.",
-    "405": "The path does not take this method.",
+    "405": "The path does not accept this method.",
     "409": "The state of the object does not allow the request.",
     "413": "The body is over the limit.",
-    "415": "The body's media type is not taken.",
+    "415": "The body's media type is not accepted.",
     "421": "The host is not this API's.",
     "422": "The request is understood, and its content refused.",
     "429": "The token makes too many requests. See Retry-After.",
@@ -84,7 +84,7 @@ def _nothing() -> Provide:
 
 
 def completed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the description with the errors that every route may answer, and the ways to sign in."""
+    """Return the description with the errors that every route can return, and the ways to sign in."""
     schema = orjson.loads(orjson.dumps(schema, default=str))
     components = schema.setdefault("components", {})
     components.setdefault("schemas", {})["Problem"] = _PROBLEM

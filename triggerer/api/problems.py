@@ -169,11 +169,11 @@ def _translated(error: Exception, request: Request[Any, Any, Any]) -> TriggererE
                 "there is nothing at this path", hint="/api/v1/openapi.json lists the paths"
             )
         case MethodNotAllowedException():
-            return errors.MethodNotThere("this path does not take this method")
+            return errors.MethodNotThere("this path does not accept this method")
         case HTTPException(status_code=413):
             return errors.BodyTooLarge("the body is over the limit")
         case HTTPException(status_code=415):
-            return errors.WrongMediaType(error.detail or "this type of body is not taken")
+            return errors.WrongMediaType(error.detail or "this type of body is not accepted")
         case InternalServerException(detail="client disconnected prematurely"):
             # Litestar has no class for a client that left early. Do not log this as an error of ours: nobody reads the
             # answer, and any client could fill the log.

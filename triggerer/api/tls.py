@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 LOOK_EVERY: Final = timedelta(minutes=1)
 """The longest time until a renewed certificate is in use."""
-_READABLE: Final = "name a PEM file that the service's user may read"
+_READABLE: Final = "name a PEM file that the service's user can read"
 
 
 class Certificate:

@@ -36,7 +36,7 @@ COMMANDS: Final = {
     ),
     "api": (
         "triggerer.cli.services:api",
-        "Serve the HTTP API and the page. Needs PostgreSQL; any number of these may run behind a balancer.",
+        "Serve the HTTP API and the page. Needs PostgreSQL; several API processes can run behind a load balancer.",
     ),
     "demo": (
         "triggerer.cli.demo:demo",

@@ -45,7 +45,7 @@ complete --command triggerer --no-files --arguments "(__triggerer_completion get
     --condition "__triggerer_completion is-args"
 """
 _SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""The script of each shell. It sets the variables that Typer's completion reads."""
+"""The script of each shell. A script sets the variables that Typer's completion reads."""
 
 
 def completion(

@@ -67,8 +67,9 @@ def clean(
 ) -> None:
     """Delete old runs, their logs, and old asset events that nothing needs.
 
-    An asset event stays while it waits for a DAG, or belongs to a run that stays. It also stays while the broker may
-    redeliver its message, because the stored event shows that the message is a repeat.
+    An asset event stays while it waits for a DAG, belongs to a run that stays, or is the newest event of its asset. It
+    also stays while its message is parked, or while the broker may redeliver the message. The stored event then shows
+    that the message is a repeat.
     """
     instant = options.parse_instant_or_age(before, "--before")
     ack_timeout = settings_for(config).triggerer.shared_stream_ack_timeout

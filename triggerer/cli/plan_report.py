@@ -187,7 +187,7 @@ def _print_runs(plan: FolderPlan, dag: str | None, limit: int) -> None:
         empty="No DAG has other runs.",
         limit=limit,
     )
-    print_note("Runs take no time here, and nothing is paused.")
+    print_note("The replay assumes that runs take no time, and that no DAG is paused.")
 
 
 def _differs(one: DagPlan) -> bool:

@@ -56,7 +56,7 @@ def executor(dags_folder: options.DagsFolder = None, config: options.Config = No
 
 
 def api(config: options.Config = None) -> None:
-    """Serve the HTTP API and the page. Needs PostgreSQL; any number of these may run behind a balancer."""
+    """Serve the HTTP API and the page. Needs PostgreSQL; several API processes can run behind a load balancer."""
     from triggerer.service import Part
 
     _serve(frozenset({Part.API}), config, None)

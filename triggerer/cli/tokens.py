@@ -35,7 +35,7 @@ def create(
     expires: Annotated[
         str | None,
         typer.Option(
-            "--expires", metavar="TIME", help="When it ends, in ISO 8601. Default: never."
+            "--expires", metavar="TIME", help="When the token expires, in ISO 8601. Default: never."
         ),
     ] = None,
     json: options.Json = False,

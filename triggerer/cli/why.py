@@ -79,7 +79,7 @@ def why(
             )
             for event in found.events
         ),
-        empty="It took no events.",
+        empty="The run took no events.",
         limit=0,
     )
 
@@ -142,7 +142,7 @@ def _readable_key(key: WaitingPartition) -> str:
     lacks = "; ".join(map(_readable_lack, key.lacks))
     if not lacks:
         at = key.due_at
-        when = "waits for another event" if at is None else f"may run from {text(at)} on"
+        when = "waits for another event" if at is None else f"can run from {text(at)} on"
     else:
         when = f"waits for {lacks}"
         if key.due_at is not None:

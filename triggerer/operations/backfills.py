@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.actors import Actor
 from triggerer.domain.backfills import Reprocess, Step, runs_between, step_for
+from triggerer.domain.instants import readable
 from triggerer.domain.schedules import partition_key_of, schedule_from_json, timetable_in
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, MoveRefused, UnknownDag
@@ -85,15 +86,16 @@ async def start_backfill(
     max_active: int = 10,
     params: Mapping[str, Any] | None = None,
 ) -> BackfillView:
-    """Start a backfill. Its first runs are queued at once. Each time one of them ends, a scheduler queues the next run.
+    """Start a backfill. Its first runs are queued at once. Each time one of its runs ends, a scheduler queues the next.
 
     The runs are executed even if the DAG is paused.
 
     Args:
-        max_active: The most runs of the backfill that may be queued or running at a time.
+        max_active: The most runs of the backfill that are queued or running at a time.
         params: Values for the runs. They replace the DAG's parameters of the same names, also in repeated runs.
     Raises:
         MoveRefused: The DAG has an unfinished backfill.
+        DagError: `max_active` is below 1, or no run is due in the range.
         Errors of `plan_backfill`.
     """
     if max_active < 1:
@@ -101,7 +103,7 @@ async def start_backfill(
     infos = await _runs(session, dag_id, from_date, to_date)
     if not infos:
         raise DagError(
-            f"the DAG {dag_id!r} has no run that is due between {from_date} and {to_date}"
+            f"the DAG {dag_id!r} has no run that is due between {readable(from_date)} and {readable(to_date)}"
         )
     await refuse_second(session, dag_id)
     backfill_id = await creation.insert_backfill(
@@ -218,6 +220,6 @@ async def _runs(
             f"the DAG {dag_id!r} has no timetable: nothing says which runs it should have"
         )
     if from_date > to_date:
-        raise DagError(f"the range is empty: {from_date} is after {to_date}")
+        raise DagError(f"the range is empty: {readable(from_date)} is after {readable(to_date)}")
     infos = runs_between(timetable, from_date, to_date, now=await database_now(session))
     return [(info, partition_key_of(schedule, info.data_interval)) for info in infos]

@@ -107,10 +107,11 @@ async def clean(
     """Delete the runs that ended before an instant, with their data, and older events that nothing needs any longer.
 
     An event stays if it waits for a DAG, belongs to a run that stays, or is the newest of its asset. It also stays if
-    its message may be delivered again: the event's key then recognises the repeated message.
+    its message is stored or parked, or may be delivered again: the event's key then recognises the repeated message.
+    The `Idempotency-Key` values of HTTP requests before the instant are deleted, too, but not counted.
 
     Args:
-        ack_timeout: The longest time that a watcher may take for a message.
+        ack_timeout: The longest time that a watcher has for a message.
         dry_run: True: count, and delete nothing.
     Raises:
         TriggererError: The instant is in the future. Or a log cannot be deleted, and its run stays.

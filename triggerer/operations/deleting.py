@@ -1,7 +1,7 @@
 """Deletes an undeclared asset with its events, or a stale DAG with its runs.
 
-The services may run meanwhile. Each step checks again that it may delete, and deletes a few thousand rows in its own
-transaction. If a step fails, the earlier steps are done, and the command can be repeated.
+The services may run meanwhile. Each step checks again that the asset or DAG is unused, and deletes a few thousand rows
+in its own transaction. If a step fails, the earlier steps are done, and the command can be repeated.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ async def delete_asset(
         with_queued: True: delete the asset even if its events wait for DAGs. No run will take these events.
     Raises:
         UnknownAsset: There is no such asset.
-        MoveRefused: A file declares the asset; or a DAG, a watcher or a run uses it; or its events wait for DAGs, and
-            `with_queued` is False.
+        MoveRefused: A file declares the asset; or a DAG, a watcher or an unfinished run uses it; or a watcher of the
+            asset has parked messages; or the asset's events wait for DAGs, and `with_queued` is False.
     """
     async with database.reading() as session:
         asset_id, deleted = await _find_asset(session, asset)
@@ -124,7 +124,7 @@ def _refuse_used(asset: DeletedAsset, use: AssetUse, *, with_queued: bool) -> No
     if use.parked is not None:
         watcher, count = use.parked
         raise MoveRefused(
-            f"its watcher {watcher!r} has parked messages: {count} of {what}",
+            f"the watcher {watcher!r} of {what} has parked messages: {count}",
             hint=f"triggerer watchers parked discard --watcher {name}/{watcher}",
         )
     if use.queued and not with_queued:
@@ -135,7 +135,7 @@ def _refuse_used(asset: DeletedAsset, use: AssetUse, *, with_queued: bool) -> No
 
 
 async def look_at_dag(session: AsyncSession, dag_id: str) -> DagUse:
-    """Check that a DAG may be deleted, and return its file and the number of its runs.
+    """Check that a DAG can be deleted, and return its file and the number of its runs.
 
     Raises:
         UnknownDag: There is no such DAG.

@@ -98,7 +98,7 @@ async def emit_once(
         (event,) = await list_asset_events(session, event_id=event_id)
         if (event.extra, event.partition_key) != (_as_stored(extra), partition_key):
             raise KeyReused(
-                "an event with this identity and another content is stored",
+                "the asset has an event with this key and other content",
                 hint="use a new Idempotency-Key, or a new id of the CloudEvent, for each event",
             )
         return event, False

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.actors import Actor
 from triggerer.domain.backfills import Reprocess, Step, step_for
 from triggerer.domain.conditions import aliases_of, assets_of
+from triggerer.domain.instants import readable
 from triggerer.domain.partitions import mapper_from_json
 from triggerer.domain.partitions.ranges import keys_between
 from triggerer.domain.runs import RunState
@@ -100,19 +101,19 @@ async def start_key_backfill(
     max_active: int = 10,
     params: Mapping[str, Any] | None = None,
 ) -> BackfillView:
-    """Start a backfill of these keys, in order. Its first runs are queued at once, the others as runs end.
+    """Start a backfill of these keys, in order. Its first runs are queued at once. When a run ends, the next is queued.
 
     Each run has one of the keys. The runs take no events, so waiting events stay in the queue. If the DAG's timetable
     produces keys, a run covers the data interval that belongs to its key.
 
     Args:
         keys: The keys. A repeated key counts once.
-        max_active: The most runs of the backfill that may be queued or running at a time.
+        max_active: The most runs of the backfill that are queued or running at a time.
         params: Values for the runs. They replace the DAG's parameters of the same names, also in repeated runs.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: The DAG is gone from its file, `keys` is empty, or the timetable does not produce one of the keys
-            before now.
+        DagError: The DAG is gone from its file, `keys` is empty, or `max_active` is below 1. Or the timetable never
+            produces one of the keys, or the run of a key is not due yet.
         RowRefused: A key cannot be stored.
         MoveRefused: The DAG has an unfinished backfill.
     """
@@ -143,7 +144,7 @@ async def start_key_backfill(
 async def _checked(
     session: AsyncSession, dag_id: str, keys: Sequence[str]
 ) -> tuple[list[str], list[DagRunInfo]]:
-    """Return the keys without repeats, and the timetable's runs for them, or no run if it produces no keys."""
+    """Return the keys without repeats, and the timetable's runs for them; no runs if the timetable produces no keys."""
     schedule = await _schedule(session, dag_id)
     if not keys:
         raise DagError(f"there is no partition key of {dag_id!r} to run")
@@ -153,7 +154,9 @@ async def _checked(
     infos = [info for key in checked if (info := run_of_key(schedule, key)) is not None]
     for info in infos:
         if info.run_after > now:
-            raise DagError(f"the run for {info.logical_date} is not due before {info.run_after}")
+            raise DagError(
+                f"the run for {readable(info.logical_date)} is not due before {readable(info.run_after)}"
+            )
     return checked, infos
 
 

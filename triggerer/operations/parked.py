@@ -67,7 +67,7 @@ async def discard_messages(
     """Delete messages for good: parked messages, and messages that are stored for a watcher. Return their number.
 
     Args:
-        ids: The ids of messages. Empty: all such messages, or all of the watcher `watcher` of `asset`.
+        ids: The ids of messages. Empty: all stored and parked messages, or those of the watcher `watcher` of `asset`.
     Raises:
         UnknownMessage: Some of `ids` belong to neither a stored nor a parked message.
         UnknownWatcher: The watcher never existed.

@@ -11,7 +11,10 @@ from triggerer.store.dags.pausing import set_paused
 
 
 async def pause_dag(session: AsyncSession, actor: Actor, dag_id: str) -> bool:
-    """Pause a DAG: no new run starts, and asset events wait in its queue. Return False if it was paused already.
+    """Pause a DAG. Return False if the DAG was paused already.
+
+    The scheduler then makes no run of the DAG, and asset events wait in the DAG's queue. Queued runs are still
+    executed, and runs by hand, retries and backfills are possible.
 
     Raises:
         UnknownDag: There is no such DAG.
@@ -20,7 +23,7 @@ async def pause_dag(session: AsyncSession, actor: Actor, dag_id: str) -> bool:
 
 
 async def unpause_dag(session: AsyncSession, actor: Actor, dag_id: str) -> bool:
-    """Unpause a DAG: new runs start, with the events that queued meanwhile. Return False if it was not paused.
+    """Unpause a DAG: new runs start, with the events that queued meanwhile. Return False if the DAG was not paused.
 
     Raises:
         UnknownDag: There is no such DAG.

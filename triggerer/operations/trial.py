@@ -109,7 +109,7 @@ def _temporary_folder() -> TemporaryDirectory[str]:
     except OSError as error:
         raise ConfigurationError(
             f"there is no folder for temporary files: {error.strerror}",
-            hint="set TMPDIR to a folder that this user may write to",
+            hint="set TMPDIR to a folder that this user can write to",
         ) from error
 
 

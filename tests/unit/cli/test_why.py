@@ -26,8 +26,8 @@ LACK = Lack("hours", ("2026-03-09T23",))
             f"eu waits for hours 2026-03-09T23, and runs with what is there from {text(AT)}",
         ),
         # In its quiet period.
-        (WaitingPartition("eu", AT, 0, ()), f"eu may run from {text(AT)} on"),
-        (WaitingPartition("eu", AT, 1, ()), f"eu may run from {text(AT)} on (it has run 1 time)"),
+        (WaitingPartition("eu", AT, 0, ()), f"eu can run from {text(AT)} on"),
+        (WaitingPartition("eu", AT, 1, ()), f"eu can run from {text(AT)} on (it has run 1 time)"),
         (WaitingPartition("eu", None, 2, ()), "eu waits for another event (it has run 2 times)"),
     ],
 )

@@ -43,9 +43,9 @@ class Guard:
         """Store the request's `Access` in its scope.
 
         Raises:
-            SignInNeeded, RoleNeeded, TooManyRequests: The request is refused.
+            SignInNeeded, RoleNeeded, WrongMediaType, TooManyRequests: The request is refused.
         """
-        # Each route must name its role, and a test checks this. Otherwise only an administrator may use the route.
+        # Each route must name its role, and a test checks this. Only an administrator can use a route without a role.
         needed = handler.opt.get("role", ORDER[-1])
         if needed == PUBLIC:
             return
@@ -54,13 +54,13 @@ class Guard:
         if access.run is not None:
             if not handler.opt.get(RUN):
                 raise RoleNeeded(
-                    "the token of a run may not do this",
+                    "the token of a run is not accepted here",
                     hint="it reads its own run and emits the run's outlets",
                 )
         elif not access.may(needed):
             raise RoleNeeded(
-                f"this needs the role {needed}, and {access.name!r} is {access.role}",
-                hint=f"triggerer tokens create --role {needed} prints a token that may",
+                f"the request needs the role {needed}, and {access.name!r} is {access.role}",
+                hint=f"triggerer tokens create --role {needed} prints a token with this role",
             )
         connection.scope["state"]["access"] = access
 
@@ -71,20 +71,20 @@ class Guard:
             if scheme.lower() == "bearer" and (access := await self._by_token(connection, token)):
                 return access
             raise SignInNeeded(
-                "the token is unknown, revoked or over",
-                hint="triggerer tokens create --role ROLE prints a new one",
+                "the token is unknown, revoked or expired",
+                hint="triggerer tokens create --role ROLE prints a new token",
             )
         cookie = connection.cookies.get(cookie_name(connection))
         if cookie is None:
             raise SignInNeeded(
-                "this needs a token",
+                "the request needs a token",
                 hint="send Authorization: Bearer with the token in the file api-token in [core] home,"
                 " or sign in with a link from `triggerer tokens login`",
             )
         async with self._context.use.reading() as session:
             found = await find_session(session, cookie)
         if found is None:
-            raise SignInNeeded("the session is over", hint="sign in again")
+            raise SignInNeeded("the session has ended", hint="sign in again")
         if is_unsafe(connection):
             refuse_other_origins(connection)
         return self._access(connection, found.name, found.role, f"session:{found.id}")
@@ -152,7 +152,7 @@ async def still_counts(context: ApiContext, access: Access) -> bool:
 
 
 def is_unsafe(connection: Connection) -> bool:
-    """Return whether the request may change something."""
+    """Return whether the method of the request can change something."""
     return connection.scope.get("method") not in ("GET", "HEAD", "OPTIONS")
 
 

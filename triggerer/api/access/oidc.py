@@ -44,7 +44,7 @@ class OidcProvider:
     """The provider of `[api.oidc]`. Its endpoints and keys are read at the first sign-in.
 
     Args:
-        key: Signs the cookie with the state of a sign-in, so that any process of the API may finish the sign-in.
+        key: Signs the cookie with the state of a sign-in, so that any process of the API can finish the sign-in.
     Raises:
         ConfigurationError: The extra `oidc` is not installed.
     """
@@ -88,11 +88,13 @@ class OidcProvider:
         Raises:
             SignInNeeded: The sign-in did not begin in this browser, is too old, or the provider's answer is wrong.
             RoleNeeded: No value of the claim has a role.
-            ServerBusy: The provider does not answer.
+            ServerBusy: The provider does not answer, or describes itself wrongly.
         """
         pending = self._verified(cookie)
         if pending is None or not hmac.compare_digest(str(pending["s"]), state):
-            raise SignInNeeded("this sign-in did not begin here, or took too long", hint="again")
+            raise SignInNeeded(
+                "this sign-in did not begin in this browser, or took too long", hint="sign in again"
+            )
         metadata = await self._discover()
         answer = await self._exchange(metadata, code, str(pending["v"]), redirect_uri)
         claims = await self._claims(metadata, answer.get("id_token"), str(pending["n"]))

@@ -1,4 +1,4 @@
-"""Limits the requests of each token and each session. Each process of the API counts in its own memory."""
+"""Limits the requests of each token, session and run. Each process of the API counts in its own memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triggerer.errors import TooManyRequests
 _WRITES: Final = 2.5
 """The limit for changes is 2.5 times `[api] rate_limit`, which is the limit for reads."""
 _BURST_S: Final = 10.0
-"""After a pause, a token may at once send as many requests as the limit allows for ten seconds."""
+"""After a pause, a token can send the requests of ten seconds at once. With a limit of 20 a second, that is 200."""
 _MOST_TOKENS: Final = 10_000
 
 

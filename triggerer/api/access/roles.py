@@ -30,13 +30,14 @@ class Access:
     name: str
     role: RoleName
     via: str
-    """The credential that authorized the request: `token:<id>`, `session:<id>` or `run:<dag_id>/<run_id>`."""
+    """The credential that authorized the request: `token:<id>`, `session:<id>`, `run:<dag_id>/<run_id>` or
+    `hook:<name>`."""
     sees_payloads: bool
     request_id: str
     run: RunIdentity | None = None
 
     def may(self, role: RoleName) -> bool:
-        """Return whether the role is enough for a route that needs `role`."""
+        """Return whether the role is enough for a route that needs `role`. The token of a run is never enough."""
         return self.run is None and ORDER.index(self.role) >= ORDER.index(role)
 
     def actor(self) -> Actor:
@@ -44,10 +45,10 @@ class Access:
         return Actor(self.name, Role(self.role), self.via, self.request_id)
 
     def require_payloads(self) -> None:
-        """Raise an error if the role may not see payloads.
+        """Raise an error if payloads are hidden from the role.
 
         Raises:
-            RoleNeeded: The role may not see payloads.
+            RoleNeeded: Payloads are hidden from the role.
         """
         if not self.sees_payloads:
             raise RoleNeeded(

@@ -160,7 +160,8 @@ async def trigger(
     ]
     if unknown:
         raise BadRequest(
-            f"{', '.join(unknown)} cannot be set", hint="logical_date, and the timetable infers it"
+            f"{', '.join(unknown)} cannot be set",
+            hint="set logical_date; the timetable infers the data interval",
         )
     wanted = NewRun(data.dag_run_id, data.conf, data.logical_date, data.partition_key)
     run, _ = await queue_run(api, access, part(dag_id), wanted, None)

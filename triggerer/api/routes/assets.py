@@ -46,7 +46,7 @@ class NewEvent(Struct, forbid_unknown_fields=True, frozen=True):
     extra: dict[str, Any] = {}
     partition_key: str | None = None
     create: bool = False
-    """True: also accept an asset that no DAG file declares."""
+    """True: also accept an asset that no DAG file declares. A run token cannot use it."""
 
 
 @reads("/")
@@ -94,8 +94,8 @@ async def events(
         Literal["queued", "consumed", "unused"] | None,
         QueryParameter(
             name="state",
-            description="queued: a DAG still waits to take it; consumed: all DAGs have taken it;"
-            " unused: no DAG waited for it.",
+            description="queued: the event waits for a run of a DAG; consumed: each DAG that waited has a run with"
+            " the event; unused: no DAG waited for the event.",
         ),
     ] = None,
     order: Annotated[
@@ -148,7 +148,7 @@ async def emit(
     """Record an event of an asset, and queue it for the DAGs that wait.
 
     The `Idempotency-Key` becomes part of the event's key, so a repeated request answers 200 with the first event. With
-    a run token, a task may update the outlets of its DAG.
+    a run token, a task can update the outlets of its DAG.
     """
     key_of_runs = await api.service_key() if access.run is not None else b""
     async with api.use.changing() as session:

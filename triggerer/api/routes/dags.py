@@ -42,7 +42,7 @@ class Pausing(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class NewRun(Struct, forbid_unknown_fields=True, frozen=True):
-    """A run to queue. Every field may be left out."""
+    """A run to queue. Every field is optional."""
 
     run_id: str | None = None
     params: dict[str, Any] | None = None
@@ -87,7 +87,7 @@ async def dag(api: Api, dag_id: InPath) -> DagView:
 
 @alters("/{dag_id:str}")
 async def pause(api: Api, access: Caller, dag_id: InPath, data: JSONBody[Pausing]) -> DagView:
-    """Pause or unpause a DAG. While a DAG is paused, its asset events wait in its queue."""
+    """Pause or unpause a DAG. While a DAG is paused, asset events wait in its queue."""
     change = pause_dag if data.is_paused else unpause_dag
     async with api.use.changing() as session:
         await change(session, access.actor(), part(dag_id))

@@ -37,13 +37,17 @@ async def logs(
     access: Caller,
     dag_id: InPath,
     run_id: InPath,
-    offset: Annotated[int, QueryParameter(ge=0, description="The first byte.")] = 0,
+    offset: Annotated[int, QueryParameter(ge=0, description="The position of the first byte.")] = 0,
     limit: Annotated[
-        int, QueryParameter(ge=1, le=MOST_BYTES, description="The most bytes.")
+        int, QueryParameter(ge=1, le=MOST_BYTES, description="The most bytes to send.")
     ] = 65_536,
     tail: Annotated[
         int | None,
-        QueryParameter(ge=1, le=MOST_BYTES, description="The last bytes, in place of offset."),
+        QueryParameter(
+            ge=1,
+            le=MOST_BYTES,
+            description="Send this number of last bytes, in place of offset and limit.",
+        ),
     ] = None,
     follow: Annotated[
         bool, QueryParameter(description="Keep sending as the log grows, until the run has ended.")

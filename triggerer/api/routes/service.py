@@ -100,7 +100,7 @@ async def audit(
 
 @reads("/tokens", role="admin")
 async def tokens(api: Api, limit: Limit = 100) -> Page[TokenView]:
-    """List the tokens by name and role, newest first. The secret of a token is not stored."""
+    """List the tokens with their names and roles, newest first. The secret of a token is not stored."""
     async with api.use.reading() as session:
         return whole(await list_tokens(session, limit=limit))
 

@@ -65,7 +65,7 @@ async def _ask(api: Api, target: str) -> Status:
 
 @cache
 def _limiter() -> CapacityLimiter:
-    # Probes need no token, so anybody may send many of them. Their few threads are their own, so that probes take no
+    # Probes need no token, so anybody can send many probes. They have four threads of their own. So probes take no
     # threads from other requests, and do not overload the service's status socket.
     return CapacityLimiter(4)
 

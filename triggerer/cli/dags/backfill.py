@@ -43,7 +43,7 @@ def backfill(
         typer.Option(
             "--partition-key",
             metavar="KEY",
-            help="Run for this partition key instead of a range. May be repeated.",
+            help="Run for this partition key instead of a range. Can be given several times.",
         ),
     ] = None,
     reprocess: Annotated[
@@ -114,7 +114,7 @@ def backfill(
     keys = partition_key
     if dag_id is None or (not keys and (start is None or end is None)):
         wrong_use(
-            "DAG_ID, --from and --to or --partition-key are needed; or --list, or --cancel ID"
+            "give DAG_ID with --from and --to, or DAG_ID with --partition-key, or --list, or --cancel ID"
         )
     if keys and (start is not None or end is not None):
         wrong_use("--partition-key does not go with --from and --to")

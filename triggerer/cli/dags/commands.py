@@ -183,7 +183,7 @@ def next_(
         found,
         (
             "run after",
-            # The logical date usually equals the start of the interval, so this column may be left out.
+            # The logical date usually equals the start of the interval, so a narrow terminal can do without it.
             Column("logical date", Kind.MINOR),
             "interval starts",
             "interval ends",
@@ -197,7 +197,7 @@ def next_(
             *([one.partition_key] if has_keys else []),
         ),
         json=json,
-        empty=f"No timetable asks for a run: `triggerer why-not {dag_id}` shows what it waits for.",
+        empty=f"No timetable asks for a run: `triggerer why-not {dag_id}` shows what the DAG waits for.",
         limit=limit,
     )
 
@@ -257,7 +257,7 @@ def trigger(
 
 @app.command()
 def pause(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:
-    """Pause a DAG: no new run starts, and asset events wait in its queue."""
+    """Pause a DAG: the scheduler makes no further run, and asset events wait in the DAG's queue."""
     _set_paused(config, dag_id, True, json=json)
 
 

@@ -21,7 +21,8 @@ Events = Annotated[
     typer.Option(
         "--event",
         metavar="ASSET[=JSON]",
-        help='Give the run an event of this asset (name or URI), for example orders={"rows": 12}. May be repeated.',
+        help='Give the run an event of this asset (name or URI), for example orders={"rows": 12}. Can be given several'
+        " times.",
     ),
 ]
 
@@ -51,7 +52,7 @@ def try_(
     """Run a DAG once in the foreground, with a temporary store; exit code 1 if the run fails.
 
     The command prints the run's log as it grows, and then the result of each task. A running service does not notice
-    the run. Side effects of the tasks are real: a task that writes to a table writes to it.
+    the run. Side effects of the tasks are real: a task that writes to a table changes the real table.
     """
     events = [_parse_event(one) for one in event or ()]
     values = options.parse_object(params, "--params")

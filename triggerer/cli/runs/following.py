@@ -25,7 +25,7 @@ _LOOK_S: Final = 0.2
 _ASK_EVERY: Final = 5
 """Number of reads of the log file between two reads of the run's state."""
 _SHARED_FOLDER_S: Final = 5.0
-"""How long the log of an executor on another machine may be missing. A shared folder shows a new file late."""
+"""How long to wait for a log from another machine. A shared folder shows a new file late."""
 
 
 async def follow_log(database: Database, dag_id: str, run_id: str | None, out: BinaryIO) -> None:

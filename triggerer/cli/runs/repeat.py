@@ -94,7 +94,7 @@ def clear(
         typer.Option(
             "--task",
             metavar="TASK_ID",
-            help="Repeat only this task and the tasks after it. May be repeated.",
+            help="Repeat only this task and the tasks after it. Can be given several times.",
         ),
     ] = None,
     dag: Dag = None,

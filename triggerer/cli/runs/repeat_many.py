@@ -40,7 +40,9 @@ class ManyRuns:
         """Return whether the user chose many runs; end with exit code 2 if the user chose one run as well."""
         many = (self.dag, self.state, self.from_, self.to) != (None,) * 4
         if many and (run_id is not None or last):
-            wrong_use("--dag, --state, --from and --to choose many runs: without RUN_ID and --last")
+            wrong_use(
+                "--dag, --state, --from and --to choose many runs: leave RUN_ID and --last out"
+            )
         if self.dry_run and not many:
             wrong_use("--dry-run goes with --dag, --state, --from or --to")
         return many

@@ -62,8 +62,8 @@ LogicalDate = Annotated[
     typer.Option(
         "--logical-date",
         metavar="TIME",
-        help="Logical date of the run, ISO 8601. Default: none. The run covers the timetable's last interval that ended"
-        " by then: for a daily interval, 2026-03-10 means the data of 2026-03-09.",
+        help="Logical date, ISO 8601. Default: now if the DAG has a timetable. The run covers the last interval that"
+        " ended by then: for a daily timetable, 2026-03-10 means the data of 2026-03-09.",
     ),
 ]
 

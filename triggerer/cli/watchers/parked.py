@@ -98,7 +98,7 @@ def list_(
             one_line(row.error),
         ),
         json=json,
-        empty="No messages are set aside.",
+        empty="No messages are parked or stored.",
         limit=limit,
     )
 

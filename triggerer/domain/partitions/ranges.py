@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
+from triggerer.domain.instants import readable
 from triggerer.domain.partitions.base import PartitionMapper
 from triggerer.domain.partitions.rolling_up import FanOutMapper, RollupMapper
 from triggerer.domain.partitions.temporal import TemporalMapper
@@ -33,7 +34,7 @@ def keys_between(
     """
     writer = _writer(mappers)
     if start > end:
-        raise DagError(f"the range is empty: {start} is after {end}")
+        raise DagError(f"the range is empty: {readable(start)} is after {readable(end)}")
     found: dict[str, None] = {}  # a key may come twice when clocks are set back
     for key, until in _periods(writer, start, min(end, now)):
         if until > now:

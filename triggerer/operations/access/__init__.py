@@ -1,1 +1,1 @@
-"""Operations that decide who may use the service: API tokens and sign-in sessions."""
+"""Operations that give and end access to the service: API tokens and sign-in sessions."""

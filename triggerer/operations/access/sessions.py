@@ -24,7 +24,7 @@ class OpenedSession:
 
 
 async def sign_in_by_token(session: AsyncSession, token: str, request_id: str) -> OpenedSession:
-    """Open a session for the owner of an API token. The session ends with the token.
+    """Open a session for the owner of an API token. The session also ends when the token expires or is revoked.
 
     Raises:
         SignInNeeded: The token is unknown, expired or revoked.
@@ -32,8 +32,8 @@ async def sign_in_by_token(session: AsyncSession, token: str, request_id: str) -
     found = await find_token(session, token)
     if found is None:
         raise SignInNeeded(
-            "the token is unknown, revoked or over",
-            hint="the file api-token in [core] home has the first one",
+            "the token is unknown, revoked or expired",
+            hint="the file api-token in [core] home has the first token",
         )
     actor = Actor(found.name, Role(found.role), f"token:{found.id}", request_id)
     return await _open(session, actor, token_id=found.id)
@@ -48,7 +48,7 @@ async def sign_in_by_link(session: AsyncSession, code: str, request_id: str) -> 
     found = await use_login(session, code)
     if found is None:
         raise SignInNeeded(
-            "this link was used, or is too old", hint="triggerer tokens login prints a new one"
+            "this link was used, or is too old", hint="triggerer tokens login prints a new link"
         )
     name, role = found
     return await _open(session, Actor(name, Role(role), LINK, request_id))

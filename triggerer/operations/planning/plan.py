@@ -79,8 +79,11 @@ class DagPlan:
     queued: int
     """The number of events that wait for the DAG now, counted up to a limit for each asset."""
     dropped: int
-    """The number of waiting events of assets that the new definition does not wait for. The next run takes these
-    events, too."""
+    """The number of waiting events of assets that the new definition does not wait for.
+
+    Without `events_per_run` the next run takes these events, too. With `events_per_run`, and for partition keys, they
+    stay in the queue.
+    """
     due_before: int
     """The number of runs that are due now under the present definition."""
     due_after: int
@@ -130,7 +133,7 @@ async def plan_folder(
     are not in the history. No transaction is open during the computation.
 
     Args:
-        since: The begin of the history. None: a week ago, or the first event to replay if that is older.
+        since: The start of the history. None: a week ago, or the first event to replay if that is older.
         events: The most events to replay. If the history has more, only the newest are replayed.
         dag: The result has only this DAG, the assets that it waits for, and their watchers. None: all DAGs.
     Raises:

@@ -147,7 +147,7 @@ def _divided(new: ParsedDag, waiting: Sequence[KeyedEvent]) -> Sequence[Share]:
 def _facts(
     snapshot: DagSnapshot, waiting: Sequence[KeyedEvent], soon: datetime
 ) -> Script[DagSnapshot]:
-    """Add values to the snapshot that only the DAG's definition in the planned folder may need."""
+    """Add values to the snapshot that the scheduler did not read, because only the new definition may need them."""
     dag_id = snapshot.dag_id
     last, kind = yield from last_runs(dag_id)
     asset_ids = [one.asset_id for one in snapshot.waiting]

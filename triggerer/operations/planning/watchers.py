@@ -77,7 +77,7 @@ def _new(new: ParsedWatcher, streams: set[str]) -> WatcherPlan:
     if new.stream_digest.startswith(_STANDALONE):
         effect = "it runs alone, without a stream"
     elif new.stream_digest in streams:
-        effect = "it joins a stream that is read already, from where that stream is then"
+        effect = "it joins a stream that is read already, at the next message of the stream"
     else:
         effect = f"its stream is new, and {_BEGINS}"
     return WatcherPlan(
