@@ -50,7 +50,7 @@ def simulate(folder: Path, *options: str) -> tuple[int, str]:
 def test_users_filters_and_expressions_are_run(folder: Path) -> None:
     code, told = simulate(folder, "--seeds", "3", "--steps", "500")
     assert code == 0, told
-    assert "left out: DAG by_hand: its schedule has more than assets" in told
+    assert "left out: DAG by_hand: its schedule is not an expression of assets" in told
     assert "3 seeds kept every promise" in told
 
 

@@ -223,8 +223,11 @@ class StreamHarness:
     groups nor triggers: a trigger that ended keeps its error, and the next `add` opens a new group.
 
     Args:
+        ack_timeout, subscriber_queue_size, overflow_grace: The settings `shared_stream_ack_timeout` (in seconds),
+            `shared_stream_subscriber_queue_size` and `shared_stream_overflow_grace` (in seconds).
         catch_up: Let a failing trigger fall behind alone if its upstream is a log or a queue (contract, rule 18). The
             trigger stays a member with a backlog until `restart` or `remove`. A queue's backlog is in memory.
+        persistence: "auto": each event is confirmed at once. "manual": the test calls `persist` or `refuse`.
     """
 
     def __init__(

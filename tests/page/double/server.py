@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.double.token and f"session={self.double.token}" not in self.headers.get(
             "cookie", ""
         ):
-            return self._problem(401, "Sign in needed", "this needs a token")
+            return self._problem(401, "Sign in needed", "the request needs a token")
         if parts == ["changes"]:
             return self._changes()
         if parts[-1] == "logs":

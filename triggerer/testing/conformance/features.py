@@ -10,7 +10,7 @@ from unittest import SkipTest
 
 
 class Feature(StrEnum):
-    """A capability that a producer may have beyond the duties of every producer."""
+    """A capability that a producer can have beyond the duties of every producer."""
 
     ORDERING = "ordering"
     """Messages of a lane come in the order of their publication, and are committed as a contiguous prefix."""
@@ -42,8 +42,8 @@ class Feature(StrEnum):
     can be dead-lettered."""
     QUEUE = "queue"
     """Messages are gone once consumed, so the store keeps them for a watcher that falls behind. Needs `dump_event`,
-    `load_event` and `get_idempotency_key`. If `sizes` or `dead_letter` is declared too, also `get_size` or the method
-    `dead_letter`. A log whose messages can be parked may declare this feature."""
+    `load_event` and `get_idempotency_key`. The suite also tests `get_size` if `sizes` is declared, and the method
+    `dead_letter` if `dead_letter` is declared. A log whose messages can be parked can declare this feature too."""
     STATE = "state"
     """The producer keeps its position in the store. If it does not override `use_state`, the cases are skipped."""
 

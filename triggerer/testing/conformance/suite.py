@@ -42,7 +42,7 @@ class ProducerSuite:
             raise TypeError(f"{cls.__name__}.cancel_at is empty: name at least one wait, such as 1")
 
     state: InMemoryState
-    """The state that the case's producers receive if they override `use_state`. Hooks may read it."""
+    """The state that the case's producers receive if they override `use_state`. Hooks can read the state."""
 
     # Hooks
 
@@ -53,7 +53,7 @@ class ProducerSuite:
         """After each case, whether it passed or failed: delete the source."""
 
     async def new_producer(self) -> SharedStreamProducer:
-        """Make a new producer on the source of `setup`. Only for `lock_renewal` may another producer still be open."""
+        """Make a new producer on the source of `setup`. Only cases for `lock_renewal` open two producers at once."""
         raise NotImplementedError
 
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:

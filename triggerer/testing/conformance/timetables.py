@@ -39,7 +39,7 @@ def frozen_clock(moment: datetime) -> Iterator[None]:
 class TimetableConformance:
     """Subclass it in a test module as `class TestMine(TimetableConformance)`, and implement `new_timetable`.
 
-    The other attributes have defaults for a timetable whose runs never end, with at least one run in 400 days.
+    The other attributes have defaults for an installed timetable whose runs never end.
     """
 
     moments: ClassVar[Sequence[datetime]] = (
@@ -107,7 +107,7 @@ class TimetableConformance:
                 )
 
     def test_after_years_without_catch_up_few_runs_lie_in_the_past(self) -> None:
-        """The timetable may return up to two of the missed runs. The run after them lies in the future."""
+        """The timetable is allowed to return up to two of the missed runs. The run after them lies in the future."""
         self._needs(self.catches_up, "catches_up")
         for moment in self.moments:
             last = self._ask(moment, None, TimeRestriction(moment, None, catchup=True))

@@ -32,12 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m triggerer.testing.simulation",
         description="Look for a seed that breaks a promise.",
     )
-    parser.add_argument("--seeds", type=int, default=100, help="how many to try")
+    parser.add_argument("--seeds", type=int, default=100, help="number of seeds to try")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument(
-        "--steps", type=int, default=1000, help="with faults; then the seed runs to its end"
+        "--steps", type=int, default=1000, help="steps with faults; then the seed runs to its end"
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     parser.add_argument("--replay", type=int, metavar="SEED", help="show the trace of one seed")
     given = parser.parse_args(arguments)
     if given.replay is not None:

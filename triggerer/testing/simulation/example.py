@@ -21,7 +21,7 @@ class ExampleTrigger(BaseEventTrigger):
     """
 
     kind: ClassVar[int] = 0
-    """The simulated host sets it."""
+    """Decides with the message what the filter does. The simulated host sets the kind."""
     acting_percent: ClassVar[int] = 60
     """The percentage of messages that the filter rejects or yields events for."""
 

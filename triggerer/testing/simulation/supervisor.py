@@ -280,7 +280,7 @@ class Supervisor:
         owners = self.world.store.owners
         if owners.is_free(stream.key, self.world.store.now()):
             # An instance hosts all triggers of a stream or none. If not all streams fit, any of them may be left out,
-            # but then no instance may have room for it.
+            # but then no instance must have room for it.
             if len(stream.triggers) > max(map(self._room, process.instances)):
                 return None
             return f"{stream.key} fits into an instance, but no instance hosts it"
@@ -320,7 +320,7 @@ def simulate(
 
     Args:
         trace: Called with (virtual seconds, step, line) for each traced action.
-        prepare: May replace the world's DAGs, streams and watchers before the first step.
+        prepare: Called before the first step, to replace the world's DAGs, streams and watchers.
     """
     world = World(draw_scenario(seed), trace=trace)
     if prepare is not None:

@@ -151,7 +151,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._advancing.discard(lane)
 
     def _begin_advance(self, batch: Sequence[AdvanceItem]) -> Hashable:
-        """Check that the batch may be advanced now; returns its lane."""
+        """Check that the batch is next in its lane, and that the lease holds; returns the lane."""
         lane = self.lane_of(batch[0].broker_payload.message)
         self._record_order(lane, batch)
         self._broker.checker.check_lease(batch[0].broker_payload, "advances")

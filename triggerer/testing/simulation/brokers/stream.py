@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WatcherTemplate:
-    """The class and arguments of watchers that may be declared for a stream. `asset_id` None: for any asset."""
+    """The class and arguments of watchers that can be declared for a stream. `asset_id` None: for any asset."""
 
     cls: type[BaseEventTrigger]
     kwargs: dict[str, Any]
@@ -47,5 +47,5 @@ class Stream:
 
     @property
     def triggers(self) -> dict[int, TriggerRow]:
-        """The trigger rows by trigger id. A trigger may serve several watchers."""
+        """The trigger rows by trigger id. A trigger can serve several watchers."""
         return {row.trigger_id: row for row in self.watchers.values()}

@@ -143,7 +143,7 @@ class CatchingUpChecker:
         return (watcher, key) in self._rejected_live
 
     def may_be_set_aside(self, watcher: int, key: str) -> bool:
-        """Whether a message may be parked for a watcher without any failure."""
+        """Whether the runtime is allowed to park a message for a watcher without any failure."""
         return self.has_rejected_live(watcher, key) or self.is_hopeless(watcher, key)
 
     # The broker
@@ -166,7 +166,7 @@ class CatchingUpChecker:
 
         Args:
             excused: The watchers that need not see the message again.
-            owed: The watchers that had to resolve it.
+            owed: The watchers that had to resolve the message.
         """
         message = delivery.message
         self._comes_again.discard(message.key)
@@ -335,7 +335,7 @@ class CatchingUpChecker:
         self._excused.add((watcher, key))
 
     def check_not_parked(self, watcher: int, message: Message) -> None:
-        """Check a message that is about to be dead-lettered at a bound: it may not be parked as well."""
+        """Check a message that is about to be dead-lettered at a bound: the message must not be parked as well."""
         if (watcher, message.key) in self.parked:
             self._fail("S9", f"{message.key} is parked for watcher {watcher} and dead-lettered too")
 

@@ -69,7 +69,7 @@ class LaneChecker:
         self._touched.add(self._lane_of(delivery.message))
 
     def record_broadcast(self, delivery: Delivery) -> None:
-        """Record a broadcast; may be called more than once for a delivery."""
+        """Record a broadcast. A repeated call for a delivery does nothing."""
         if delivery.is_broadcast:
             return
         delivery.is_broadcast = True
@@ -134,7 +134,7 @@ class LaneChecker:
 
     @contextmanager
     def pausing(self, lane: Hashable) -> Iterator[None]:
-        """Check a call of `pause_lane`. A paused lane may be paused again only if it has still delivered a message."""
+        """Check a call of `pause_lane`. A second pause is a fault if the lane delivered no message since the first."""
         if self._is_pulled:
             self._checker.fail("S9", f"pause_lane({lane}) while the stream is being pulled")
         if lane in self.paused and lane not in self._touched:

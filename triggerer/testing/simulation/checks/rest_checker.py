@@ -55,7 +55,7 @@ class RestChecker:
         self._given[watcher, message.key] += 1
 
     def on_row(self, watcher: int, before: PositionRow | None, row: PositionRow) -> None:
-        """Check a written row: it may not count more failures than its filter had attempts with the message."""
+        """Check a written row: it must not count more failures than its filter had attempts with the message."""
         if before is None or before.reemit != row.reemit:
             self._begun[watcher, row.lane] = self._counted
         key = f"{row.topic}/{row.lane}/{row.offset}"

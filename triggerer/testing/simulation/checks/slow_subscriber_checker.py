@@ -45,7 +45,7 @@ class SlowSubscriberChecker:
         self._since: WeakKeyDictionary[Group, dict[_Delay, float]] = WeakKeyDictionary()
 
     def check(self, group: Group, pauses: Pauses, *, is_store_slow: bool, now: float) -> None:
-        """Check a group whose watchers may fall behind; called at each step.
+        """Check a group whose watchers can fall behind; called at each step.
 
         Args:
             now: The seconds so far, without standstills of the process.

@@ -173,7 +173,7 @@ class Store:
         self.asset_ids: dict[str, int] = {}
         self.owners = Owners()
         self.shortened: set[tuple[str, str | None, int]] = set()
-        """Leases that another instance may claim before their owners' own clocks show that they are over."""
+        """Leases that another instance can claim before their owners' own clocks show that they are over."""
         self.triggers: dict[int, TriggerRow] = {}
         self.positions: dict[tuple[int, int], PositionRow] = {}
         """The rows of positions, by watcher and lane."""

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class Database:
-    """Stands in for `Database` in one process, with its locks, which a crash releases."""
+    """Stands in for the store's `Database` in one process. A crash of the process releases the locks."""
 
     name = "the database"
 

@@ -102,7 +102,7 @@ class CatchingUpDraws:
 
 
 def draw_catching_up(scenario: Scenario) -> CatchingUpDraws:
-    """Draw the settings of a seed; off on the fast path."""
+    """Draw the settings of a seed. Catching up is off on the fast path, and in a fifth of the other seeds."""
     rng = Random(f"{scenario.seed}/lagging")
     is_on = rng.random() < 0.8 and scenario.is_acknowledged
     is_busy, is_instant = has_busy_queue(scenario), has_instant_answers(scenario)

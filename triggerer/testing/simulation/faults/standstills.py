@@ -26,7 +26,7 @@ class Standstills:
         self._lease_s = scenario.lease
 
     def draw(self, *, is_behind: bool) -> float | None:
-        """The seconds that the process stands still now, half of the times longer than a lease; None if it does not.
+        """The seconds that the process stands still now; None if it does not. Half of the times exceed a lease.
 
         Args:
             is_behind: True if the filter catches up. Such a message is rarer, so its standstills are more likely.

@@ -33,7 +33,7 @@ class Broadcasts:
         self._failed_for_all: set[tuple[LaneOfSession, int]] = set()
         """The failed deliveries whose successors in the lane fail too."""
         self._first_behind_failed: set[tuple[LaneOfSession, int]] = set()
-        """The number of the first broadcast after the broker learned of a failure."""
+        """The first broadcasts after the broker learned of a failure, each by its lane and delivery number."""
         self._pulled: dict[LaneOfSession, Delivery] = {}
         """The delivery that the poll has pulled and not broadcast."""
         self._done: dict[tuple[str, int], set[int]] = {}

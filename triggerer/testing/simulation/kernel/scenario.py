@@ -62,7 +62,7 @@ AMPLE = HostSettings().capacity
 AMPLE_BYTES = 1_000_000
 """A bound in bytes that a simulation never reaches."""
 SIZES = (0, 1, 20, 20, 100, 400)
-"""The sizes of messages in bytes. A single message may exceed a bound."""
+"""The sizes of messages in bytes. A single message can exceed a bound."""
 
 
 def has_slow_modules(seed: int) -> bool:
@@ -88,8 +88,8 @@ def has_outages(scenario: Scenario) -> bool:
 def has_instant_answers(scenario: Scenario) -> bool:
     """Whether broker, store and filters answer within a few turns of the loop: in a tenth of the seeds with a log.
 
-    Answers take no time. So actions that are far apart in other seeds fall into one turn of the loop. Few messages are
-    outstanding at a time, and many arrive at once.
+    Seeds with outages are left out. Answers take no time. So actions that are far apart in other seeds fall into one
+    turn of the loop. Few messages are outstanding at a time, and many arrive at once.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/instant").random() < 0.1
@@ -98,7 +98,7 @@ def has_instant_answers(scenario: Scenario) -> bool:
 def has_standstills(scenario: Scenario) -> bool:
     """Whether the process stands still at times while a filter has a message open: in a sixth of the seeds.
 
-    Of the seeds with outages it is half, because many watchers catch up in them.
+    In seeds with outages the share is a half, because many watchers catch up in such a seed.
     """
     share = 1 / 2 if has_outages(scenario) else 1 / 6
     return random.Random(f"{scenario.seed}/standstills").random() < share
@@ -140,7 +140,7 @@ def has_recreations(scenario: Scenario) -> bool:
 
 
 def has_marks(scenario: Scenario) -> bool:
-    """Whether some positions of a log have no message, like Kafka's transaction markers: in a fifth of the seeds."""
+    """Whether some positions have no message, like Kafka's transaction markers: in a fifth of the seeds with a log."""
     is_log = scenario.is_acknowledged and scenario.is_log
     return is_log and random.Random(f"{scenario.seed}/no message").random() < 0.2
 

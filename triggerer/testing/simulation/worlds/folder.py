@@ -169,7 +169,7 @@ def select(
         try:
             condition = condition_from_json(parsed.schedule)
         except DagError:
-            left_out.append(f"DAG {parsed.dag_id}: its schedule has more than assets")
+            left_out.append(f"DAG {parsed.dag_id}: its schedule is not an expression of assets")
             continue
         if aliases_of(condition):
             left_out.append(

@@ -28,7 +28,7 @@ class LeasedStream:
         self.relapses = world.relapses
         self._database = database
         self.members: dict[int, Member] = {}
-        """The members by watcher. A member may serve several watchers."""
+        """The members by watcher. A member can serve several watchers."""
         self.parked_before = max((row.id for row in world.store.parked.values()), default=0)
         """The highest id of a parked row when the lease began."""
         self.is_over = False

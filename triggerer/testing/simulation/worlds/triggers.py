@@ -142,7 +142,9 @@ class OnFastPath(SimulatedTrigger):
 
 
 def bind(cls: type[BaseEventTrigger], leased: LeasedStream, kind: int) -> type[BaseEventTrigger]:
-    """A subclass that reads from the model of the broker: in ack mode if the class or the scenario is, else fast path.
+    """A subclass that reads from the model of the broker, in ack mode or on the fast path.
+
+    The subclass is in ack mode if `cls` or the scenario is.
 
     Args:
         kind: The kind of the filter, for the simulation's own triggers.

@@ -117,7 +117,7 @@ class TimeChecker:
         self.is_clock_set_back |= by < timedelta()
 
     def on_committed(self) -> None:
-        """Check nothing here; a subclass may."""
+        """Check nothing here. `PartitionChecker` overrides this method."""
 
     def find_due(self) -> dict[tuple[str, int], str]:
         """The due runs that do not exist, by DAG and the DAG's number of runs."""
@@ -216,7 +216,7 @@ def _moment_of(dag: Dag, run: Run) -> datetime:
 
 
 def _answers_now(dag: Dag) -> bool:
-    """Whether the DAG's timetable may plan a run for the current time of its host."""
+    """Whether the DAG's timetable can plan a run for the current time of its host."""
     timetable = timetable_in(dag.on)
     if isinstance(timetable, Keyed):
         timetable = timetable.timetable
