@@ -325,7 +325,7 @@ class SharedStreamProducer(ABC):
         runtime learns only from the report that the lane was read to its end.
 
         Args:
-            report: Call this function, while the generator waits for the next message, with a position. All messages
+            report: While the generator waits for the next message, call this function with a position. All messages
                 before that position must have been yielded.
         """
         return self.read_lane(lane, position)
@@ -390,7 +390,7 @@ class SharedStreamProducer(ABC):
     async def resume_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
         """Deliver the events of a paused lane again, from where it was paused. The lane may no longer exist.
 
-        Called from another task than `open_stream`, which may await the broker at that moment.
+        Called from another task, while `open_stream` may be waiting for the broker.
         """
 
     async def aclose(self) -> None:  # noqa: B027  (many have no resources)

@@ -24,7 +24,7 @@ class Rewind:
 
     A watcher that is live in the lane stays live until the new position is durable. Then the watcher is behind. So the
     stream need not wait for the store, and no message counts as failed. Events that the watcher derives while it is
-    still live have their ordinary keys. The replay repeats or re-emits these events like all others before `end`.
+    still live have their ordinary keys. If their messages are before `end`, the replay processes these messages too.
 
     Args:
         start: The begin of the replay. If an earlier message is outstanding or not durable, the replay begins there.

@@ -1,4 +1,4 @@
-"""Reads a lane of a log ahead, in a task of its own."""
+"""Reads messages of a log's lane before the filter asks for them, in a task of its own."""
 
 from __future__ import annotations
 
