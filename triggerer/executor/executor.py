@@ -365,7 +365,7 @@ class Executor:
                     tasks.start_soon(slot.stop, verdict)
 
     async def _end_unstarted(self, order: RunOrder, verdict: RunEnd) -> None:
-        # Write the log first, because a user who sees the end in the store may read the log at once.
+        # Write the log first, because a user who sees the end in the store can read the log at once.
         async with self._ending_one:
             await self._log_files.end(order.log_path, order.run_id, verdict.state)
         self._ending.discard(order.run_pk)

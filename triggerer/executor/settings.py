@@ -35,7 +35,7 @@ class ExecutorSettings:
     cancel_grace: timedelta = timedelta(seconds=5)
     """The time from SIGTERM to SIGKILL for a cancelled run."""
     timeout_grace: timedelta = timedelta(seconds=10)
-    """How long a task may outlive its own timeout before its process is killed."""
+    """If a task outlives its own timeout by more than this time, its process is killed."""
     callback_timeout: timedelta = LONGEST_CALLBACK
     """The time for all callbacks of one run together."""
     shutdown_grace: timedelta = timedelta(seconds=5)

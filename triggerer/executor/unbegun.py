@@ -1,4 +1,4 @@
-"""Queues runs again that no worker could begin: their file does not load, or a former attempt is still unknown."""
+"""Puts runs that no worker could begin back into the queue: a file does not load, or a former attempt is unknown."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Queue the runs again that could not begin, and hold them. Return the other updates, which the caller must store.
+    """Put the runs that could not begin back into the queue, and hold them. Return the updates of the other runs.
+
+    The caller must store the returned updates.
 
     Raises:
-        Errors of `Database.perform_steps`. The call may be repeated.
+        Errors of `Database.perform_steps`. The caller can repeat the call.
     """
     unbegun = [update for update in group if update.is_unbegun and update.end is not None]
     if not unbegun:

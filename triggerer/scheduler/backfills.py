@@ -70,7 +70,7 @@ class BackfillRunner:
                 signals = await subscription.wait(self._sweep_every)
 
     async def run_once(self) -> None:
-        """Read which backfills have intervals or keys left. For each of them, start as many as it may run at once."""
+        """Read which backfills have intervals or keys left. Start as many as each backfill can run at once."""
         async with self._database.reading() as session:
             self._pending = await dags_with_pending(session)
         await self._advance(list(self._pending))

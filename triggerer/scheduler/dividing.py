@@ -1,4 +1,4 @@
-"""Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key may start.
+"""Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key can start.
 
 The events are divided under the lock of the DAG's row, in the transaction that creates the runs. Their shares are
 stored by key. So each event is divided once, and the cost of a look does not grow with the number of waiting events.
@@ -136,7 +136,7 @@ def _report(dag_id: str, refused: Mapping[int, str]) -> None:
 
 
 def queue_at(now: datetime, due: Sequence[tuple[str, datetime]]) -> PartitionQueue:
-    """Return the queue at the instant `now`. `due` has each key and the time when its run may start, earliest first."""
+    """Return the queue at the instant `now`. `due` has each key and the time when its run can start, earliest first."""
     return PartitionQueue(
         tuple(key for key, at in due if at <= now),
         next((at for _, at in due if at > now), None),

@@ -61,7 +61,7 @@ class WaitingPartition:
 
     partition_key: str
     due_at: datetime | None
-    """When the key's run may start, which may be in the past. None: the run needs another event first."""
+    """The earliest start of the key's run, also if it has passed. None: the run needs another event first."""
     runs: int
     """How many runs the scheduler has created for this key."""
     lacks: tuple[Lack, ...]

@@ -29,12 +29,12 @@ class WaitingAsset:
 
 @dataclass(frozen=True, slots=True)
 class PartitionQueue:
-    """The partition keys of one DAG that may get a run."""
+    """The partition keys of one DAG whose runs can start now or later."""
 
     due: tuple[str, ...] = ()
-    """The keys whose runs may start now, in order; only as many as one look may create runs for, and one more."""
+    """The keys whose runs can start now, in order. At most one key more than the runs that one look creates."""
     next_at: datetime | None = None
-    """When the run of the next key may start without another event. None: never, or not known yet."""
+    """When the run of the next key can start without another event. None: never, or not known yet."""
     is_behind: bool = False
     """True if some queued events are not divided among the keys yet. No run starts before that."""
 

@@ -34,7 +34,7 @@ _MAX_DAGS: Final = 100
 
 
 class Scheduler:
-    """Creates the runs that assets and timetables ask for. Several schedulers may run at once.
+    """Creates the runs that assets and timetables ask for. Several schedulers can run at once.
 
     No two schedulers create the same run: each scheduler locks the DAG's row while it decides, or creates the run only
     if the row has not changed since it was read. Every queued event goes into exactly one run of its DAG, because one

@@ -44,7 +44,7 @@ _LOOK_EVERY_S: Final = 0.05
 
 
 class _Files(NamedTuple):
-    """The time stamps of a DAG file, and of the folders whose modules it may import."""
+    """The time stamps of a DAG file, and of the folders whose modules it can import."""
 
     file: Stamp | None
     folders: tuple[Stamp | None, ...]

@@ -12,7 +12,7 @@ from triggerer.worker.event_sequences import AssetEvents, EventRow
 
 
 class QueryEvents(Protocol):
-    """Sends a query to the executor and waits for the reply. Any thread of the run's process may call this."""
+    """Sends a query to the executor and waits for the reply. Any thread of the run's process can call this."""
 
     def __call__(self, what: str, **fields: Any) -> Any: ...
 

@@ -12,7 +12,7 @@ def kept_tasks(dag: DAG, kept: Mapping[str, TaskState]) -> dict[str, TaskState]:
     """Return the final states of the tasks that are not executed again.
 
     The return value of a task exists only in the memory of its run's process. So a successful task is executed again if
-    an executed task needs its return value. That task emits its events under their former keys again, so no event is
+    an executed task needs its return value. The repeated task emits its events under their former keys, so no event is
     recorded twice.
 
     Args:

@@ -75,7 +75,7 @@ def set_up_logging() -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Hides the secrets that this process knows in log messages. Text that the user's code prints is not changed."""
+    """Hides known secrets in log messages. Text that the user's code prints is not changed."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = hide_known(super().format(record))

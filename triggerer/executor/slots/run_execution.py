@@ -42,7 +42,7 @@ class RunServices:
     database: Database
     result_writer: ResultWriter
     timeout_grace: timedelta
-    """How long a task may outlive its timeout before its process is killed."""
+    """If a task outlives its timeout by more than this time, its process is killed."""
     spools: Spools | None = None
     """Writes the events of runs into files. None: no files."""
     tokens: RunTokens | None = None

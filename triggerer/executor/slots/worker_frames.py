@@ -131,7 +131,7 @@ _F = TypeVar("_F")
 
 
 def read_worker_frame(document: Any) -> WorkerFrame:
-    """Check that a document is a worker's frame, and return it with that type.
+    """Check that a document is a worker's frame, and return the frame.
 
     Raises:
         MalformedFrame: No worker sends such a frame.

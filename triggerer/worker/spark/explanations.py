@@ -139,7 +139,7 @@ _EXPLANATIONS: Final = tuple(
         (
             r"is bigger than spark\.driver\.maxResultSize",
             (
-                "the task collects more rows than the driver may hold: write them to a table or a file, or raise"
+                "the task collects more rows than the driver accepts: write them to a table or a file, or raise"
                 " spark.driver.maxResultSize"
             ),
         ),

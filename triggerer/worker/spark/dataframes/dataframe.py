@@ -89,8 +89,8 @@ def read_files(
 ) -> DataFrame:
     """Return a DataFrame of spooled events, see `triggerer.executor.spooling`. Its rows have no order.
 
-    In local mode Spark reads the files. On a cluster and over Connect, the executors may not reach the files, so this
-    process uploads the rows in pieces.
+    In local mode Spark reads the files. On a cluster and over Connect, the executors often cannot reach the files. So
+    this process uploads the rows in pieces.
 
     Args:
         extra_schema: The type of `extra`, as for `to_dataframe`. If it is given, the files must have `extra` as text.

@@ -25,7 +25,7 @@ class Shape:
 
     Attributes:
         kinds: The Python types of the values, without None; tuples count as lists.
-        keys: For objects, the shape of each key in the order of appearance. None: more keys than a struct may have.
+        keys: For objects, the shape of each key in the order of appearance. None: more keys than `MAX_FIELDS`.
         items: The shape of the elements of lists, or of all values of objects with too many keys.
         has_large: Whether an integer needs more than 64 bits.
         has_huge: Whether an integer does not fit a double.

@@ -80,8 +80,8 @@ def attach(driver: SharedDriver) -> SparkSession:
     try:
         with jvm.laid_over_environment(driver.environment), interrupt_handler_kept():
             gateway: Any = jvm.connect(driver.port, driver.secret)
-            # Set these first: PySpark's handler of Java's errors uses them, and an earlier session of this process has
-            # installed the handler already.
+            # Set these attributes before the first call, which may fail. PySpark's handler of Java's errors uses them,
+            # and is installed already if this process has had another session.
             SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # noqa: SLF001
             client = gateway._gateway_client  # noqa: SLF001
             _name_in_full(gateway.jvm, client)
