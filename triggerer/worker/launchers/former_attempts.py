@@ -127,7 +127,7 @@ class FormerAttempts:
 
 
 def patience_for(former: FormerLaunch, patience: timedelta, now: datetime) -> timedelta:
-    """Return how long to wait: `patience`, or three seconds if the launch was already unknown for the whole patience."""
+    """Return how long to wait: `patience`, or three seconds if the launch was already unknown for all of `patience`."""
     since = former.unknown_since
     if since is not None and now - since > patience:
         return min(patience, _SHORT_PATIENCE)
