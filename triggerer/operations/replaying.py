@@ -20,10 +20,16 @@ async def replay_watcher(
     start: datetime | None,
     again: bool = False,
 ) -> ReplayView:
-    """Store a request for a replay; see `triggerer.store.watchers.replays.ask_for_replay` for the arguments and errors.
+    """Store a request for a replay. The owner of the watcher's stream carries it out, or shows why it cannot.
 
     Args:
+        asset: The asset's name or URI.
+        start: Replay messages that were published from this instant on. None: from the earliest message.
         again: True: also make events for messages that already have events.
+    Raises:
+        UnknownWatcher: There is no such watcher.
+        TriggererError: The watcher has no shared stream, or `start` is in the future. Or `again` is False, and the
+            store has deleted events that it would need to tell which messages had events.
     """
     asked = await ask_for_replay(session, asset, name, start=start, reemit=again)
     await record(

@@ -190,7 +190,8 @@ def _execute_sql(spark: Any, log: Log, sql: str, arguments: Any) -> None:
 
 def _execute_statement(spark: Any, statement: str, arguments: Any, *, is_last: bool) -> str | None:
     """Compute the statement's result. Return the first rows of the last statement's result, if it has one."""
-    # A JSON path may contain `:` or `?`. Without arguments Spark does not read these characters as markers.
+    # With `arguments`, Spark reads `:` and `?` as markers. Without arguments, a statement can use these characters for
+    # something else, such as a JSON path.
     frame = spark.sql(statement, arguments) if arguments else spark.sql(statement)
     if not frame.columns:
         # A statement without a result, such as an INSERT, has been executed by `spark.sql` already.

@@ -81,7 +81,10 @@ def _key_at(writer: TemporalMapper, moment: datetime) -> str:
 
 
 def _writer(mappers: Iterable[PartitionMapper]) -> TemporalMapper:
-    """Return the mapper that formats the keys of runs: the mapper itself, or the mapper inside a roll-up or fan-out."""
+    """Return the one mapper that writes the keys of the DAG's runs.
+
+    For a roll-up or a fan-out, this is the mapper inside it. All mappers must write the same periods.
+    """
     writers = []
     for mapper in mappers:
         inner: PartitionMapper | None = mapper

@@ -23,7 +23,7 @@ from triggerer.errors import DagError
 
 MONDAY_TO_FRIDAY: Final = (0, 1, 2, 3, 4)
 _DAY = timedelta(days=1)
-# The most days that a search looks at, because no calendar has more than a year of holidays in a row.
+# A search for a workday gives up after this number of days. No calendar has more than a year of holidays in a row.
 _REACH = 400
 
 

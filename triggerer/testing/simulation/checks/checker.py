@@ -124,8 +124,8 @@ class Checker:
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
-        # If another trigger failed the message, it comes again. A trigger of several watchers may then ack it although
-        # one of them has a backlog in the lane.
+        # If any trigger failed the message, the broker delivers it again to all watchers. So a trigger that serves
+        # several watchers can ack the message now, even if one of its watchers has a backlog in the lane.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))

@@ -135,7 +135,7 @@ class Process:
         }
 
     def hosting(self, stream: Stream) -> tuple[LeasedStream, SharedStream] | None:
-        """A stream under its owner's lease, and the owner's shared stream for it; None if no instance hosts it."""
+        """The lease under which an instance hosts the stream, and its shared stream; None if no instance hosts it."""
         held = self.world.store.owners.leases[stream.key]
         for instance in self.instances:
             hosted = instance.host.manager.streams.get(stream.key)
