@@ -1,4 +1,4 @@
-"""Answers the queries of a run's process, for instance for asset events, or whether it may commit an output."""
+"""Answers the queries of a run's process. For instance, the process asks for asset events, or to commit an output."""
 
 from __future__ import annotations
 

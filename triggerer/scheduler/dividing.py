@@ -111,8 +111,9 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # A key that is due in the future may have been computed before the clock was set back, and must then be computed
-    # again. The list is sorted by that time, so the last key shows if any is in the future, unless `limit` cut it.
+    # A due time in the future may have been computed before the clock was set back. Then it must be computed again. The
+    # keys are sorted by due time, so the last key shows whether a due time is in the future. If `limit` has cut the
+    # list, later keys are unknown, so look for such keys in any case.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:
@@ -239,7 +240,7 @@ def key_record(
         at = max(at, counted + quiet_period)
     is_postponed = quiet_period is not None and newest_at <= now + CLOCK_STEP
     if at is not None and not is_postponed and known is not None and known.due_at is not None:
-        # Only a quiet period may postpone a run when further events arrive. So keep the earlier start.
+        # Further events postpone a run only if the DAG has a quiet period. So keep the earlier start.
         at = min(at, known.due_at)
     # The quiet period after an event in the future cannot be measured, so such an event is left out. If there is no
     # other event, `now` is stored as the newest instant, and later events count again.
