@@ -67,7 +67,8 @@ async def discard_messages(
     """Delete messages for good: parked messages, and messages that are stored for a watcher. Return their number.
 
     Args:
-        ids: The ids of messages. Empty: all stored and parked messages, or those of the watcher `watcher` of `asset`.
+        ids: The ids of messages. Empty: all stored and parked messages.
+        asset, watcher: Delete only messages of this watcher of the asset. None: of all watchers.
     Raises:
         UnknownMessage: Some of `ids` belong to neither a stored nor a parked message.
         UnknownWatcher: The watcher never existed.
