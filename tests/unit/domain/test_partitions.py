@@ -72,6 +72,29 @@ def test_a_key_is_for_the_period_that_it_is_in(mapper: PartitionMapper, key: str
     assert downstream_keys(mapper, "2024-03-13T10:42:15") == (key,)
 
 
+@pytest.mark.parametrize(
+    ("mapper", "key"),
+    [
+        (StartOfYearMapper(), "0001"),
+        (StartOfQuarterMapper(), "0001-Q1"),
+        (StartOfWeekMapper(), "0001-01-01 (W01)"),
+        (StartOfDayMapper(output_format="%d%%Y.%m.%Y"), "02%Y.01.0001"),
+    ],
+)
+def test_the_first_day_of_other_systems_makes_a_key_that_can_be_read(
+    mapper: PartitionMapper, key: str
+) -> None:
+    # Some systems write 0001-01-01 for a date that is missing.
+    assert downstream_keys(mapper, "0001-01-02T00:00:00") == (key,)
+
+
+def test_a_roll_up_reads_its_own_keys_of_the_first_year() -> None:
+    days = StartOfMonthMapper(input_format="%Y-%m-%d")
+    month = RollupMapper(upstream_mapper=days, window=MonthWindow())
+    (key,) = downstream_keys(month, "0001-01-02")
+    assert len(month.to_upstream(key)) == 31
+
+
 def test_a_key_with_an_offset_is_for_the_day_of_the_mappers_clock() -> None:
     mapper = StartOfDayMapper(timezone="Asia/Tokyo", input_format="%Y-%m-%dT%H:%M%z")
     assert mapper.to_downstream("2024-03-13T14:59+0000") == "2024-03-13"

@@ -61,8 +61,12 @@ class KeyFormat:
 
     def format(self, moment: datetime) -> str:
         """Return the key of a moment."""
-        quarter = str((moment.month - 1) // 3 + 1)
-        return moment.strftime(self.text.replace("{quarter}", quarter))
+        text = self.text.replace("{quarter}", str((moment.month - 1) // 3 + 1))
+        if moment.year < 1000:
+            # The C library of Linux writes such years without leading zeros, and `parse` would refuse the key.
+            year = f"{moment.year:04}"
+            text = "".join(year if one == "%Y" else one for one in _TOKEN.findall(text))
+        return moment.strftime(text)
 
     def parse(self, key: str) -> datetime:
         """Return the moment that a key names, with a zone if the format has one.
