@@ -23,19 +23,20 @@ from triggerer.store.watchers.replays import ask_for_replay
 
 @pytest.fixture
 async def watched(database: Database) -> Database:
-    """The watcher `orders/w` on a stream that we own, and `orders/alone` without one."""
+    """The watcher `orders/w` on a stream that we own; `orders/alone` and `orders/bookmarked` have no shared stream."""
     await add_stream(database)
     await add_stream(database, Fence("trigger-x", "me", 1))
+    await add_stream(database, Fence("watcher-x", "me", 1))
     await add_asset(database, 1, "orders")
     async with database.transaction() as session:
-        for number, digest in ((1, FENCE.stream_digest), (2, "trigger-x")):
+        for number, digest in ((1, FENCE.stream_digest), (2, "trigger-x"), (3, "watcher-x")):
             session.add(
                 Trigger(
                     id=number, digest=f"t{number}", classpath="x.Y", kwargs={}, stream_digest=digest
                 )
             )
         await session.flush()
-        for number, name in ((1, "w"), (2, "alone")):
+        for number, name in ((1, "w"), (2, "alone"), (3, "bookmarked")):
             session.add(
                 Watcher(
                     id=number, asset_id=1, name=name, trigger_id=number, path="x", updated_at=NOW
@@ -69,6 +70,7 @@ async def test_a_request_wakes_the_owner_and_is_read_with_the_trigger(watched: D
         ("orders", "other", None, "has no watcher 'other'"),
         ("nope", "w", None, "has no watcher 'w'"),
         ("orders", "alone", None, "no shared stream"),
+        ("orders", "bookmarked", None, "no shared stream"),
         ("orders", "w", datetime(9999, 1, 1, tzinfo=UTC), "still to come"),
     ],
 )

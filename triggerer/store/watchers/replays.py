@@ -16,8 +16,8 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.listing.filters import is_asset
 from triggerer.store.schema.models import Asset, Trigger, Watcher, WatcherReplay
 
-_STANDALONE: Final = "trigger-"
-"""The beginning of the digest of a standalone trigger, which has no shared stream; see `Stream.digest`."""
+_STANDALONE: Final = ("trigger-", "watcher-")
+"""How the digest of a trigger without a shared stream begins, without and with a bookmark; see `Stream.digest`."""
 
 
 @dataclass(frozen=True, slots=True)
