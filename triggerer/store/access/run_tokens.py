@@ -1,7 +1,8 @@
 """The API tokens that runs use, one for each attempt.
 
 A token is signed with the key that all services share. So no token is stored, and claiming a run needs no further
-write. A token has no expiry time: it is valid while its attempt is the run's current attempt and the run is running.
+write. A token has no expiry time. It is valid while the run is running in the token's attempt, and nobody has asked to
+cancel the run.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _known(row: ApiSession) -> KnownSession:
 
 
 async def end_session(session: AsyncSession, secret: str) -> KnownSession | None:
-    """Delete a session and return it; None if it was not valid any longer."""
+    """Delete the session with this cookie secret, and return it; None if there was no valid session."""
     found = await find_session(session, secret)
     await session.execute(delete(ApiSession).where(ApiSession.digest == digest_of(secret)))
     return found

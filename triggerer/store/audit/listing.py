@@ -23,9 +23,9 @@ async def list_audit(
     """Return changes, newest first.
 
     Args:
-        after: Only older changes: those with lower ids than this.
+        after: Only older changes, whose ids are lower than this id.
         action: An action such as `run.cancel`, or a kind of object such as `run`, for all actions on runs.
-        subject: The subject, or its first word. For instance, a DAG id also finds the changes of the DAG's runs.
+        subject: The subject, or its first words. For instance, a DAG id also finds the changes of the DAG's runs.
     """
     query = select(Audit).where(*_audit(actor, action, subject)).order_by(Audit.id.desc())
     if after is not None:

@@ -32,8 +32,8 @@ async def list_backfills(
     """Return backfills, newest first, with their progress.
 
     Args:
-        after: Only older backfills: those with lower ids than this.
-        asset: Only backfills of DAGs that wait for this asset.
+        after: Only older backfills, whose ids are lower than this id.
+        asset: Only backfills of DAGs whose schedule names this asset.
         state: A state of `BackfillView`.
     """
     query = select(Backfill).order_by(Backfill.id.desc())

@@ -97,7 +97,7 @@ class LockFreeDags:
 
 
 async def find_candidates(session: AsyncSession) -> list[str]:
-    """Return the ids of the active DAGs (neither paused nor stale) that have queued events, sorted."""
+    """Return the ids of the active DAGs (neither paused nor stale) with a schedule and queued events, sorted."""
     rows = await perform(session, single_step(CANDIDATES()))
     return [dag_id for (dag_id,) in rows]
 

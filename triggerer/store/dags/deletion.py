@@ -46,7 +46,7 @@ class DagUse:
 
 
 async def use_of_dag(session: AsyncSession, dag_id: str) -> DagUse | None:
-    """Return whether a DAG is stale, its file, and its number of runs; None: there is no such DAG."""
+    """Return the facts that decide whether a DAG may be deleted; None: there is no such DAG."""
     query = select(Dag.path, Dag.is_stale).where(Dag.dag_id == dag_id)
     found = (await session.execute(query)).one_or_none()
     if found is None:

@@ -58,12 +58,13 @@ async def list_assets(
 
     Args:
         after: Only assets after this name.
-        dag: Only assets that the DAG waits for.
+        dag: Only assets that the DAG's schedule names.
         state: A key of `ASSET_STATES`. `declared`: a DAG file declares the asset. `undeclared`: no file does.
         prefix: Only assets whose name or URI begins with this.
     """
     # Take the time of the event with the highest id, because max(id) is one index look-up for each asset. For
-    # max(timestamp), the database would read all events of the asset.
+    # max(timestamp), the database would read all events of the asset. Events that were recorded under a former name or
+    # URI of the asset do not count.
     any_event = aliased(AssetEvent)
     others = (
         select(func.max(FormerIdentity.last_event_id))
@@ -139,7 +140,7 @@ async def list_dags(
 
     Args:
         after: Only DAGs after this id.
-        asset: Only DAGs that wait for this asset.
+        asset: Only DAGs whose schedule names this asset.
         state: `active`, `paused` or `stale`. A stale DAG is neither active nor paused.
         prefix: Only DAGs whose id begins with this.
     """

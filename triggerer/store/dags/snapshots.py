@@ -197,9 +197,9 @@ class DagRow(NamedTuple):
     Such a run comes from a backfill, or is event-driven, for instance from before the clock was set back. The timetable
     must not create a second run for these intervals."""
     last_run: tuple[str, str] | None
-    """The id and state of the newest run that is not a backfill's; None if the DAG has no `depends_on_past`."""
+    """The id and state of the newest run outside backfills. None: no such run, or the DAG has no `depends_on_past`."""
     last_kind: str | None
-    """The type of the newest timed or event-driven run; None if the schedule is not `OnEither`."""
+    """The type of the newest timed or event-driven run. None: no such run, or the schedule is not `OnEither`."""
     asset_id: int | None
     name: str
     uri: str

@@ -1,7 +1,7 @@
 """Translates the drivers' exceptions into ours, at the edge of the store.
 
 Source: the tables of SQLSTATE codes (PostgreSQL 15, appendix A) and of SQLite's result codes in the manuals. Some
-errors have no code: the two drivers raise them if no answer comes.
+errors have no code, because the driver itself raises them. For instance, no answer came, or a value has a wrong type.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def translate(error: Exception, database: str) -> TriggererError | None:
     if isinstance(error, TriggererError):
         return None
     if isinstance(error, PoolTimeout):
-        return StoreUnavailable(f"{database} has no connection free", hint="it does not keep up")
+        return StoreUnavailable(f"{database} has no connection free", hint="the load is too high")
     if isinstance(error, TimeoutError):
         return StoreUnavailable(f"{database} did not answer in time")
     if isinstance(error, DBAPIError):
@@ -189,7 +189,7 @@ def committing(database: str, timeout: timedelta) -> Iterator[None]:
 
     Raises:
         OutcomeUnknown: No answer came in time.
-        StoreUnavailable, Conflict, RowRefused: Nothing was written.
+        StoreError: Any other error, such as `Conflict` or `RowRefused`: nothing was written.
     """
     seconds = timeout.total_seconds()
     with anyio.move_on_after(seconds, shield=True) as scope:

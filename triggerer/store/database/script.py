@@ -85,8 +85,7 @@ class ScriptRunner(ABC):
         The script's announcements are added to `announced`, even if the script or the commit fails.
 
         Raises:
-            StoreUnavailable, Conflict, RowRefused, OutcomeUnknown, ConfigurationError: As for
-                `Database.transaction`.
+            StoreUnavailable, StoreRefused, Conflict, RowRefused, OutcomeUnknown: As for `Database.transaction`.
         Cancellation: As for `Database.transaction`. But on SQLite, a script that has begun runs to its end.
         """
 

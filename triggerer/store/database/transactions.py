@@ -66,7 +66,7 @@ class Database:
         self.writer: Final = writer
         """The writing engine, for migrations and tests. Other code calls `transaction`."""
         self.reader: Final = reader
-        """The reading engine, for tests. All others use `reading`."""
+        """The reading engine, for tests. Other code calls `reading`."""
         self.transport: Final = transport
         """Carries announcements to other processes."""
         self.primary: Final = primary
@@ -295,7 +295,7 @@ class Database:
             _log.warning("a connection was abandoned", database=self.name, after_s=seconds)
 
     async def announce_here(self, announced: Announced) -> None:
-        """Wake the subscribers in this process, and on SQLite those in a running `triggerer standalone`."""
+        """Wake the subscribers in this process. On SQLite, also wake the subscribers in a running standalone."""
         for signal, subjects in announced.items():
             self.wakeups.publish(signal, *subjects)
         await self.transport.send(announced)

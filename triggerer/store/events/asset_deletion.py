@@ -43,7 +43,7 @@ class AssetUse:
     run: tuple[str, str] | None
     """An unfinished run (DAG, run id) that has some of the asset's events."""
     parked: tuple[str, int] | None
-    """A watcher that has parked messages, and their number. The watcher may be deleted already."""
+    """A watcher that has stored or parked messages, and their number. The watcher may be deleted already."""
     queued: int
     """How many queued events of the asset wait. An event that waits for two DAGs, or two partition keys, counts twice.
     """

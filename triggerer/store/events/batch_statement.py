@@ -29,12 +29,12 @@ from triggerer.store.events.event_rows import EventRows
 class RecordEvents:
     """A step: store a batch of trigger events, and queue them for DAGs.
 
-    Its one result row has three values: the ids of DAGs for which events may have been queued, the numbers of the
-    fences that hold, and how many events are new, without duplicates.
+    Its one result row begins with three values: the ids of DAGs for which events may have been queued, the numbers of
+    the fences that hold, and how many events are new, without duplicates.
 
     Rows whose fence does not hold are not stored. The streams of the other rows stay locked until the transaction ends,
     so that no other instance takes them over meanwhile. On PostgreSQL the statement also notifies other processes, so
-    it can be the whole transaction. On SQLite there are no other processes.
+    it can be the whole transaction. On SQLite, the whole service is this process.
 
     Args:
         rows: At least one row.

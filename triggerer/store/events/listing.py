@@ -48,7 +48,7 @@ async def list_asset_events(
     has the events for which no DAG waited, because every insert of an event would have to maintain it.
 
     Args:
-        after: Only older events: those with lower ids than this.
+        after: Only older events, whose ids are lower than this id.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
         state: `queued`: the event waits for a DAG. `consumed`: the event waited for DAGs, and runs of all these DAGs

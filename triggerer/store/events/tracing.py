@@ -57,6 +57,7 @@ class Trace:
     runs: list[TracedRun]
     """The newest runs that took the event, at most 20."""
     waiting: list[WaitingDag]
+    """At most 20 DAGs that have not divided the event or have no keys, then at most 20 shares of the event."""
     has_more_runs: bool
 
 

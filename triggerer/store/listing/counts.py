@@ -29,7 +29,7 @@ class Counts:
     events: Mapping[str, int] = field(default_factory=dict)
     """Asset events by asset name."""
     waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Events that no run has taken yet, by DAG id and asset name."""
+    """Events in the queues of DAGs, by DAG id and asset name. Events that were divided among keys are not counted."""
     runs: Mapping[tuple[str, RunState], int] = field(default_factory=dict)
     tasks: int = 0
     """Tasks that have begun. A task that takes less than half a second counts only once it has ended."""

@@ -52,13 +52,16 @@ class ParkedOf:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The problems that may need a person, and some figures that are of interest at any time."""
+    """The problems that may need a person, and some figures that are of interest at any time.
+
+    Each list except `missing_instances` has at most 20 entries.
+    """
 
     at: datetime
     """The database's time."""
     broken_files: list[DagFileView]
     watchers: list[WatcherView]
-    """Watchers that are failing, catching up or waiting, in this order, at most 20."""
+    """Watchers that are failing, catching up or waiting, in this order."""
     watcher_states: dict[str, int]
     parked: list[ParkedOf]
     """Parked messages by watcher. The watcher with the most parked messages comes first."""
@@ -68,7 +71,7 @@ class Overview:
     waiting_runs: list[RunView]
     """Runs that have been queued for more than five minutes, oldest first."""
     missing_instances: list[str]
-    """Instances that missed a heartbeat."""
+    """Instances that missed a heartbeat, and whose lease is not over yet."""
     run_states: dict[str, int]
     """The numbers of runs that are queued and running now, by state."""
     dags: int

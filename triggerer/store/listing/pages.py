@@ -1,4 +1,4 @@
-"""All lists that can be read in pages. The API reads pages; the commands call the same functions with `limit=0`."""
+"""All lists that the API reads in pages. The commands call the functions of the lists directly."""
 
 from __future__ import annotations
 

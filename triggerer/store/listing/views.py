@@ -134,11 +134,11 @@ class DagView:
 
 @dataclass(frozen=True, slots=True)
 class DagFileView:
-    """A file that could not be loaded, or could be loaded only in part."""
+    """A file that could not be loaded, could be loaded only in part, or is ignored."""
 
     path: str
     errors: list[dict[str, Any]]
-    """[{"file", "line", "reason"}]."""
+    """[{"file", "line", "reason"}]. For an ignored file, these are the reasons why it is not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ class AuditView:
     actor: str
     role: str
     via: str
-    """`cli`, `token:<id>` or `session:<id>`."""
+    """How the actor reached the service, such as `cli` or `token:<id>`; see `triggerer.domain.actors.Actor.via`."""
     action: str
     """The kind of the subject, a dot, and what was done, such as `run.cancel`."""
     subject: str
@@ -457,6 +457,6 @@ class InstanceView:
 
 
 def view_of(row: object, kind: type[_View], **others: Any) -> _View:
-    """Return a view. Its fields come from the row's columns of the same names, except those given in `others`."""
+    """Return a view. Its fields come from the row's columns of the same names, except the fields in `others`."""
     names = [one.name for one in fields(kind) if one.name not in others]
     return kind(**{name: getattr(row, name) for name in names}, **others)

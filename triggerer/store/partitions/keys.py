@@ -288,7 +288,7 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
 
 
 def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Script[None]:
-    """Store when the runs of these keys may start, and `now` as the time when this was computed."""
+    """Store when the runs of these keys may start. For keys with such an instant, store when it was computed: `now`."""
     if keys:
         rows = [
             (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)

@@ -27,7 +27,7 @@ _RUNNING: Final = "running"
 
 
 async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
-    """Mark the callbacks of these ended runs as due, and announce them. If a DAG wants no callback, skip its runs."""
+    """Mark the callbacks of these ended runs as due, and announce them. Skip runs whose state needs no callback."""
     if not run_pks:
         return
     # A text search is safe: `callbacks` contains only the names of states.
@@ -47,7 +47,7 @@ async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
 async def claim_call(
     session: AsyncSession, *, executor: str, log_home: str
 ) -> CallbackOrder | None:
-    """Claim the oldest due call for this executor; None if no call is due."""
+    """Claim the due call of the oldest run for this executor; None if no call is due."""
     row = (
         await session.execute(
             select(DagRun, Dag.path, Dag.callbacks)

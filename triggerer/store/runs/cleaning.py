@@ -136,7 +136,9 @@ async def open_backfills(session: AsyncSession) -> set[int]:
 async def old_runs(
     session: AsyncSession, before: datetime, *, after_pk: int, limit: int
 ) -> list[OldRun]:
-    """Return the next runs, sorted by primary key, that ended before an instant and wait for no callback.
+    """Return the next runs, sorted by primary key, that ended before an instant and have no callback left to call.
+
+    A run whose `run_after` is not before the instant is left out too.
 
     Args:
         after_pk: Only runs with higher primary keys than this.
@@ -187,7 +189,7 @@ async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]
 async def delete_runs(
     session: AsyncSession, run_pks: Collection[int], before: datetime
 ) -> set[int]:
-    """Delete these runs with their tasks and queue entries. A run that somebody queues again at this moment stays.
+    """Delete these runs with their tasks, attempts and queue entries, except runs that somebody queues again now.
 
     Returns:
         The primary keys of the deleted runs.

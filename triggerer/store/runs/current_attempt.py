@@ -12,8 +12,7 @@ from triggerer.store.schema.models import DagRun
 async def is_current(session: AsyncSession, *, executor: str, run_pk: int, epoch: int) -> bool:
     """Return whether the run is running, in the attempt with this epoch, on this executor.
 
-    The runs of an executor that seemed dead were queued again, and other attempts of them may have begun. Then the
-    result is False.
+    If the executor seemed dead, its runs were queued again, and other attempts may have begun: the result is False.
     """
     found = await session.scalar(
         select(DagRun.id).where(

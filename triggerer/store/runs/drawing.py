@@ -1,4 +1,4 @@
-"""Reads the runs of a DAG for two drawings of the page: the states of tasks by run, and the number of runs by day."""
+"""Reads a DAG's runs for two drawings of the web page: the states of tasks by run, and the number of runs by day."""
 
 from __future__ import annotations
 

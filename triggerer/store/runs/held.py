@@ -2,7 +2,8 @@
 
 A held run stays queued, counts for `max_active_runs`, and no executor claims it. There are three cases:
 
-- The DAG processor could not load the DAG's file (`dag_file.is_broken`). The run is held until the file loads.
+- The DAG processor could not load the DAG's file (`dag_file.is_broken`). The run is held until the file loads, or until
+  the DAG is stale.
 - Only a worker could not load the file, for instance because its machine lacks a package. The run is held for some
   seconds, or until the DAG processor has read the file again. Then it is tried again.
 - A former attempt may still be at work, see `triggerer.store.runs.attempts.steps`. The run is held for some seconds.
@@ -125,13 +126,13 @@ async def any_file_is_broken(session: AsyncSession) -> bool:
 
 
 async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[str]:
-    """Release the held runs whose file loads again; return the ids of their DAGs.
+    """Release the held runs whose file loads now, or whose DAG is stale; return the ids of their DAGs.
 
     Earlier in this transaction, the caller has stored what the files define now.
 
     Args:
-        reread: The files that were read since the last call. Runs are released, too, if only a worker could not load
-            their file.
+        reread: The files that were read since the last call. If such a file loads, its DAGs' runs that are held for
+            some seconds are released too.
     """
     rows = (await session.execute(_held())).all()
     loads = [
@@ -146,6 +147,8 @@ async def release_due(
     session: AsyncSession, *, holds: bool, executor: str, alone: bool
 ) -> list[str]:
     """Release the held runs whose next try is due; return the ids of their DAGs.
+
+    Runs that were held until their file loads are released too, if the file loads now or the DAG is stale.
 
     Args:
         holds: False if the configuration says that no runs are held for broken files. Then all runs that wait for their

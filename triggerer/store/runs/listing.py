@@ -75,7 +75,7 @@ async def list_keyed_runs(
     """Return runs as `list_runs` does, each with its primary key.
 
     Args:
-        after: Only older runs: those with lower primary keys than this.
+        after: Only older runs, whose primary keys are lower than this key.
     """
     query = select(DagRun).where(*_runs(dag, run_id, state)).order_by(DagRun.id.desc())
     if after is not None:

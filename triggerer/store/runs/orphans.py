@@ -22,7 +22,7 @@ from triggerer.store.runs.state_conditions import RUNNING
 from triggerer.store.schema.models import DagRun, Instance, TaskRun
 
 MAX_ATTEMPTS: Final = 3
-"""A run is given up after the executors of this number of attempts died, because the run may have killed them."""
+"""A run fails if the executor died in this number of the run's attempts, because the run may have killed them."""
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
@@ -45,9 +45,11 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
     """Queue the running runs of dead executors again. A run fails if `MAX_ATTEMPTS` of its attempts ended in this way.
 
     If the executor died before the attempt began, the attempt does not count, because it cannot have killed the
-    executor. The next attempt then has the same number, but a higher epoch. The workers of a dead executor are gone,
-    see `triggerer.executor.lease.lease_guard`. But what they started outside may still be at work. So an attempt with
-    open launches becomes `unknown`, and an attempt without open launches becomes `lost`.
+    executor. The next attempt then has the same number, but a higher epoch. A first attempt always counts: it begins
+    with its claim.
+
+    The workers of a dead executor are gone, see `triggerer.executor.lease.lease_guard`. But their launches may still be
+    at work. So an attempt with open launches becomes `unknown`, and an attempt without open launches becomes `lost`.
 
     Args:
         executor: The executor that calls this. Its own runs are no orphans.
@@ -105,7 +107,7 @@ def _leave(orphans: Sequence[Any]) -> Script[None]:
 async def _give_up(session: AsyncSession, row: Any, now: datetime) -> None:
     """End a run and its running tasks as failed."""
     error = (
-        f"given up after {_counted(row)} attempts: each time the executor died while it ran"
+        f"given up after {_counted(row)} attempts: each time the executor died during the run"
         f" (the last one was {row.executor})"
     )
     ended = {"state": RunState.FAILED.value, "ended_at": now}

@@ -1,4 +1,4 @@
-"""Assigns triggering events to a run in a test, in place of the scheduler."""
+"""Assigns triggering events to a run of the command `dags test`, in place of the scheduler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.store.schema.models import AssetEvent, DagRun, QueuedAssetEvent
 async def assign_events(session: AsyncSession, run_pk: int, event_ids: Sequence[int]) -> None:
     """Assign these events to the run, whether or not its DAG waits for their assets.
 
-    Tests call this on a store without a scheduler. If an event waits in the DAG's queue, it no longer waits afterwards.
+    `dags test` calls this on a store without a scheduler. An event that waits in the DAG's queue no longer waits then.
     """
     if not event_ids:
         return

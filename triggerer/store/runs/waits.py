@@ -1,6 +1,8 @@
 """Finds the reason why a run does not proceed.
 
-The run waits for its DAG's file to load, for a free worker, for an executor, or for a reason that its attempt reported.
+A queued run waits for its DAG's file to load, the end of a former attempt, a slot of a pool, a free worker or an
+executor. A running run waits for a worker, for its silent executor, for another executor if its own is gone, or for the
+reason that its attempt reported.
 """
 
 from __future__ import annotations

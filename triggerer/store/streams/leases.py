@@ -89,8 +89,8 @@ async def forget_instances(session: AsyncSession) -> None:
 async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) -> None:
     """Free the streams of all other instances, and delete the registrations of the other instances of this kind.
 
-    A starting `triggerer standalone` calls this if other parts of its own process have registered already, so that
-    `forget_instances` would delete their registrations too.
+    The triggerer in a starting standalone calls this. `forget_instances` would also delete the registrations of the
+    standalone's other parts, which may have registered before.
     """
     others = select(Instance.id).where(Instance.kind == kind, Instance.id != instance_id)
     await session.execute(

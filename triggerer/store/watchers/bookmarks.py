@@ -116,7 +116,7 @@ def _without_known_keys(
     for change in changes:
         if (key := used.get(change.watcher.watcher_id)) is not None:
             written.errors[change.change] = StoreError(
-                f"the watcher has an event with the key {key!r} already, after which its bookmark should be"
+                f"the watcher already has an event with the key {key!r}, which its bookmark should have passed"
             )
     return [one for one in changes if one.change not in written.errors]
 

@@ -102,7 +102,7 @@ class _Shown(NamedTuple):
     is_replayed: bool
 
     def disorder(self, now: datetime, quiet_since: datetime) -> str | None:
-        """Return why the watcher's stream is not in good order, or has not been for long enough. None: it is."""
+        """Return why the watcher's stream is not in good order. None: this watcher is no reason."""
         if self.expires_at is None or self.expires_at <= now:
             return "has a stream that nobody reads"
         if self.state != "running":

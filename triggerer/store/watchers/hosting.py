@@ -34,7 +34,9 @@ class TriggerRow:
     positions: tuple[LanePosition, ...] = ()
     """The positions of the trigger's watchers that are behind in a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes with messages that were parked for the trigger's watchers and that an operator wants to replay."""
+    """The lanes with messages that were parked for the trigger's watchers and that an operator wants to replay.
+
+    In the row of a trigger that is hosted for the first time: all lanes with stored messages of its watchers."""
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests for the trigger's watchers, by watcher, in the order of the requests."""
     guarantee: str | None = None
@@ -88,7 +90,6 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
     )
     served: dict[int, tuple[Trigger, list[WatcherRef], list[str]]] = {}
     for trigger, watcher_id, asset_id, watcher_name, asset_name in rows:
-        # Many watchers may share a trigger.
         _, watchers, names = served.setdefault(trigger.id, (trigger, [], []))
         watchers.append(WatcherRef(watcher_id, asset_id))
         names.append(f"{asset_name}/{watcher_name}")

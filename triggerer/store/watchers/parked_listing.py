@@ -114,7 +114,7 @@ async def choose_parked(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> list[int]:
-    """Return the ids of some stored and parked messages: those in `ids`, all for one watcher, or all.
+    """Return the ids of stored and parked messages: the given messages, all messages of a watcher, or all messages.
 
     Args:
         ids: The messages to choose. Empty: all messages of the watcher, or all messages if `asset` is None.

@@ -20,7 +20,7 @@ from triggerer.store.watchers.stored_backlog import read_stored
 
 _MOST_ROWS: Final = 200
 _MOST_BYTES_READ: Final = 4 * 1024 * 1024
-"""How many bytes are read for one watcher at once. The last message may exceed this number."""
+"""How many bytes are read for one watcher at once. The last message can exceed this number."""
 _USAGE_HOLDS_S: Final = 10.0
 """The usage of space is read again after this time. Until then it lacks messages that other processes store."""
 

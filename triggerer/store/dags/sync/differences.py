@@ -15,7 +15,10 @@ from triggerer.store.streams.opening import Openings
 
 @dataclass(slots=True)
 class Changed:
-    """The rows that an update has written; all empty if it wrote nothing."""
+    """The rows that an update has written, and the state of new streams and missing files.
+
+    If the update wrote nothing, all fields except `openings` and `missing` are empty.
+    """
 
     files: set[str] = field(default_factory=set)
     errors: list[Problem] = field(default_factory=list)

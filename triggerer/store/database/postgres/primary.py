@@ -88,9 +88,10 @@ class Primary:
         """Return a new asyncpg connection to the first server of the URL that takes writes.
 
         Raises:
-            StoreUnavailable, StoreRefused: The URL names several servers, and none can be used.
-            asyncpg.PostgresError, OSError, TimeoutError, TypeError: The URL names one server, and it cannot be used, or
-                an option is unknown.
+            StoreUnavailable: No server of the URL can be written to. For instance, the only server is a former primary.
+            StoreRefused: The URL names several servers, and each refuses, for instance because the password is wrong.
+            asyncpg.PostgresError, OSError, TimeoutError: The URL names one server, and connecting to it failed.
+            TypeError: The URL has an option that asyncpg does not know.
         """
         if len(self._hosts) == 1:
             return await self._open(self._hosts[0], application_name)
@@ -118,7 +119,7 @@ class Primary:
     def is_current(self, connection: Any) -> bool:
         """False if this process has seen that another server was promoted after the connection was opened."""
         history: History | None = connection.history
-        # `_check_history` lets only a newer history replace `_newest`. So a different one belongs to a server that was
+        # `_check_history` lets only a newer history replace `_newest`. So if `_newest` has changed, another server was
         # promoted after this connection was opened.
         return history is None or history == self._newest
 
@@ -188,7 +189,8 @@ class Primary:
         """Store the history of a server if it is the newest that this process has seen.
 
         Raises:
-            StoreUnavailable: This process has seen a newer timeline, or the server belongs to another cluster.
+            StoreUnavailable: This process has seen a newer timeline. Or the URL names several servers, and this server
+                belongs to another cluster than the server that was used before.
         """
         newest = self._newest
         if newest is None:

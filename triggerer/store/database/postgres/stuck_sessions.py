@@ -3,8 +3,10 @@
 The server itself ends a session that is idle in a transaction (`triggerer.store.database.postgres.primary.SETTINGS`).
 But two kinds of stuck sessions count as active. The first kind waits for the arguments of a statement, which a driver
 sends only after the server has prepared the statement. The second kind waits for a client that does not read the rows.
-`statement_timeout` ends neither kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind. It would
-not help to search for sessions that wait for the locks: a process that takes over the work skips locked rows.
+`statement_timeout` ends neither kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind.
+
+Sessions that wait for the locks would not lead to the stuck session: a process that takes over the work skips locked
+rows, so nobody may be waiting.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ def lock_exclusively(
 ) -> Iterator[None]:
     """Lock this SQLite database against other services. For PostgreSQL it does nothing.
 
-    Commands do not take the lock, because a command only reads, or writes a row or two. The lock ends with the process.
-    The lock file stays, and does no harm: only a lock on it counts, not its existence.
+    Commands do not take the lock, because they run beside the service. SQLite itself orders the writes of several
+    processes. The lock ends with the process. The lock file stays, and does no harm: only a lock on it counts.
 
     Args:
         purpose: The name of this process in the error of a second process.

@@ -117,7 +117,7 @@ async def check_announcements(database: Database) -> None:
         raise StoreUnavailable(f"{database.name} closed the connection", hint="is it running?")
     if not heard:
         raise ConfigurationError(
-            f"{database.name} delivers no announcements (NOTIFY) to those who listen", hint=POOLER
+            f"{database.name} delivers no announcements (NOTIFY) to listeners (LISTEN)", hint=POOLER
         )
 
 
@@ -224,7 +224,7 @@ async def _until_lost(database: Database, listener: _Listener, backoff: Backoff)
         if looks % _LOOKS_PER_TEST:
             await primary.check_for_promotion()
         elif not await _hears(database, listener):
-            return f"what is announced is not heard; {POOLER}"
+            return f"announcements do not arrive; {POOLER}"
         if not primary.is_current(listener.connection):
             return "another server is the primary"
         backoff.reset()

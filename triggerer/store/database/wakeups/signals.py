@@ -45,11 +45,11 @@ class Signal(StrEnum):
     CALLBACKS_DUE = "callbacks_due"
     """Callbacks wait for an executor after the end of runs (DAG ids)."""
     DAGS_CHANGED = "dags_changed"
-    """DAGs were parsed, paused or unpaused (DAG ids)."""
+    """DAGs or their files changed, or DAGs were paused, unpaused or deleted (DAG ids)."""
     REPORTS_WANTED = "reports_wanted"
     """Somebody looks at the live state of streams (no subjects)."""
     STREAMS_CHANGED = "streams_changed"
-    """Triggers, watchers or streams changed (stream digests)."""
+    """Triggers or watchers changed, streams were created or released, or a replay was requested (stream digests)."""
 
 
 Announced = dict[Signal, set[str]]

@@ -18,7 +18,7 @@ from triggerer.store.runs.attempts.steps import close_launches
 from triggerer.store.schema.models import DagRun, RunAttempt
 from triggerer.store.schema.models.dags import NEVER
 
-_REASON: Final = "somebody said that it is gone: runs resolve --lost"
+_REASON: Final = "an operator said that it is gone: runs resolve --lost"
 
 
 @dataclass(frozen=True, slots=True)

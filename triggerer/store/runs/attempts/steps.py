@@ -75,6 +75,9 @@ def leave_attempts(
 ) -> Script[None]:
     """End attempts whose process is gone. An attempt with an open launch becomes `unknown` instead.
 
+    An attempt that uses a Spark Connect server may have a session there that was not reported yet. So the session is
+    stored as an open launch, unless a launch with the attempt's tag is stored already.
+
     Args:
         epochs: The epoch of each attempt, by the run's primary key.
         state: The final state of attempts without an open launch.

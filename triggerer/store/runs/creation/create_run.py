@@ -48,9 +48,9 @@ def create_run(
     """Insert a queued run with the events that it takes, and announce it.
 
     Args:
-        run_after: The instant of the run. None: the present instant. If the run takes an event that is later, the
-            run gets that event's instant. If `run_id` is None and a run with the resulting id exists, the instant is
-            moved to the next free microsecond.
+        run_after: The instant of the run. None: the present instant. On PostgreSQL, a run that takes events gets the
+            present instant if `run_after` has passed, so that no event is later than the run. If `run_id` is None and
+            a run with the resulting id exists, the instant is moved to the next free microsecond.
         run_id: The id of the run. None: `<type>__<run_after>`.
         selection: Which of the DAG's queued events the run takes. None: no events.
         logical_date: The logical date of the run. None: the run has none.
@@ -115,7 +115,7 @@ async def create_manual_run(
         )
     if run_id is not None and run_id.startswith(_RESERVED):
         raise RowRefused(
-            f"a run by hand cannot be called {run_id!r}",
+            f"a manual run cannot have the id {run_id!r}",
             hint=f"{', '.join(_RESERVED)} begin the ids of runs that the scheduler creates",
         )
     now = await database_now(session)

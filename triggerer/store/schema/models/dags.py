@@ -17,7 +17,7 @@ NULL would be sorted first on SQLite and last on PostgreSQL."""
 
 
 class DagFile(Base):
-    """One file of the DAGs folder, and the errors in it."""
+    """One file of the DAGs folder, or a subfolder that cannot be read, with its errors and warnings."""
 
     __tablename__ = "dag_file"
 
@@ -70,6 +70,8 @@ class Dag(Base):
         UtcDateTime, server_default=f"{NEVER:%Y-%m-%d %H:%M:%S.%f}", default=NEVER
     )
     """When the timetable makes the DAG due next. `NEVER`: there is no timetable, or it has no further run.
+
+    For a DAG that is scheduled by partition keys: when the next key is due. `NEVER`: all keys need another event first.
 
     At this instant the scheduler reads the DAG, and `triggerer.scheduler.decide` decides whether a run is due.
     """

@@ -122,6 +122,8 @@ class ProcessSettings(Base):
 class InstanceReport(Base):
     """The last report of an instance about its live state, which otherwise is only in its memory.
 
+    A triggerer reports its streams. An executor reports the address where it serves the logs of runs.
+
     A report is written in a transaction of its own. If the instance cannot write, the old report stays, and readers
     show the report's age.
     """
@@ -134,4 +136,4 @@ class InstanceReport(Base):
     report: Mapped[dict[str, Any]] = mapped_column(Json)
     reported_at: Mapped[datetime] = mapped_column(UtcDateTime)
     looked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When somebody last read the report. The instance reports more often for a while after that."""
+    """When somebody last read reports, up to 20 seconds too early. The instance then reports often for a minute."""
