@@ -64,7 +64,7 @@ class Database:
         self.availability: Final = Availability(self.name)
         self.wakeups: Final = wakeups
         self.writer: Final = writer
-        """The writing engine, for migrations and tests. Other code calls `transaction`."""
+        """The writing engine, for tests. Other code calls `transaction`."""
         self.reader: Final = reader
         """The reading engine, for tests. Other code calls `reading`."""
         self.transport: Final = transport

@@ -29,7 +29,10 @@ class Counts:
     events: Mapping[str, int] = field(default_factory=dict)
     """Asset events by asset name."""
     waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Events in the queues of DAGs, by DAG id and asset name. Events that were divided among keys are not counted."""
+    """Events that wait in the queues of DAGs, by DAG id and asset name.
+
+    An event that was divided among partition keys has left the queue, and is not counted.
+    """
     runs: Mapping[tuple[str, RunState], int] = field(default_factory=dict)
     tasks: int = 0
     """Tasks that have begun. A task that takes less than half a second counts only once it has ended."""

@@ -55,8 +55,9 @@ SET_ASIDE: Final = Statement(
     "ON CONFLICT (watcher_id, idempotency_key) DO UPDATE SET state = excluded.state, "
     "failures = excluded.failures, error = excluded.error, traceback = excluded.traceback"
 )
-# A message that is stored already keeps its id, and so its order, and its state. If the watcher was deleted meanwhile,
-# or its trigger moved to another stream, the message is parked, because the watcher will not read this stream again.
+# A message that is stored already keeps its state and its id, which is its place in the order. If the watcher was
+# deleted, or its trigger moved to another stream, the message is parked, because the watcher will not read this stream
+# again.
 STORE: Final = Statement(
     "INSERT INTO parked_message "
     "(watcher_id, body_id, lane, idempotency_key, state, failures, error, parked_at) "

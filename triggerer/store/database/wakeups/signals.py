@@ -29,7 +29,7 @@ _ANNOUNCED: Final = "triggerer.announced"
 class Signal(StrEnum):
     """The kind of change that a commit made.
 
-    A wake-up names the changed objects, its subjects: their kind is in parentheses.
+    The subjects of a wake-up are the changed objects. For each signal, the parentheses say what the subjects are.
     """
 
     EVENTS_QUEUED = "events_queued"

@@ -152,8 +152,9 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# For SQLite the index is named: SQLite ignores the LIMIT when it plans, and would read all runs that ever existed. On
-# PostgreSQL the chosen ids form an array, so that the inner query is executed only once.
+# The statement names the index for SQLite, because SQLite ignores the LIMIT when it plans. Without the name, SQLite
+# would read all runs that ever existed. On PostgreSQL the chosen ids form an array, so that the inner query is executed
+# only once.
 _CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
 _PICKED: Final = f"""
 SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL
