@@ -41,10 +41,11 @@ _SINCE: Final = """coalesce((
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
 # The query returns one row for each asset of the DAG that has queued events, or a single row without an asset. The
-# DAG's condition names the assets directly or through an alias. A subquery with LIMIT 1 finds with one index look-up
-# whether an asset has queued events. With EXISTS instead, PostgreSQL would join with the whole queue. Without ORDER BY
-# in the subquery, PostgreSQL would read all queued events of an asset that the DAG no longer names. Counting stops at
-# `bound`.
+# DAG's condition names the assets directly or through an alias. Counting stops at `bound`.
+#
+# A subquery with LIMIT 1 finds with one index look-up whether an asset has queued events:
+# - With EXISTS instead, PostgreSQL would join with the whole queue.
+# - Without its ORDER BY, PostgreSQL would read all queued events of an asset that the DAG no longer names.
 _SNAPSHOT: Final = Statement(
     """
 SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is_paused, d.is_stale,

@@ -49,7 +49,7 @@ async def list_watchers(
 
     Args:
         after: Only watchers after this asset and name.
-        dag: Only watchers of assets that the DAG waits for.
+        dag: Only watchers of assets that the DAG's schedule names.
         stream: Only watchers of the stream with this digest.
     """
     now = await database_now(session)
@@ -154,7 +154,7 @@ def _watchers(
 async def list_ailing_watchers(
     session: AsyncSession, dag: str, *, limit: int
 ) -> list[AilingWatcherView]:
-    """Return the watchers of the DAG's assets that are not running, sorted by asset and name.
+    """Return the watchers that are not running, of the assets that the DAG's schedule names, sorted by asset and name.
 
     A watcher whose owner has missed a heartbeat is included too, because it may no longer run.
     """

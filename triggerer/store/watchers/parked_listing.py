@@ -39,7 +39,7 @@ async def list_parked(
     Args:
         after: Only messages with higher ids than this.
         asset: Only messages for watchers of the asset with this name or URI.
-        dag: Only messages for watchers of assets that the DAG waits for.
+        dag: Only messages for watchers of assets that the DAG's schedule names.
         watcher: Only messages for watchers with this name.
         state: `kept` (stored for a backlog) or `set_aside` (parked).
     """
