@@ -38,23 +38,19 @@ def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> st
     # Test for a dict first, because `isinstance` with the abstract class takes longer than encoding the payload.
     is_mapping = type(payload) is dict or isinstance(payload, Mapping)
     document = payload if is_mapping else {"payload": payload}
-    encoded = _encode(document, what or f"a payload of type {type(payload).__name__}")
+    try:
+        encoded = dump_json(document, "a payload", default=_plain)
+    except RowRefused:
+        # Try again and allow keys that are no strings. This option makes encoding slower, so it is not used at first.
+        # The payload's name for an error is also made only here, because almost no payload is refused.
+        name = what or f"a payload of type {type(payload).__name__}"
+        encoded = dump_json(document, name, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     if len(encoded) > max_bytes:
         raise RowRefused(
             f"{what or 'a payload'} has {len(encoded):,} bytes as JSON, more than the {max_bytes:,} allowed",
             hint="store it elsewhere and let the event carry its address",
         )
     return encoded.decode()
-
-
-def _encode(document: Any, what: str) -> bytes:
-    try:
-        return dump_json(document, what, default=_plain)
-    except RowRefused as error:
-        if not isinstance(error.__cause__, TypeError):
-            raise
-        # Try again and allow keys that are no strings. This option makes encoding slower, so it is not used at first.
-        return dump_json(document, what, default=_plain, option=orjson.OPT_NON_STR_KEYS)
 
 
 def check_identity(key: str, ordinal: int) -> None:
