@@ -303,11 +303,13 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
         paths = (str(ON_PYTHON_PATH), os.environ.get("PYTHONPATH"))
         variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         variables["TRIGGERER_LIFELINES"] = os.pathsep.join(lifelines)
-    if "PYSPARK_PYTHON" not in os.environ:
+    # PySpark ignores `spark.pyspark.python`, which only `spark-submit` applies. So it is applied here, and wins over
+    # the variable, as it does in `spark-submit`.
+    if named := settings.conf.get("spark.pyspark.python"):
+        variables["PYSPARK_PYTHON"] = named
+    elif "PYSPARK_PYTHON" not in os.environ:
         # Spark executes Python functions in this Python, not in the first on PATH. A cluster may have other paths.
-        here = sys.executable if is_local(master_of(settings)) else None
-        # PySpark ignores `spark.pyspark.python`, which only `spark-submit` applies. So it is applied here.
-        variables["PYSPARK_PYTHON"] = settings.conf.get("spark.pyspark.python") or here
+        variables["PYSPARK_PYTHON"] = sys.executable if is_local(master_of(settings)) else None
     return variables
 
 
