@@ -23,6 +23,8 @@ _JAVA_FRAME: Final = re.compile(
 )
 _CONDITION: Final = re.compile(r"(\[[A-Z][A-Z0-9_.]+\] [^\n]+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 """A line with one of Spark's error conditions, such as `[DIVIDE_BY_ZERO] Division by zero`."""
+_ABORTED: Final = "Job aborted due to stage failure: "
+"""Over Spark Connect, the text of a job's error begins so."""
 _CAUSED_BY: Final = re.compile(r"^(?:Caused by|): ([^\n]+)", re.MULTILINE)
 _SCALA: Final = "2.13"
 
@@ -60,12 +62,15 @@ def _of_class(match: re.Match[str]) -> str:
     )
 
 
+_USES_SESSION: Final = (
+    "a function that Spark sends to its Python workers uses `spark` or a DataFrame, which exist only in the task:"
+    " collect the values first, or join the DataFrames"
+)
+
+
 def _unpicklable(match: re.Match[str]) -> str:
     if "CONTEXT_ONLY_VALID_ON_DRIVER" in match["why"]:
-        return (
-            "a function that Spark sends to its Python workers uses `spark` or a DataFrame, which exist only in the"
-            " task: collect the values first, or join the DataFrames"
-        )
+        return _USES_SESSION
     return (
         f"Spark cannot send a function to its Python workers ({match['why'].strip()}): make objects such as locks,"
         " connections and files inside the function"
@@ -75,6 +80,9 @@ def _unpicklable(match: re.Match[str]) -> str:
 def _raised(match: re.Match[str]) -> str:
     """Describe the exception of a Python function. Spark's text has the traceback of the Python worker."""
     what, where = match["what"].strip(), ""
+    if "[NO_ACTIVE_SESSION]" in what:
+        # Over Spark Connect a session can be pickled, but not be used in a Python worker.
+        return _USES_SESSION
     if frames := _PYTHON_FRAME.findall(match["frames"]):
         path, line, function = frames[-1]
         where = f" in {function}, line {line} of {path}"
@@ -113,7 +121,7 @@ _EXPLANATIONS: Final = tuple(
             ),
         ),
         (
-            r"(?:ClassNotFoundException|NoClassDefFoundError): (?:Class )?(?P<name>[\w.$/]+)",
+            r"(?:ClassNotFoundException|NoClassDefFoundError)(?::|\)) (?:Class )?(?P<name>[\w.$/]+)",
             _of_class,
         ),
         (
@@ -226,13 +234,6 @@ _EXPLANATIONS: Final = tuple(
             ),
         ),
         (
-            (
-                r"(?:PythonException|from the Python worker).*Traceback \(most recent call last\):\n"
-                r"(?P<frames>(?:[ \t][^\n]*\n)+)(?P<what>[A-Za-z_][^\n]*)"
-            ),
-            _raised,
-        ),
-        (
             r"Master removed our application: (?P<what>\w+)|application has been (?P<what2>killed)",
             (
                 "the application was ended on the cluster: somebody killed it, or the cluster gave it up. The cluster's"
@@ -244,6 +245,13 @@ _EXPLANATIONS: Final = tuple(
             lambda match: (
                 f"the package {match['name'].replace('#', ':').replace(';', ':')} of spark.jars.packages was not found"
                 " in any repository: correct it, or name a repository in spark.jars.repositories"
+            ),
+        ),
+        (
+            r"download failed: (?P<name>[^\s\],]+)",
+            lambda match: (
+                f"the jar {match['name']} of a package could not be downloaded: the run's log has the reason; if it"
+                " names ~/.m2, delete the incomplete artifact there, else retry the run"
             ),
         ),
         (
@@ -262,6 +270,13 @@ _EXPLANATIONS: Final = tuple(
                 "the rows do not fit the table's schema, and none was written: select and cast the table's columns, or"
                 " change the table first"
             ),
+        ),
+        (
+            (
+                r"(?:PythonException|from the Python worker).*Traceback \(most recent call last\):\n"
+                r"(?P<frames>(?:[ \t][^\n]*\n)+)(?P<what>[A-Za-z_][^\n]*)"
+            ),
+            _raised,
         ),
     )
 )
@@ -283,9 +298,9 @@ def explain_spark(error: BaseException) -> str | None:
 
 def _essence(error: BaseException) -> str | None:
     """Return the line with the reason, if Spark's own text begins with another one. None: the text begins with it."""
-    if type(error).__name__ != "Py4JJavaError":
+    text = _STACKTRACE.sub("", str(error))
+    if not (type(error).__name__ == "Py4JJavaError" or text.startswith(_ABORTED)):
         return None
-    text = str(error)
     if condition := _CONDITION.search(text):
         return condition[1].strip(" .")
     causes = _CAUSED_BY.findall(text)

@@ -52,6 +52,9 @@ Traceback (most recent call last):
         ),
         ("java.lang.ClassNotFoundException: org.postgresql.Driver", "org.postgresql:postgresql:"),
         ("ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not", "hadoop-aws"),
+        ("(java.lang.ClassNotFoundException) org.postgresql.Driver", "org.postgresql:postgresql:"),
+        (FUNCTION.format("ModuleNotFoundError: No module named 'mine'"), "needs the module mine"),
+        (FUNCTION.format("X: [NO_ACTIVE_SESSION] No active Spark session"), "uses `spark` or a"),
         ("java.lang.ClassNotFoundException: com.example.Mine", "the class com.example.Mine"),
         (
             "ExecutorLostFailure (executor 1 exited caused by a task) Reason: Command exited with code 137\n",
@@ -61,6 +64,7 @@ Traceback (most recent call last):
         ("[INVALID_HANDLE.SESSION_CHANGED] The handle", "it was restarted"),
         ("status = StatusCode.UNAUTHENTICATED", "refused the token"),
         ("[unresolved dependency: a.b#c;1.0: not found]", "the package a.b:c:1.0 of"),
+        ("[download failed: a.b#c;1.0!c.jar, d#e;2!e.jar]", "the jar a.b#c;1.0!c.jar of a package"),
         ("ModuleNotFoundError: No module named 'mine'", "the module mine"),
         (
             FUNCTION.format("ValueError: invalid literal: 'seven'"),
@@ -153,6 +157,11 @@ def test_an_unknown_error_of_the_jvm_gets_the_line_with_its_reason(
     text: str, said: str | None
 ) -> None:
     assert explain_spark(Py4JJavaError(text)) == said
+
+
+def test_over_connect_a_failed_job_has_the_same_reason() -> None:
+    text = "Job aborted due to stage failure: Task 0\nCaused by: X: [FAILED_READ_FILE.X] It is. SQLSTATE: KD001\n"
+    assert explain_spark(SparkError(text)) == "[FAILED_READ_FILE.X] It is"
 
 
 def test_the_cause_of_an_error_is_explained_too() -> None:

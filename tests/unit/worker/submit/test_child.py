@@ -29,6 +29,16 @@ def test_the_error_is_the_last_line_of_its_traceback() -> None:
     assert str(caught.value) == "the application x ended with code 1: ValueError: it is wrong"
 
 
+def test_the_error_is_found_before_the_long_stack_of_a_spark_connect_server() -> None:
+    code = """
+class Refused(Exception):
+    pass
+raise Refused("no table\\n\\nJVM stacktrace:" + 400 * "\\n\\tat org.apache.spark.X(Y.scala:1)")
+"""
+    with pytest.raises(RunFailed, match=r"ended with code 1: .*Refused: no table$"):
+        run(code)
+
+
 def test_an_application_that_was_killed_says_by_which_signal() -> None:
     with pytest.raises(RunFailed, match="was ended by SIGKILL"):
         run(f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
