@@ -113,7 +113,7 @@ async def test_the_log_of_the_service_says_that_a_run_failed_and_why(house: Hous
             (run,) = await house.ended(pk)
     (said,) = [log for log in logs if log["event"] == "run failed"]
     assert (said["dag_id"], said["run_id"], said["log_level"]) == ("fails", run.run_id, "warning")
-    assert said["error"] == "ValueError: no such column: amount"
+    assert said["error"] == "task fail failed: ValueError: no such column: amount"
 
 
 async def test_a_task_prints_what_the_locale_has_no_characters_for(

@@ -58,7 +58,7 @@ async def test_a_key_that_is_due_and_held_by_the_cap_is_said_to_be_due(
 
 
 async def test_a_deadline_is_when_it_looks_again(database: Database) -> None:
-    await daily(database, policy=WaitUntil(timedelta(days=100_000)))
+    await daily(database, policy=WaitUntil(timedelta(days=36_500)))
     await emit_keys(database, HOURS[:1])
     await Scheduler(database).run_once()
     found = await _ask(database)
