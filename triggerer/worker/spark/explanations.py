@@ -121,6 +121,13 @@ _EXPLANATIONS: Final = tuple(
             ),
         ),
         (
+            r"Cannot run program \"(?P<name>[^\"]*)\"",
+            lambda match: (
+                f"the machines that execute Spark's tasks cannot start {match['name']}: install it there, or correct"
+                " spark.pyspark.python of [spark] conf"
+            ),
+        ),
+        (
             r"(?:ClassNotFoundException|NoClassDefFoundError)(?::|\)) (?:Class )?(?P<name>[\w.$/]+)",
             _of_class,
         ),

@@ -64,6 +64,10 @@ Traceback (most recent call last):
         ("[INVALID_HANDLE.SESSION_CHANGED] The handle", "it was restarted"),
         ("status = StatusCode.UNAUTHENTICATED", "refused the token"),
         ("[unresolved dependency: a.b#c;1.0: not found]", "the package a.b:c:1.0 of"),
+        (
+            f'{CALL}java.io.IOException: Cannot run program "/opt/python3": error=2, No such file or directory\n',
+            "cannot start /opt/python3: install it there",
+        ),
         ("[download failed: a.b#c;1.0!c.jar, d#e;2!e.jar]", "the jar a.b#c;1.0!c.jar of a package"),
         ("ModuleNotFoundError: No module named 'mine'", "the module mine"),
         (
