@@ -90,7 +90,7 @@ class Settler:
             self.finish(request, is_settled=False)
 
     def finish_unlocked(self) -> None:
-        """Finish the requests for messages that are no longer locked."""
+        """Finish the requests for messages that are no longer locked, without settling."""
         for request in [one for one in self._requests if self._locks.of(one.delivery) is None]:
             self._requests.remove(request)
             self.finish(request, is_settled=False)

@@ -298,9 +298,10 @@ class DagProcessor:
             )
 
     def _files(self, incumbents: Incumbents) -> dict[str, ParsedFile | None]:
-        """Return the folder's files by path. The store keeps the former definitions of a file that is None.
+        """Return the folder's parsed files by path. None: the store keeps the former definitions of that file.
 
-        A file is None if it cannot be read, is not yet parsed, or defines less than before and is still changing.
+        The value is None if the file cannot be read, is not yet parsed, or defines less than before and is still
+        changing.
         """
         seen = self._seen
         # While a file is parsed again, its known definitions come from an older version.

@@ -16,7 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class Gap(NamedTuple):
-    """Offsets of a partition, before or between the ranges of the events, that no event has."""
+    """Consecutive offsets of one partition that no event's range contains.
+
+    They lie between two ranges, or before the first range if its event reports deleted offsets.
+    """
 
     topic: str
     partition: int

@@ -1,8 +1,8 @@
 """The producers of `FilePatternTrigger`. `MovingProducer` moves the files that fire, `RememberingProducer` lists them.
 
-Each scan that finds files first broadcasts a `PatternSighting`, to which the filters add their patterns. So a
-subscriber that joins later also gets earlier files. A file fires as soon as two scans in a row have found it with equal
-size and time of modification.
+A scan that finds files that can fire first broadcasts a `PatternSighting`, to which each filter adds its pattern. The
+producer collects the patterns again at each scan, so a filter that joins later also gets files that were there before.
+A file fires as soon as two scans in a row have found it with equal size and time of modification.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _PatternProducer(SharedStreamProducer):
     async def open_stream(
         self,
     ) -> AsyncIterator[tuple[PatternSighting | AppearedFile, PatternSighting | AppearedFile]]:
-        """At each scan that finds files, yield a `PatternSighting`, and then the files that fire."""
+        """At each scan that finds files that can fire, yield a `PatternSighting`, and then the files that fire."""
         while True:
             steady = await self._scan()
             if steady or await self._has_pending():

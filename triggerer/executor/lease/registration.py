@@ -129,7 +129,8 @@ class Registration:
     async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Renew until cancelled. Then deregister, so that other executors need not wait for the expiry.
 
-        Call `renew` first, because the lease must be valid. `task_status.started` is called after `mark_lease_kept`.
+        Call `renew` first, because the lease must be valid. `task_status.started` is called once the lease has a guard
+        and its holder knows of it.
 
         Raises:
             ConfigurationError: This system cannot run a guard.

@@ -1,4 +1,8 @@
-"""Reads the positions of watchers that are behind in a log when their stream opens, and writes them under its lease."""
+"""Reads and writes the positions of watchers that are behind in a log.
+
+The positions are read when the watcher's stream opens, and written only while the stream's lease holds. The module also
+reads requests for a replay, and deletes those that were carried out.
+"""
 
 from __future__ import annotations
 
