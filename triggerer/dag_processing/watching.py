@@ -1,4 +1,4 @@
-"""Notices changes in a folder at once, and notices when its path leads to another folder."""
+"""Notices changes in a folder at once, and when its path leads to another folder. `processor.py` then scans it."""
 
 from __future__ import annotations
 

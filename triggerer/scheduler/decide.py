@@ -1,6 +1,7 @@
 """Decides from a DAG's snapshot which runs must be created, and what delays the run after them.
 
-Only this module decides which runs to create, and it uses neither a clock nor a database. `triggerer why-not` shows the
+Only this module decides which runs to create, and it uses neither a clock nor a database. When the run of a partition
+key is due was computed before, by `dividing.py`, as the key's events arrived. `triggerer why-not` shows the
 result of `look`. The code that creates the runs only makes sure that the DAG's row has not changed since the snapshot,
 by a lock or by the row's version.
 """

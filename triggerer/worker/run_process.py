@@ -1,4 +1,4 @@
-"""The process of one run: it waits for its order, executes it, and ends.
+"""The process of one run: it waits for its order, executes it, and ends. `fork_server/server.py` forks it.
 
 The main thread executes the tasks, because signals, and so timeouts, arrive there. A second thread reads replies.
 """

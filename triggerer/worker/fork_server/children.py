@@ -1,4 +1,4 @@
-"""The fork server's view of its child processes: their state, and how they are killed."""
+"""The fork server's view of its child processes: their state, and how they are killed. `server.py` forks them."""
 
 from __future__ import annotations
 
