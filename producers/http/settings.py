@@ -103,12 +103,12 @@ def _check_sendable(value: str, what: str) -> None:
     """Refuse a value that cannot be sent in a header, without showing it: it may be a secret.
 
     Raises:
-        ConfigurationError: The value contains non-ASCII letters or a line end, or has spaces around it.
+        ConfigurationError: The value contains a character that is not printable ASCII, or has spaces around it.
     """
     if not (value.isascii() and value.isprintable() and value == value.strip()):
         raise ConfigurationError(
             f"{what} cannot be sent",
-            hint="it has spaces around it, a line end in it, or letters beyond ASCII",
+            hint="use printable ASCII without line ends, and no spaces at either end",
         )
 
 

@@ -229,7 +229,7 @@ class Link:
         self._settler.finish_unlocked()
 
     async def let_go(self, receiver: ServiceBusReceiver) -> None:
-        """Give back all messages, so that other receivers get them at once. No delivery is counted.
+        """Give back this link's messages, so that other receivers get them at once. Their delivery counts do not grow.
 
         The messages of a session are given back together with its lock.
         """

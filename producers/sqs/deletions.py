@@ -76,8 +76,9 @@ class Deletions:
     ) -> None:
         """Delete messages, which stay invisible meanwhile. Returns when each message is deleted, or cannot be deleted.
 
-        A message whose handle is void, because it was not renewed in time, cannot be deleted now. When this message
-        comes again, it is deleted and given to no watcher.
+        If SQS refuses a receipt handle, usually because the message's invisibility was not renewed in time, the message
+        cannot be deleted now. The message is remembered as finished: when it comes again, it is only deleted, and no
+        watcher receives it.
 
         Args:
             mark_gone: Called after each answer with the messages that are deleted, or cannot be deleted.

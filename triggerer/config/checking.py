@@ -1,4 +1,7 @@
-"""Checks the values of a section. Errors name the key, and the file and line, variable or option with the value."""
+"""Checks the values of a section.
+
+An error names the key and where its value was set: a file and line, an environment variable or a command-line option.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The settings of a connection, checked before anything connects; used for all brokers.
 
-Import this module when a connection is opened, and not in a module of watchers. This module imports pydantic, which
-would add much to the parsing time of a DAG file.
+This module imports pydantic, which would add much to the time of parsing a DAG file. So a module that defines triggers
+must not import this module at its top, not even indirectly: import it when a connection is opened.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def load_trigger_class(
 ) -> type[BaseEventTrigger]:
     """Return the class, from an entry point's module, an allowed module, or a file of the DAGs folder.
 
-    An allowed module includes its submodules. A file of the folder is imported again if it or another imported file of
-    the folder has changed. This runs users' code, and blocks until the code returns.
+    An allowed module includes its submodules. If any imported file of the folder has changed, the file with the class
+    is imported again. The import runs users' code, and blocks until that code returns.
 
     Args:
         classpath: `module.Class`, as `serialize()` returned it; `Class` may be nested.

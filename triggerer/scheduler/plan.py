@@ -22,7 +22,8 @@ from triggerer.store.partitions.keys import StoreNextKey, TakePartition
 from triggerer.store.runs.creation.create_run import create_run
 from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelection
 
-# Counting of an asset's queued events stops at this number. If a DAG has more events, the scheduler looks again.
+# Counting of an asset's queued events stops at this number. If it stopped, and the DAG limits the events of a run,
+# there may be more runs to create. So the scheduler looks at the DAG again once it has created these runs.
 BOUND: Final = 1_000
 _TICK: Final = timedelta(microseconds=1)
 

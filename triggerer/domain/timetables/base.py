@@ -113,7 +113,8 @@ class Timetable(ABC):
     def to_partition_date(self, key: str) -> datetime | None:
         """Return the instant from which to search for the run with this key; None: keys do not name instants.
 
-        The first data interval that starts at this instant or later must have the key.
+        Only the first data interval that starts at this instant or later is tried. So choose the instant such that
+        `partition_key` returns `key` for that interval.
 
         Raises:
             InvalidPartitionKey: This timetable never writes such a key.

@@ -183,7 +183,8 @@ def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None
     """Return the array that Arrow's JSON reader makes. None: the events do not fit the column, or Arrow cannot tell."""
     if column.kind is not Kind.STRUCT or not column.is_plain or not _is_fast(column):
         return None
-    # A column without a value so far gets the type null. Arrow refuses each value of such a column.
+    # A column that had only nulls so far gets Arrow's type null. If an event has a value there, Arrow raises an error.
+    # Then this function returns None, and the caller widens the column.
     schema = pa.schema(list(type_of(column, nothing=pa.null())))
     lines = "\n".join(one or "{}" for one in extras)
     if lines.count("\n") != len(extras) - 1:

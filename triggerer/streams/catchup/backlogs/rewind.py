@@ -27,7 +27,8 @@ class Rewind:
     still live have their ordinary keys. If their messages are before `end`, the replay processes these messages too.
 
     Args:
-        start: The begin of the replay. If an earlier message is outstanding or not durable, the replay begins there.
+        start: The begin of the replay. The replay begins earlier if an earlier message is outstanding, or if not all
+            events of an earlier message are durable.
         end: The lane's end at a moment after the request.
         on_stored: Called once. None: the position is durable. `GroupEnded`: the next group must begin the replay again,
             because it may have broadcast messages before the position.
@@ -93,7 +94,10 @@ class Rewind:
         return Reemission(self._request.id, self._start, self._end)
 
     def _begin_at(self, backlog: Backlog | None) -> Position:
-        """Return where the replay begins: at `start`, or earlier at a message that is outstanding or not durable."""
+        """Return where the replay begins: at `start`, or at the earliest message that keeps it from beginning there.
+
+        Such a message is outstanding, or not all of its events are durable.
+        """
         others = [
             self._state.lowest_outstanding(self._lane),
             None if backlog is None else backlog.position,
