@@ -132,8 +132,9 @@ _MESSAGE_STATE: Final = (
 )
 
 
-# A frozen dataclass with slots is made twice, first without slots. In Python 3.11 its `__setattr__` and `__delattr__`
-# belong to the first class, so for a new name they raise `TypeError`. These functions replace them.
+# `@dataclass(slots=True)` replaces the class by a second one that has slots. The `__setattr__` and `__delattr__` of a
+# frozen dataclass call `super()` with the first class. So, up to Python 3.13 at least, they raise `TypeError` for a
+# name that is no field. The functions below replace them.
 
 
 def _set(self: BrokerMessage, name: str, value: object) -> None:

@@ -26,7 +26,10 @@ _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def _switch(value: Any) -> Any:
-    """Return the boolean for a text from an environment variable."""
+    """Return the boolean that the text `true` or `false` means, and any other value unchanged.
+
+    An environment variable can give only a text.
+    """
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 

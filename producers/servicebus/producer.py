@@ -71,8 +71,9 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
 
         Raises:
             ConfigurationError: The settings do not allow this entity: see `ServiceBusSettings.check_entity`.
-            BrokerRefused: There is no such entity, or it may not be read.
-            BrokerUnavailable: Service Bus could not be reached at the start, or later for `connect_timeout_s`.
+            BrokerRefused: The entity does not exist, or this client is not allowed to read it.
+            BrokerUnavailable: Service Bus could not be reached at the start; or later all attempts failed for longer
+                than `connect_timeout_s`.
         """
         self._start()
         yielded = 0

@@ -68,8 +68,9 @@ class Stream:
         """Receive until cancelled.
 
         Raises:
-            BrokerRefused: The entity does not exist, or it may not be read.
-            BrokerUnavailable: Service Bus could not be reached at the start, or later for `connect_timeout_s`.
+            BrokerRefused: The entity does not exist, or this client is not allowed to read it.
+            BrokerUnavailable: Service Bus could not be reached at the start; or later all attempts failed for longer
+                than `connect_timeout_s`.
         """
         client = sdk.Client(self._settings)
         try:

@@ -41,7 +41,7 @@ def create(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Make a token and print it. The secret is not stored, so it cannot be printed again."""
+    """Make an API token and print it. The token itself is not stored, so it cannot be printed again."""
     expires_at = None if expires is None else options.parse_instant(expires, "--expires")
     made = _create(config, _role(role), name, expires_at)
     if json:

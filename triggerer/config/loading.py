@@ -110,8 +110,8 @@ def _place(
 ) -> tuple[CoreSettings, DatabaseSettings]:
     """Make the folders' paths absolute, and resolve the database's URL; an empty URL becomes SQLite in `home`.
 
-    A path in the file is relative to the file's folder, and any other path to the working directory. Only the default
-    of `dags_folder` is relative to `home`.
+    A folder's path in the configuration file is relative to that file's folder. The default of `dags_folder` is
+    relative to `home`. Any other path of a folder is relative to the working directory.
     """
 
     def placed(key: str, value: Path, default_base: Path) -> Path:

@@ -45,7 +45,10 @@ class StateWriter:
         self._attempts = Attempts(healthy_after.total_seconds())
 
     def mark_changed(self, member: Member) -> None:
-        """Write a trigger's state soon, because the state has changed or the trigger serves other watchers now."""
+        """Write a trigger's state soon.
+
+        Call this for a new trigger, and when the state or the watchers of a trigger have changed.
+        """
         self._attempts.record(member, anyio.current_time())
         self._dirty[member] = None
         self._has_dirty.set()

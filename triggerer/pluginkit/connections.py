@@ -84,8 +84,8 @@ class ConnectionSettings:
         }
         for key in values:
             if key not in known:
-                # For a section with many keys the message names the nearest key, however far it is, because a list of
-                # the keys would fill the screen.
+                # `hint` lists at most 20 known keys, because a longer list would fill the screen. If there are more,
+                # name the nearest key, even if it is not similar.
                 closest = f"the nearest key is {nearest(key, known, cutoff=0)!r}"
                 raise ConfigurationError(
                     f"unknown key {key!r} in {where}", hint=hint(key, known) or closest

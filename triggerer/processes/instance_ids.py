@@ -14,7 +14,7 @@ def new_instance_id() -> str:
 
 
 def this_process() -> str:
-    """Return `<host>:<pid>` of this process. The ids of its instances begin with it."""
+    """Return `<host>:<pid>` of this process. Every instance id that this process makes begins with this text."""
     return f"{_host()}:{os.getpid()}"
 
 

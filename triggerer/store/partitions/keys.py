@@ -1,9 +1,10 @@
 """The steps for DAGs that are scheduled by partition keys.
 
 An event of such a DAG waits in the DAG's queue (`queued_asset_event`) until a scheduler divides it among partition
-keys. Each key then has a share of the event (a row in `dag_partition_event`). A key may need several parts, such as all
-hours of its day. The parts that have arrived are in `dag_partition_part`. Once the key is due, its run takes all its
-shares. A scheduler performs these steps while it has locked the DAG's row, so two schedulers never work on one DAG.
+keys. Each key then has a share of the event (a row in `dag_partition_event`). The run of a key can wait for events with
+several keys, such as all hours of a day. Each of these event keys is a part of the run's key, and `dag_partition_part`
+has the parts that have arrived. Once the key is due, its run takes all its shares. A scheduler performs these steps
+while it has locked the DAG's row, so two schedulers never work on one DAG.
 """
 
 from __future__ import annotations
