@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
-from triggerer.domain.one_line import one_line
 from triggerer.domain.outputs import output_token
+from triggerer.domain.text.one_line import one_line
 from triggerer.executor.slots.run_execution import RunExecution
 from triggerer.executor.slots.worker_process import RunHandle
 from triggerer.store.database.wakeups.signals import Signal

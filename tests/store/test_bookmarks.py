@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from tests.store.seeding import FENCE, NOW, events_in, until
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.domain.json_text import load_json
+from triggerer.domain.text.json_text import load_json
 from triggerer.domain.watchers.bookmarks import BookmarkChange
 from triggerer.errors import LeaseLost, RowRefused, StoreError, StoreUnavailable
 from triggerer.store.database.script import Script

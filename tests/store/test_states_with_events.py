@@ -20,7 +20,7 @@ from triggerer.abc import (
     TriggerEvent,
 )
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.domain.json_text import load_json
+from triggerer.domain.text.json_text import load_json
 from triggerer.domain.watchers.stream_states import StateChange, Submission
 from triggerer.errors import LeaseLost, RowRefused, StoreError, StoreUnavailable
 from triggerer.store.database.postgres.runner import PostgresRunner

@@ -11,7 +11,7 @@ from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import counted, print_fields, print_json, text
 from triggerer.cli.terminal.session import read, settings_for
 from triggerer.cli.terminal.tables import Column, Kind, print_table
-from triggerer.domain.one_line import one_line
+from triggerer.domain.text.one_line import one_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

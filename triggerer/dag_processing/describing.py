@@ -23,11 +23,11 @@ from triggerer.domain.dag_files.parsed import (
     WatcherKey,
 )
 from triggerer.domain.dags import DAG
-from triggerer.domain.json_text import dump_json
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnPartitions, next_info, timetable_in
-from triggerer.domain.storable import storable_text
 from triggerer.domain.tasks import Task
+from triggerer.domain.text.json_text import dump_json
+from triggerer.domain.text.storable import storable_text
 from triggerer.domain.watchers.stream_names import stream_name
 from triggerer.errors import DagFileError, PluginError, RowRefused, TemplateError, TriggererError
 from triggerer.observability.redaction import hide_known, redact_text

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.launches import FormerLaunch
-from triggerer.domain.one_line import one_line
 from triggerer.domain.outputs import output_token
 from triggerer.domain.runs import RunState, TaskState
+from triggerer.domain.text.one_line import one_line
 
 
 def _instant(text: str | None) -> datetime | None:

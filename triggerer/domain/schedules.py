@@ -17,7 +17,7 @@ from triggerer.domain.conditions import (
     condition_from_json,
     condition_to_json,
 )
-from triggerer.domain.storable import check_partition_key
+from triggerer.domain.text.storable import check_partition_key
 from triggerer.errors import DagError, InvalidPartitionKey
 
 # Functions import the timetables that they use. At the top of this module, the import of the cron parser would delay

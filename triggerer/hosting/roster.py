@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.domain.storable import storable_text
+from triggerer.domain.text.storable import storable_text
 from triggerer.observability.error_texts import error_text, traceback_text
 from triggerer.observability.redaction import hide_known
 from triggerer.store.watchers.hosting import StreamLoad, TriggerRow, WatcherState

@@ -11,7 +11,7 @@ from __future__ import annotations
 import traceback
 from typing import Final
 
-from triggerer.domain.storable import storable_text
+from triggerer.domain.text.storable import storable_text
 from triggerer.observability.redaction import hide_known
 
 _MOST: Final = 4_000

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.actors import Actor
 from triggerer.domain.assets import Asset
-from triggerer.domain.json_text import dump_json, load_json
+from triggerer.domain.text.json_text import dump_json, load_json
 from triggerer.errors import KeyReused, UnknownAsset
 from triggerer.nearest import ending
 from triggerer.operations.audit import Action, record

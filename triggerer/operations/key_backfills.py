@@ -17,7 +17,7 @@ from triggerer.domain.partitions import mapper_from_json
 from triggerer.domain.partitions.ranges import keys_between
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnPartitions, Schedule, run_of_key, schedule_from_json
-from triggerer.domain.storable import check_partition_key
+from triggerer.domain.text.storable import check_partition_key
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, UnknownDag
 from triggerer.operations.backfills import record_start, refuse_second

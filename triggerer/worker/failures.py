@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-from triggerer.domain.storable import storable_text
+from triggerer.domain.text.storable import storable_text
 from triggerer.observability.redaction import hide_known, redact_text
 from triggerer.plugins import DagsFolder
 from triggerer.worker.spark.explanations import without_stacktrace

@@ -11,8 +11,8 @@ import orjson
 
 from triggerer.domain.assets import Asset, AssetAlias, Metadata
 from triggerer.domain.attempts import EmittedEvent
-from triggerer.domain.json_text import dump_json, load_json
-from triggerer.domain.storable import check_partition_key
+from triggerer.domain.text.json_text import dump_json, load_json
+from triggerer.domain.text.storable import check_partition_key
 from triggerer.errors import RowRefused
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triggerer.domain.json_text import dump_json, load_json
+from triggerer.domain.text.json_text import dump_json, load_json
 from triggerer.errors import RowRefused
 
 KEPT = st.recursive(

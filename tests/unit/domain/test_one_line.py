@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from triggerer.domain.attempts import RunEnd
-from triggerer.domain.one_line import one_line
 from triggerer.domain.runs import RunState
+from triggerer.domain.text.one_line import one_line
 from triggerer.errors import SubmitFailed
 from triggerer.worker.failures import explain, storable
 

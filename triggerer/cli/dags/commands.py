@@ -20,7 +20,7 @@ from triggerer.cli.terminal.output import (
 )
 from triggerer.cli.terminal.session import read, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
-from triggerer.domain.one_line import one_line
+from triggerer.domain.text.one_line import one_line
 from triggerer.errors import UnknownDag
 
 if TYPE_CHECKING:

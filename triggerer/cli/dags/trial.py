@@ -11,7 +11,7 @@ from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import elapsed, print_json, text, wrong_use
 from triggerer.cli.terminal.session import folder_of, settings_for
 from triggerer.cli.terminal.tables import Column, Kind, print_table
-from triggerer.domain.one_line import one_line
+from triggerer.domain.text.one_line import one_line
 
 if TYPE_CHECKING:
     from triggerer.operations.trial import GivenEvent, TrialResult

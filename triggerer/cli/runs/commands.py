@@ -15,7 +15,7 @@ from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import check_state, elapsed, print_json
 from triggerer.cli.terminal.session import read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
-from triggerer.domain.one_line import one_line
+from triggerer.domain.text.one_line import one_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

@@ -12,8 +12,8 @@ import typer
 
 from triggerer.cli.runs.choice import find
 from triggerer.cli.terminal.session import with_database
-from triggerer.domain.one_line import one_line
 from triggerer.domain.runs import RunState, TaskState
+from triggerer.domain.text.one_line import one_line
 
 if TYPE_CHECKING:
     from triggerer.store.database.transactions import Database

@@ -14,7 +14,7 @@ from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import counted, print_json, print_note, wrong_use
 from triggerer.cli.terminal.session import read, this_user, with_database
 from triggerer.cli.terminal.tables import Column, Kind, print_table
-from triggerer.domain.one_line import one_line
+from triggerer.domain.text.one_line import one_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

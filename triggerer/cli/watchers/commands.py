@@ -13,7 +13,7 @@ from triggerer.cli.terminal.tables import Column, Kind, print_table
 from triggerer.cli.watchers import parked
 from triggerer.cli.watchers.consumer_lag import fields_of, measure, print_notes, shown_lag, with_lag
 from triggerer.cli.watchers.parked import split_watcher
-from triggerer.domain.one_line import one_line
+from triggerer.domain.text.one_line import one_line
 from triggerer.errors import UnknownWatcher
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from triggerer.domain.assets import AssetAlias
 from triggerer.domain.conditions import Condition, Leaf, is_satisfied, leaves_of
 from triggerer.domain.partitions.base import PartitionMapper, downstream_keys
 from triggerer.domain.partitions.rolling_up import Progress, RollupMapper
-from triggerer.domain.storable import check_partition_key
+from triggerer.domain.text.storable import check_partition_key
 from triggerer.errors import DagError, InvalidPartitionKey, RowRefused
 
 _COMPUTING: Final = (DagError, RowRefused, ValueError, ArithmeticError)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from triggerer.domain.partitions.key_format import KeyFormat
-from triggerer.domain.storable import check_partition_key
+from triggerer.domain.text.storable import check_partition_key
 from triggerer.domain.timetables.zones import Zone
 from triggerer.errors import DagError, RowRefused
 

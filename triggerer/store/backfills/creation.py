@@ -10,7 +10,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.backfills import Reprocess
-from triggerer.domain.json_text import dump_json
+from triggerer.domain.text.json_text import dump_json
 from triggerer.store.backfills.states import PENDING
 from triggerer.store.database.transactions import database_now
 from triggerer.store.database.wakeups.signals import Signal, announce

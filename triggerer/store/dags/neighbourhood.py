@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, Text, cast, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.json_text import dump_json
+from triggerer.domain.text.json_text import dump_json
 from triggerer.errors import UnknownAsset
 from triggerer.store.dags.graph import AssetGraph, by_kind, drawn
 from triggerer.store.dags.graph_edges import (

@@ -11,7 +11,7 @@ from sqlalchemy import URL, Connection, event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from triggerer.domain.json_text import dump_json, load_json
+from triggerer.domain.text.json_text import dump_json, load_json
 from triggerer.store.database.sqlite.connections import SqliteConnections
 
 if TYPE_CHECKING:

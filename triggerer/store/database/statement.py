@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from triggerer.domain.json_text import load_json
+from triggerer.domain.text.json_text import load_json
 from triggerer.errors import RowRefused
 from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.storable import check_partition_key
+from triggerer.domain.text.storable import check_partition_key
 from triggerer.observability.metrics.table import EVENTS_RECORDED
 from triggerer.store.database.script import perform
 from triggerer.store.database.transactions import count_on_commit, database_now

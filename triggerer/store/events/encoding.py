@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from triggerer.domain.json_text import dump_json
+from triggerer.domain.text.json_text import dump_json
 from triggerer.errors import RowRefused
 
 MAX_KEY_BYTES: Final = 1_000

@@ -14,7 +14,7 @@ import anyio
 
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
-from triggerer.domain.storable import check_partition_key
+from triggerer.domain.text.storable import check_partition_key
 from triggerer.domain.watchers.stream_states import StateChange, Submission
 from triggerer.errors import (
     ConfigurationError,

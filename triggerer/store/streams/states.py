@@ -9,7 +9,7 @@ from sqlalchemy import delete, exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
-from triggerer.domain.json_text import load_json
+from triggerer.domain.text.json_text import load_json
 from triggerer.domain.watchers.stream_states import StateChange
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, parameter_rows

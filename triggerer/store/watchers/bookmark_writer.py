@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 from triggerer.domain.events import Fence
-from triggerer.domain.storable import check_partition_key
+from triggerer.domain.text.storable import check_partition_key
 from triggerer.domain.watchers.bookmarks import Bookmark, BookmarkChange
 from triggerer.errors import RowRefused
 from triggerer.store.database.clock import Now, TurnClock

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
-from triggerer.domain.json_text import load_json
+from triggerer.domain.text.json_text import load_json
 from triggerer.domain.watchers.bookmarks import Bookmark, BookmarkChange
 from triggerer.errors import LeaseLost, StoreError
 from triggerer.store.database.script import Script

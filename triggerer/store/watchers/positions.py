@@ -13,7 +13,7 @@ from sqlalchemy import delete, exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
-from triggerer.domain.json_text import dump_json
+from triggerer.domain.text.json_text import dump_json
 from triggerer.domain.watchers.lane_positions import (
     LanePosition,
     PositionChange,

@@ -10,7 +10,7 @@ import structlog
 
 from triggerer.abc import AdvanceOutcome, SharedStreamProducer
 from triggerer.domain.events import WatcherRef
-from triggerer.domain.storable import storable_text
+from triggerer.domain.text.storable import storable_text
 from triggerer.domain.watchers.lane_positions import encode_lane
 from triggerer.domain.watchers.parked import ParkedChange, SetAside
 from triggerer.errors import LeaseLost, NotSetAside

@@ -11,7 +11,7 @@ import anyio
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSource
-from triggerer.domain.json_text import dump_json
+from triggerer.domain.text.json_text import dump_json
 from triggerer.domain.watchers.bookmarks import (
     MAX_BOOKMARK_BYTES,
     MAX_EVENTS,

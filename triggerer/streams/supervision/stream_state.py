@@ -9,7 +9,7 @@ import anyio
 
 from triggerer.abc import SharedStreamProducer, StreamState
 from triggerer.domain.events import Fence
-from triggerer.domain.json_text import dump_json, load_json
+from triggerer.domain.text.json_text import dump_json, load_json
 from triggerer.domain.watchers.stream_states import MAX_STATE_BYTES, StateChange, StateStore
 from triggerer.errors import PluginError, RowRefused
 

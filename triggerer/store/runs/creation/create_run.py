@@ -16,7 +16,7 @@ from triggerer.domain.schedules import (
     schedule_from_json,
     timetable_in,
 )
-from triggerer.domain.storable import check_partition_key
+from triggerer.domain.text.storable import check_partition_key
 from triggerer.errors import DagError, RowRefused, UnknownDag
 from triggerer.store.database.script import Announcement, Script, database_instant, perform
 from triggerer.store.database.transactions import database_now

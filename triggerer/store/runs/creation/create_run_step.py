@@ -9,8 +9,8 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
-from triggerer.domain.json_text import dump_json
 from triggerer.domain.runs import RunState, RunType
+from triggerer.domain.text.json_text import dump_json
 from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row
 from triggerer.store.database.statement import sqlite_instant

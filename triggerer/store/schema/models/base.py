@@ -17,7 +17,7 @@ TextByBytes = Text().with_variant(Text(collation="C"), "postgresql")
 
 Comparing by the rules of a language would take PostgreSQL much longer."""
 Json = JSON()
-"""For a JSON object or array, stored as the text that was written; see `triggerer.domain.json_text`.
+"""For a JSON object or array, stored as the text that was written; see `triggerer.domain.text.json_text`.
 
 On PostgreSQL the column is `json`. `jsonb` keeps numbers as decimals, so it returns 1e16 as an integer, and -0.0
 without its sign. The column must not contain a single number, because SQLite would make an integer of 1.0.

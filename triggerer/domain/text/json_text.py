@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from triggerer.domain.storable import strings_with_nul
+from triggerer.domain.text.storable import strings_with_nul
 from triggerer.errors import RowRefused
 
 _ESCAPE: Final = b"\\"
