@@ -126,7 +126,7 @@ class TaskRunner:
             self._on_start(dataclasses.replace(start, timeout_s=None))
             try:
                 if is_last:
-                    # A run whose end is stored must not change data any more.
+                    # A run must no longer change data once its end is stored.
                     self._await_end()
                 else:
                     self._await_next_try(task)

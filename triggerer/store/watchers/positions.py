@@ -1,7 +1,7 @@
 """Reads and writes the positions of watchers that are behind in a log.
 
 The positions are read when the watcher's stream opens, and written only while the stream's lease holds. The module also
-reads requests for a replay, and deletes those that were carried out.
+reads requests for a replay, and deletes each request after the replay.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Flow:
         return min(self._settings.burst, self._settings.burst_readings // max(readers, 1)) or 1
 
     def _first_not_free(self) -> int:
-        """Return the number of the first event that must not be broadcast now, whatever its lane."""
+        """Return the number of the first event that must not be broadcast now. The event's lane does not matter."""
         head = self._ledger.head
         if (
             self._state.is_closed
