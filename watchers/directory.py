@@ -4,8 +4,8 @@ A file is claimed before its event is made, and deleted only after the event is 
 service stops in between, it finds the claimed file again, under the same idempotency key. A file that is still being
 written fires too, so write a file under another name, and rename it when it is complete.
 
-A file is moved into `.rejected` in the same directory if a subclass's filter rejects the file, and no filter fails it.
-So the file is not lost. No scan reads this folder.
+A rejected file is not lost: it is moved into `.rejected` in the same directory, which no scan reads. A file is rejected
+if the filter of a subclass rejects it, and no filter fails at it.
 """
 
 from __future__ import annotations

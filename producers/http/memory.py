@@ -70,7 +70,9 @@ class Memory:
     is_document: bool
     has_begun: bool = False
     validators: Validators | None = None
-    """The validators of the latest answer up to which all items are settled. `cursor` is from the same answer."""
+    """The validators of the latest answer whose items are all settled, as are all items of earlier answers. `cursor` is
+    from the same answer.
+    """
     cursor: Any = None
     incarnation: str = ""
     version: int = 0
@@ -144,8 +146,8 @@ class Memory:
         self._present = frozenset(one.digest for one in found)
         answered.unsettled = len(new)
         if not new and self._rounds and not self._rounds[-1].unsettled:
-            # While an item keeps failing, all later rounds stay in memory. Rounds without items are merged, so that the
-            # number of rounds is bounded.
+            # While an item keeps failing, the rounds after its own stay in memory. Merge rounds without items, so that
+            # polls without new items do not fill the memory.
             self._rounds.pop()
         self._rounds.append(answered)
         self._end_rounds()
@@ -174,7 +176,8 @@ class Memory:
         version = None
         key = f"{self.source}/{one.digest}"
         if self.is_document:
-            # Events of this version may be stored already, so the version is delivered with the same number.
+            # If an earlier process delivered this version, the version keeps its number: its events may be stored
+            # already.
             if not (self._is_unsure and one.digest == self._latest):
                 self._latest_version += 1
             self._latest, self._is_unsure = one.digest, False

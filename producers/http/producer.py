@@ -72,9 +72,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         self._has_failed = anyio.Event()
         self._saved: Any = None
         self._is_ahead = False
-        """Whether the store has received a state from `state_after`, which counts items as settled that are not
-        advanced yet.
-        """
+        """True if the stored state comes from `state_after`: it counts items as settled that are not advanced yet."""
         self._has_advanced = anyio.Event()
 
     def use_state(self, state: StreamState) -> None:
@@ -117,7 +115,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         await self._save()
 
     async def _skip_all(self) -> None:
-        """Skip all present pages, even if there are many: items of a page that is not skipped would fire as new."""
+        """Skip all present pages, however many there are. Otherwise the items of the later pages would fire as new."""
         asked = 0
         while True:
             try:

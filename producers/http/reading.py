@@ -107,8 +107,8 @@ class Reader:
             return [MISSING] * len(items)
         keys = [self._get_key(None, item) for item in items]
         if any(isinstance(key, float) and abs(key) >= _LONG for key in keys):
-            # Large numbers lose digits, so two different keys might look equal. Read them again as text with all
-            # digits, which every store accepts.
+            # `orjson` reads large numbers as floats, which lose digits, so two different keys might look equal. Read
+            # such keys again as texts with all digits, because every store accepts a text.
             assert self._get_items is not None
             exact = [self._get_key(None, item) for item in self._get_items(None, json.loads(body))]
             keys = [

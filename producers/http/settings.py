@@ -22,7 +22,7 @@ from triggerer.pluginkit.connections import (
 )
 
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""RFC 9110, section 5.6.2."""
+"""The characters that the name of a header can have (RFC 9110, section 5.6.2)."""
 
 
 def _switch(value: Any) -> Any:

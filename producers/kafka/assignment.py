@@ -75,9 +75,9 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._progress: anyio.Event | None = None
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Wait for a limited time until messages in flight are advanced.
+        """Wait up to `revoke_timeout_s` until the messages in flight are advanced.
 
-        Other members receive the remaining messages again.
+        The next owners of the partitions receive the remaining messages again.
         """
         lanes = [self.lanes[partition] for partition in revoked if partition in self.lanes]
         membership = self._cluster.membership()
@@ -147,7 +147,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         """Find new positions for partitions whose position the broker reported as out of range, and log each reason.
 
         - Retention deleted unread messages: `expired_offset` decides.
-        - The log was cut, and the broker can tell where (see `Fetching`): reading continues at the cut.
+        - The log was cut (it lost its end), and the broker can tell where (see `Fetching`): reading continues at the
+          cut.
         - The log ends before the position, and the broker cannot tell where it was cut: reading continues at the oldest
           message. Any later position could miss messages written after the cut.
         - The position is in the log again, for instance because the log has grown since: reading continues at the
@@ -311,7 +312,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._resume(lane)
 
     def put_back(self, lane: LaneInFlight) -> None:
-        """Fetch the messages again that the consumer has returned and the stream has not yielded."""
+        """Rewind the consumer to the first message that it has returned and the stream has not yielded."""
         if self._consumer_has(lane):
             self._consumer.seek(lane.partition, lane.delivered)
 
@@ -339,8 +340,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
 def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[LaneInFlight, str]:
     """Return the lane to continue with, and the reason why the broker refused `offset`.
 
-    The lane's committed position is the next message to read. After a cut that the broker reported, the lane is a new
-    one, and the given lane is closed.
+    If the broker reported a cut, the given lane is closed, and the result is a new lane. The committed position of the
+    returned lane is the next message to read.
     """
     parted, lane.parted = lane.parted, None
     if offset >= first and parted is not None:

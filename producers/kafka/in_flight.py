@@ -1,7 +1,8 @@
 """The messages in flight of one partition during one assignment, and the position committed there.
 
-Synchronous, without I/O. Each message refers to its lane, so `advance` can ignore a message whose assignment has ended.
-Within an assignment, `delivery` grows with every rewind, and outcomes of messages from an earlier delivery are ignored.
+Synchronous, without I/O. Each assignment of a partition has a lane of its own (`LaneInFlight`), and each message refers
+to its lane. So `advance` can ignore a message whose assignment has ended. A lane's number `delivery` grows with each
+rewind. The outcome of a message with an earlier number is ignored.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from producers.kafka.wire.cluster import Membership
 from producers.kafka.wire.fetch_request import Divergence
 
 _READ_BEFORE: Final = 100_000
-"""After a cut, the keys of this many offsets after the last one read contain an epoch too.
+"""After a cut, keys contain an epoch up to this number of offsets beyond the last fetched message.
 
-An earlier owner of the partition may have made events of messages beyond its commit. Such a message may have been lost
-in the cut, and its offset is used again. The number is ten times the default of `max_outstanding_events_per_lane`.
+An earlier owner of the partition may have read further than this process, and made events of messages that were lost in
+the cut. Their offsets are used again, and need other keys. The number is ten times the default of
+`max_outstanding_events_per_lane`.
 """
 _CUTS: Final = 8
-"""The number of cuts to remember, because the metadata of a commit has a limit."""
+"""The most cuts that are remembered, because the metadata of a commit has a limited size."""
 
 
 class LaneInFlight:
@@ -121,10 +123,10 @@ class LaneInFlight:
         return f"{prefix}{offset}"
 
     def after_cut(self, parted: Divergence, fetched_to: int, begin: int) -> LaneInFlight:
-        """Return the lane that replaces this one after a cut, and reads the messages that were written since the cut.
+        """Return a new lane in place of this one. It reads the messages that were written since the cut.
 
-        The new lane begins at the cut, or at an earlier message that is still in flight. This lane keeps its prefix and
-        cuts, so that the messages that it delivered keep their keys.
+        The new lane begins at the cut, or at an earlier message that is still in flight. The old lane does not learn of
+        the cut, so the messages that it delivered keep their keys.
 
         Args:
             fetched_to: The offset up to which the client has fetched. It may lie beyond the last delivered message.

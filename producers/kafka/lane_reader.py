@@ -167,7 +167,7 @@ class LaneReader:
         committed = CommittedPosition(
             offset,
             topic_id=topic.topic_id,
-            # Fetches then contain the epoch, so that the broker can report a later cut.
+            # If the epoch is known, each fetch contains it, so that the broker can report a later cut.
             epoch=None
             if group is None or offset > group.delivered
             else group.epochs.before(offset),
@@ -253,8 +253,8 @@ async def find_positions(
             for topic in described.values()
             for number in range(topic.partitions)
         ]
-        # Some writers send microseconds, so timestamps may be in the future. Treat a `start` in the future as the log's
-        # end.
+        # Some writers send timestamps in microseconds instead of milliseconds, so their messages seem to come from the
+        # far future. A `start` in the future must not find these messages: treat it as the log's end.
         is_to_come = start is not None and start > datetime.now(UTC)
         since = Start(latest=True) if is_to_come else Start(time=start)
         offsets = await since.find(consumer, partitions, what)

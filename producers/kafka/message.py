@@ -17,7 +17,7 @@ from triggerer.abc import BrokerMessage
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME_MS: Final = 253_402_300_800_000
-"""The year 10000, which a `datetime` does not reach."""
+"""The beginning of the year 10000, which a `datetime` cannot represent, in milliseconds since 1970."""
 
 
 class Record(Protocol):

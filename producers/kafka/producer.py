@@ -45,16 +45,16 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
     Raises:
         ValueError: The pattern or the start is invalid.
 
-    - `advance` commits in one request for all lanes that advance at the same time, and never past a failed message. The
-      producer itself commits only where it begins: a partition's first position, and a new position after the log lost
-      the old one.
+    - `advance` commits in one request for all lanes that advance at the same time, and never past a failed message.
+      Outside `advance`, the producer commits only where it begins: a partition's first position, and a new position
+      after the log lost the old one.
     - A failed message is delivered again after a growing delay. After its second failure it is delivered alone, while
       its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The count is stored in the
       commit's metadata and so survives restarts.
     - Rejected messages go to the dead-letter topic. Without such a topic, the runtime parks them.
     - `advance` ignores messages of an assignment that has ended, and of a delivery that was rewound.
     - Pausing a lane pauses its partition and keeps the membership. A partition that is revoked and assigned again is
-    not paused.
+      not paused.
     - `open_stream` yields the messages of a fetched batch (`max_batch`) without suspending, and suspends between
       batches.
     """
@@ -283,7 +283,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
     def get_waiting(self) -> Mapping[Hashable, int] | None:
         """Return how many messages come after the delivered ones in each partition; None: unknown.
 
-        The ends of the logs are those in the last fetch answers.
+        The end of each log is taken from the last answer to a fetch.
         """
         consumer = self._consumer
         if consumer is None:

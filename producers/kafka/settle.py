@@ -104,8 +104,8 @@ class Settler:
     async def _dead_letter_rejected(self, verdict: Verdict) -> Verdict:
         """Write rejected messages to the dead-letter topic, if there is one.
 
-        If the topic refuses a message, the lane stops at that message. A message that the runtime has parked is not
-        among the rejected. So if there is no topic, a rejected message could not be parked: it is logged and skipped.
+        If the topic refuses a message, the lane stops at that message. Without a topic, the runtime parks rejected
+        messages itself. So only messages that it could not park arrive here. They are logged and skipped.
         """
         for place, (message, outcome) in enumerate(verdict.rejected):
             if not self._dead_letters.has_topic_for(message.topic):
@@ -136,7 +136,7 @@ class Settler:
     def _count(lane: LaneInFlight, verdict: Verdict) -> int:
         """Return how often the message has failed.
 
-        This delivery counts only if a watcher that had pulled the message, or was absent, failed the message.
+        This delivery counts only if a watcher failed the message after pulling it, or because the watcher was absent.
         """
         before = lane.committed.failures if lane.committed.offset == verdict.offset else 0
         assert verdict.failed is not None
@@ -174,7 +174,7 @@ class Settler:
     async def _dead_letter_failed(self, verdict: Verdict, failures: int) -> bool:
         """Dead-letter the failed message if it has failed too often.
 
-        Return whether the message was written to the dead-letter topic. A commit passes the message only if it was.
+        Return whether the message is in the dead-letter topic, so that a commit may pass it.
         """
         assert verdict.failed is not None
         message, outcome = verdict.failed

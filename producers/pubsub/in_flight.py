@@ -119,8 +119,8 @@ class InFlight:
     def add_all(self, deliveries: Iterable[Delivery]) -> list[tuple[Delivery, Delivery, str]]:
         """Add received messages.
 
-        Returns: One entry for each message that was in flight already. The entry has the message's present delivery,
-            which now has the newer ack id; the newer delivery, which is dropped; and the earlier ack id.
+        Returns: For each message that was in flight already, its delivery, which has the newer ack id now; the newer
+            delivery, which is dropped; and the earlier ack id.
         """
         # Not split into smaller functions, because this runs for every message.
         by_message, ready = self._by_message, self._ready

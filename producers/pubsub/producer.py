@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TURN: Final = 500
-"""Messages that are yielded before other work on the event loop gets its turn."""
+"""The number of messages to yield before other tasks of the event loop run."""
 
 
 class PubSubSharedStreamProducer(SharedStreamProducer):
@@ -39,12 +39,12 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     - A lane is an ordering key; a message without one has its own lane.
     - `run` receives, extends leases (in a thread), acknowledges, and gives failed messages back.
     - `advance` acknowledges finished messages, and returns when Pub/Sub has recorded the acknowledgements. A failed
-    message is given back after a growing delay; the later messages of its ordering key wait until it has come again.
-    After `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are counted in memory;
-    the subscription's own dead-letter policy counts deliveries, also beyond a restart.
+      message is given back after a growing delay; the later messages of its ordering key wait until it has come again.
+      After `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are counted in memory;
+      the subscription's own dead-letter policy counts deliveries, also beyond a restart.
     - Rejected messages go to the dead-letter topic; without such a topic the runtime parks them.
     - An acknowledgement that an exactly-once subscription refuses for good is no error: the message comes again, and
-    its idempotency key absorbs the repeat.
+      its idempotency key absorbs the repeat.
     - Closing gives back all messages in flight, so that the next producer gets them at once.
 
     Args:
@@ -196,11 +196,12 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         if judgement is Judgement.REJECT:
             return await self._pass_rejected(session, delivery, outcome)
         if outcome.failed and not outcome.blames_event and session.repeat(delivery):
-            # The watchers that failed had failed at another message, and have not processed this one. So `repeat`
-            # yields this one again from memory. Giving it back would count a delivery, and the subscription's
-            # dead-letter policy removes a message after too many deliveries.
+            # The watchers that fail this message had stopped at an earlier message, and never processed this one. So
+            # `repeat` yields the message again from memory. Pub/Sub would count a delivery if it were given back, and
+            # the subscription's dead-letter policy removes a message after too many deliveries.
             return False
-        # A delivery counts as a failure only if a watcher that had pulled the message, or was absent, failed it.
+        # A delivery counts as a failure only if a watcher failed the message after pulling it, or because the watcher
+        # was absent.
         count = self._failures.count if outcome.blames_event else self._failures.get
         failures = count(delivery.message_id)
         if (

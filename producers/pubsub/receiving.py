@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 _RETRY_FIRST_S: Final = 0.2
 _RETRY_LONGEST_S: Final = 15.0
 _SHORTEST_DELAY_S: Final = 0.05
-"""The shortest time, in seconds, before a stream is opened again: a server may end each stream after its first message.
+"""A stream is opened again after this number of seconds at the earliest, because a server may end each stream after its
+first message.
 """
 _STEADY_S: Final = 10.0
 """A stream that lasted this long counts as a success, even without a message."""
@@ -180,8 +181,8 @@ class Receiving:
                 call = await guarded(opening, self._what)
                 await guarded(call.write(self._first_request(deadline_s)), self._what)
                 self._call = call
-                # The stream's age counts from here. An attempt to connect may fail after more than `_STEADY_S`, and is
-                # no success.
+                # Count the stream's age from here. Otherwise an attempt to connect that fails after more than
+                # `_STEADY_S` would count as a success.
                 self._opened_at = anyio.current_time()
                 if self._is_ending():
                     # `_half_close` was called before the stream was open, and had no effect. So call it now.

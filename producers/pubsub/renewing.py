@@ -126,8 +126,8 @@ class Renewing:
             again = [one for one in ack_ids if reasons.get(one, "").startswith("TRANSIENT")]
             self._leases.extended(set(ack_ids) - reasons.keys(), asked_at, deadline_s)
         elif code_of(error) is grpc.StatusCode.INVALID_ARGUMENT:
-            # Pub/Sub refused the whole request, perhaps for another reason than its ids. The messages come again,
-            # which does no harm.
+            # Pub/Sub refused the whole request, and the reason may have nothing to do with the ids. Count all leases as
+            # lost: their messages come again, which does no harm.
             lost, again = list(ack_ids), []
         else:
             lost, again = [], list(ack_ids)

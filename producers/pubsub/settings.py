@@ -47,8 +47,9 @@ class PubSubSettings(DeliverySettings):
     """
     max_outstanding_bytes: Positive = 100 << 20
     max_held_messages: Positive = 10_000
-    """The most messages that wait in this process for a redelivery, in addition to `max_outstanding_messages`: failed
-    messages, and later messages of their ordering keys. If more wait, delays are at most a second.
+    """In addition to `max_outstanding_messages`, this number of messages can wait in this process for a redelivery:
+    failed messages, and the later messages of their ordering keys. While more messages wait, a failed message is given
+    back after at most a second.
     """
     ack_deadline_s: int | None = None
     """How long a lease on messages lasts if it is not extended, in whole seconds. None: the 99th percentile of the time

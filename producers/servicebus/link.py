@@ -1,4 +1,4 @@
-"""One receiver of the SDK and its owner: the one task that receives, settles and renews with it.
+"""A link: one receiver of the SDK, and its owner, the only task that receives, settles and renews with this receiver.
 
 Two tasks must not share a receiver of the SDK (see its TROUBLESHOOTING.md). So other tasks pass requests to settle
 messages to the owner. A request interrupts the owner's wait for messages.
@@ -229,7 +229,7 @@ class Link:
         self._settler.finish_unlocked()
 
     async def let_go(self, receiver: ServiceBusReceiver) -> None:
-        """Give back this link's messages, so that other receivers get them at once. Their delivery counts do not grow.
+        """Give back the messages of this link without counting a delivery, so that other receivers get them at once.
 
         The messages of a session are given back together with its lock.
         """

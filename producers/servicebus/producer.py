@@ -36,14 +36,14 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     """Receives with peek-lock. The event is a `BrokerMessage`, its broker payload a `Delivery`.
 
     - A lane is a session; a message without one has its own lane.
-    - `advance` returns when Service Bus has recorded the outcome. A message whose lock was lost meanwhile comes again
-    and counts as settled: its key absorbs the events that are stored.
+    - `advance` returns when Service Bus has recorded the outcome. A message whose lock was lost meanwhile counts as
+      settled. It comes again, and its key keeps its events from being stored twice.
     - A failed message comes again after a growing delay. Without a session, the message keeps its lock during the delay
-    and is then abandoned. In a session, the message is abandoned at once, and its session is closed. This stream
-    delivers no message of the session during the delay.
+      and is then abandoned. In a session, the message is abandoned at once, and its session is closed. This stream
+      delivers no message of the session during the delay.
     - A message that was rejected, or that fails on delivery number `max_deliveries` or later, is dead-lettered with the
-    reason. If the entity is itself a dead-letter queue, failed messages come again, and the runtime parks rejected
-    messages.
+      reason. If the entity is itself a dead-letter queue, failed messages come again, and the runtime parks rejected
+      messages.
     - Locks are renewed in a separate thread until a message is settled.
     - At the end, messages in flight are given back without a counted delivery.
     """

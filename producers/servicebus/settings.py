@@ -86,7 +86,7 @@ class ServiceBusSettings(DeliverySettings):
 
     @property
     def sdk_connection_string(self) -> str | None:
-        """The connection string for the SDK, without the entity, which the SDK would compare case-sensitively."""
+        """The connection string without the entity, whose name the SDK would compare case-sensitively."""
         if self.connection_string is None:
             return None
         parts = self.connection_string.strip().split(";")

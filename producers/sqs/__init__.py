@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from producers.sqs.producer import SqsSharedStreamProducer
 
 if find_spec("aiobotocore") is None:
-    # Without the SDK, raise the error of its import already here, so that it is found when the plugin is loaded.
+    # If the SDK is missing, raise the error of its import here. So the error shows when the plugin is loaded, and not
+    # only when a stream opens.
     raise ModuleNotFoundError("No module named 'aiobotocore'", name="aiobotocore")
 
 __all__ = ["SqsSharedStreamProducer"]

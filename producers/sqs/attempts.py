@@ -17,7 +17,7 @@ _REPEATABLE_FOR_S: Final = 240.0
 
 
 class Attempts:
-    """The ids of polls. Without ids, a lost answer's messages would block their groups until they are visible again."""
+    """The ids of polls. If a poll had no id, the messages of a lost answer would block their groups for a while."""
 
     def __init__(self) -> None:
         self._lost: list[tuple[str, float]] = []

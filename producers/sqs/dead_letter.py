@@ -57,10 +57,10 @@ class DeadLetters:
     ) -> None:
         """Send a message to the dead-letter queue, with its own attributes and `triggerer.dead-letter.*`.
 
-        Our attributes contain the entries of `evidence`, which has at least a `reason`, and the message's origin. A
-        message has at most ten attributes, so the less important ones may be missing. After a crash before its
-        deletion, a message is sent again with the same `message-id`. A FIFO queue drops the repeat if it is sent within
-        five minutes.
+        The attributes `triggerer.dead-letter.*` contain the message's origin and the entries of `evidence`, which has
+        at least a `reason`. SQS allows ten attributes, so the less important ones may be missing. If this process stops
+        before the original is deleted, the message is sent again with the same `message-id`. A FIFO queue drops such a
+        repeat within five minutes.
 
         Args:
             attributes: The message's own attributes with their types, as SQS sent them. None: the attributes of

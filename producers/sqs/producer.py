@@ -30,11 +30,11 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     - `run` receives messages and renews their visibility timeouts. A message stays invisible to other receivers until
       it is advanced, up to SQS's limit of 12 hours.
     - `advance` deletes finished messages, in requests for all lanes that advance at the same time. A failed message
-    becomes visible again after a growing delay. The later messages of its group follow a second after it, so that their
-    order stays. Other groups continue. SQS counts deliveries, so counts survive restarts.
+      becomes visible again after a growing delay. The later messages of its group follow a second after it, so that
+      their order stays. Other groups continue. SQS counts deliveries, so counts survive restarts.
     - A message goes to the dead-letter queue after `max_deliveries` failures, or after fewer if the queue's redrive
-    policy says so. The reason is in the message's attributes. Rejected messages go to the dead-letter queue too.
-    Without such a queue, the runtime parks them.
+      policy says so. The reason is in the message's attributes. Rejected messages go to the dead-letter queue too.
+      Without such a queue, the runtime parks them.
     - At the end, the producer waits for open polls, and then gives all messages in flight back.
     """
 

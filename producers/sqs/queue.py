@@ -90,8 +90,8 @@ def identity(queue: str, connection: Mapping[str, Any]) -> str:
     """Return one identity for all ways to name a queue, as far as the connection's settings tell.
 
     A URL becomes the queue's name if its account, and its region or endpoint, are the ones of the connection. Any other
-    URL becomes `canonical`. If the connection states no account, or neither region nor endpoint, a name and a URL have
-    different identities.
+    URL is only brought into one spelling, see `canonical`. If the connection states no account, or neither region nor
+    endpoint, the name and the URL of a queue have different identities.
 
     Args:
         connection: The section's keys and values.

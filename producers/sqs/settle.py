@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BEHIND_S: Final = 1
-"""The later messages of a group become visible this much later than the failed message. Some services then deliver the
-failed message alone, and count no delivery of the later messages.
+"""The seconds from the visibility of a failed message to the visibility of the later messages of its group. Meanwhile
+some services deliver the failed message alone, so they count no delivery of the later messages.
 """
 
 
@@ -34,8 +34,9 @@ class _Progress:
     """The progress of one call of `advance`.
 
     Attributes:
-        to_delete: The messages of lanes whose messages are all finished.
-        done: The indices of all other lanes that are finished, but not reported yet.
+        to_delete: The messages of the lanes in which every message is finished. They are deleted together.
+        done: The indices of the other lanes that are finished and not reported yet. Their messages were advanced one by
+        one.
     """
 
     __slots__ = ("_batches", "_gone", "_left", "_places", "done", "to_delete")
@@ -200,9 +201,9 @@ class Settler:
         """Redeliver a message after a delay, and the later messages of its group after it."""
         in_flight = self._in_flight
         if outcome.failed and not outcome.blames_event and not delivery.is_lost:
-            # The watchers that failed had failed at another message, and have not processed this one. So yield it again
-            # from memory. Giving it back would count a delivery, and the queue's redrive policy removes a message after
-            # too many deliveries.
+            # The watchers that fail this message had stopped at an earlier message, and never processed this one. So
+            # yield the message again from memory. SQS would count a delivery if it were given back, and the queue's
+            # redrive policy removes a message after too many deliveries.
             self._give_again(in_flight.repeat(delivery), self._policy.delay(1))
             return
         failures = in_flight.failures(delivery)

@@ -35,7 +35,7 @@ class Visibility:
         self._batches: Batches[Entry] = Batches(self._send, concurrency=_CONCURRENCY)
         self._has_received = anyio.Event()
         self._failures = 0
-        """Renewals that failed after their message's timeout had passed, since a renewal succeeded last."""
+        """The number of renewals since the last success that failed after their message's timeout had passed."""
 
     def mark_received(self) -> None:
         """Wake `run`: a message was received, and there may have been nothing to renew before."""

@@ -93,8 +93,8 @@ class ClaimedQueue:
         Args:
             free: The number of idle workers.
             ahead: The number of runs to claim beyond the idle workers, see `PrefetchLimit`.
-            warming: True while a Spark session opens. The runs that wait for this session need no idle worker, so the
-                idle workers can take other runs: up to `free` of the waiting runs do not reduce the result.
+            warming: True while a Spark session opens. Runs that wait for this session will not use the idle workers. So
+                up to `free` of them do not count as waiting, and other runs are claimed for the idle workers.
         """
         waiting = len(self._orders)
         if warming:

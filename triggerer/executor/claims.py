@@ -113,10 +113,11 @@ class Claims:
     async def sweep(self, known: Set[int]) -> dict[int, RunClaim]:
         """Repair what no wake-up announces. Return the runs that the store shows as running on this executor.
 
-        Runs of dead executors are queued again, or given up after too many such attempts (`recover_orphans`). This
-        executor's runs that are not in `known` are queued again, too: the executor claimed these runs in a transaction
-        whose outcome it did not learn. Queued runs with a request to cancel are cancelled, as by `to_cancel`. Held runs
-        are released when their next try is due (`release_due`).
+        - A run of a dead executor is queued again, or given up after too many such attempts (`recover_orphans`).
+        - A run of this executor that is not in `known` is queued again: this executor claimed the run in a transaction
+          whose outcome it did not learn.
+        - A queued run with a request to cancel is cancelled, as by `to_cancel`.
+        - A held run is released when its next try is due (`release_due`).
         """
         alone = self._database.dialect == "sqlite"
         async with self._database.transaction() as session:

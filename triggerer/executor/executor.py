@@ -234,7 +234,7 @@ class Executor:
                 await self._requeue_waiting()
 
     async def _do_what_is_due(self, tasks: TaskGroup) -> None:
-        """Sweep, cancel runs and claim runs. If DAGs have changed, read whether any needs Spark, a pool or a hold."""
+        """Sweep, cancel runs and claim runs. If DAGs have changed, look up what they need: Spark, pools, holds."""
         if not self._sweeps.wait_s:
             self._cancels = False
             with self._sweeps.sweeping():
@@ -341,8 +341,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # No slot executes such a run, but its results are not all stored yet. Sweep again soon: if the store still
-            # shows the run as running after they are stored, the run is queued again.
+            # No slot executes these runs any longer, but some of their results are not stored yet. Sweep again soon: a
+            # run that the store shows as running after its results are stored is queued again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)

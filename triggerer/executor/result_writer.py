@@ -359,7 +359,7 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
     """Return an update that reports failures in place of a refused one.
 
-    The replacement has no events. If the refused update had none, the replacement has no tasks.
+    The replacement has no events. If the refused update had no events, the replacement has no tasks.
     """
     end = update.end
     if not any(task.events for task in update.tasks):

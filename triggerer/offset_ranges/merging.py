@@ -58,8 +58,8 @@ def _merged(
 ) -> PartitionRange:
     """Merge the ranges of one partition, and add the gaps between them to `gaps`."""
     if not any("rewound_from" in extra for _, extra in found):
-        # No range begins at a cut, where the log lost its end and uses offsets again. So the order of the events does
-        # not matter, and the ranges are sorted. After a cut their order is kept, because a later range has the offsets
+        # The log was not cut, so the order of the events does not matter: sort the ranges. A cut log lost its end, and
+        # uses the lost offsets again. Its ranges stay in the order of the events, because a later range has the offsets
         # that are valid now.
         found = sorted(found, key=lambda one: one[0].start)
     (merged, extra), *others = found

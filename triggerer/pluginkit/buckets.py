@@ -140,8 +140,9 @@ def _gcs_object(bucket: Any, key: Any, found: Mapping[str, Any], time: str | Non
 
 
 _BLOB_CREATED: Final = "Microsoft.Storage.BlobCreated"
-# Sent only for a container with a hierarchical namespace, where programs write a file under another name first and then
-# rename the file. In other containers, in S3 and in Cloud Storage, a rename is a copy, reported as a created object.
+# This event comes only from a container with a hierarchical namespace, where programs write a file under another name
+# first and then rename the file. In other containers, in S3 and in Cloud Storage, a rename is a copy, reported as a
+# created object.
 _BLOB_RENAMED: Final = "Microsoft.Storage.BlobRenamed"
 # The object exists and is empty. Its content follows, and another event comes at the end (FlushWithClose, SftpCommit).
 _NOT_YET_WRITTEN: Final = frozenset({"CreateFile", "SftpCreate"})

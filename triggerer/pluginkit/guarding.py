@@ -50,8 +50,8 @@ async def guarded(
         return await call
     except asyncio.CancelledError as error:
         if cancelled_from_outside():
-            # This `CancelledError` may be one that the library made (grpc does that), which no cancel scope recognizes.
-            # So let anyio raise the cancellation again.
+            # The task was cancelled, but this `CancelledError` may be an object that the library made (as grpc does).
+            # No cancel scope recognizes such an object, so let anyio raise its own.
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
         raise BrokerUnavailable(f"{what}: the client library cancelled itself") from error

@@ -97,8 +97,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: the modules that were imported after the last search that found no module of the folder. Earlier modules
-# lie outside the folder, so the next search skips them.
+# By folder: the modules that were imported since the last search that found none of the folder. The next search skips
+# the older modules.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 

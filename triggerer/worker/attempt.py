@@ -157,7 +157,7 @@ class _Attempt:
     def execute(self) -> None:
         order = self._order
         logger.info("run %s of DAG %s, attempt %d", order.run_id, order.dag_id, order.attempt)
-        if order.former and not self._are_former_gone():
+        if order.former and not self._end_former_launches():
             return
         self._worker.spark.begin_run(SessionLaunches(order, self._on_launch))
         try:
@@ -186,8 +186,8 @@ class _Attempt:
             tasks, failures = self._run_tasks(dag, spark)
         self._end(tasks, failures)
 
-    def _are_former_gone(self) -> bool:
-        """End the launches of former attempts, but leave running applications to their tasks, which can wait for them.
+    def _end_former_launches(self) -> bool:
+        """End the launches of former attempts, except running applications: their tasks can wait for them.
 
         If the state of a launch stays unknown, report that the run must wait, and return False.
         """
@@ -208,7 +208,7 @@ class _Attempt:
         )
 
     def _end_unfollowed(self) -> None:
-        """End the applications of former attempts for which no task has waited. Perhaps the DAG has lost the task."""
+        """End the applications of former attempts that no task has waited for. The DAG may no longer have the task."""
         left = [one for one in self._followed if one.tag not in self._on_launch.reported]
         if left:
             try:

@@ -136,9 +136,11 @@ class AssetEvents(Sequence[AssetEvent]):
     """The events of one asset or alias, oldest first. No event is fetched before the sequence is used.
 
     The first use fixes the sequence: events that are recorded later are not part of it. (On PostgreSQL, an event that
-    another transaction is recording at that moment may become part of it.) For an index or a slice, the database skips
-    all rows before it, so the middle of a long sequence is slow. The skipping begins at the nearer end if the length is
-    known. The length is counted when it is first needed. A loop fetches page after page, and keeps only a few pages.
+    another transaction is recording at that moment may become part of it.)
+
+    A loop fetches page after page, and caches only a few pages. For an index or a slice, the database skips all rows
+    before it, so the middle of a long sequence is slow. If the length is known, the database counts from the nearer
+    end. The length is read when it is first needed.
 
     Args:
         fetch: Returns the rows of one page, see `_PagedReader`.

@@ -192,7 +192,8 @@ class RunProcess:
             # reported.
             raise ProcessStopped
         if report.end is not None:
-            # A user who sees the end in the store may read the log at once, and the executor may kill this process.
+            # Complete the log first: once the end is reported, a user may read the log, and the executor may kill this
+            # process.
             flush_output()
         self._reporter.report(run_pk, report)
 

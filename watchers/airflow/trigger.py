@@ -178,8 +178,8 @@ def _described(trigger: Any) -> tuple[str, dict[str, Any]]:
 def _check_same(trigger: Any, kind: type[Any], *, wraps: type[Any] | None) -> None:
     given = type(trigger)
     if given is not kind and (wraps is not None or issubclass(given, kind)):
-        # The service makes the trigger again from its class path. A subclass that inherits `serialize` gives the path
-        # of its base class, so it would silently run as the base class, with its filter.
+        # The service makes the trigger again from its class path. If a subclass inherits `serialize`, the path is the
+        # path of its base class. So the base class's filter would silently run in place of the subclass's.
         raise DagError(
             f"{given.__qualname__} would run as {kind.__qualname__}",
             hint=f"subclass AirflowEventTrigger with `wraps = {given.__qualname__}`",

@@ -13,7 +13,7 @@ from triggerer.errors import BrokerRefused
 from watchers.files.appeared import AppearedFile, SeenFile
 
 _SIZE: Final = 8
-"""The bytes of a file's digest. One in a thousand million directories of 100,000 files has two equal digests."""
+"""The bytes of a file's digest. Two of 100,000 files have equal digests with a probability of 1 in 3,000 million."""
 _MOST: Final = 90_000
 """The most files, counted once for each pattern: the store accepts 1 MiB, and each file needs some 11 bytes."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 10.0
 _RENEW_AT = 0.8
-"""After this part of an access token's life, a connection gets a new token."""
+"""Once this fraction of an access token's life is over, the next connection gets a new token."""
 
 
 class ConfiguredToken(AbstractTokenProvider):  # type: ignore[misc]

@@ -1,7 +1,8 @@
 """Remembers, for one partition, which leader wrote the messages that were read. Synchronous, without I/O.
 
-A new leader has a higher epoch, and each batch carries its leader's epoch. So a broker can say where its log was cut:
-there, the epoch of the last message read ends at an earlier offset (KIP-101, KIP-320).
+Each new leader of a partition has a higher epoch, and each batch of messages contains its leader's epoch. A reader
+tells the broker the epoch of the last message that it read. If this epoch ends before that message in the broker's log,
+the log was cut where the epoch ends (KIP-101, KIP-320).
 """
 
 from __future__ import annotations

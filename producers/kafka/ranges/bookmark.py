@@ -15,7 +15,7 @@ class Cut(NamedTuple):
     number: int
     """How many times the log was cut. The number is in the keys of ranges whose offsets are used again."""
     below: int
-    """Earlier events may have offsets below this one, for messages that are lost."""
+    """Events from before the cut may contain offsets up to this one (exclusive), whose messages are lost."""
     is_reported: bool
     """Whether an event has reported the cut, as `rewound_from`."""
 
@@ -52,7 +52,7 @@ class RangeBookmark:
     def of_partition(
         self, topic: str, topic_id: str | None, number: int
     ) -> PartitionBookmark | None:
-        """Return a partition's bookmark; None if it has none, or one of a deleted topic with the same name."""
+        """Return a partition's bookmark; None if there is none, or if it belongs to a deleted topic of this name."""
         found = self.topics.get(topic)
         if found is None or not is_same(found.topic_id, topic_id):
             return None

@@ -133,9 +133,9 @@ def plan(
 def _resume_at(
     bookmark: RangeBookmark, view: PartitionView, warnings: list[str]
 ) -> tuple[PartitionBookmark, int]:
-    """Return where the partition's next range begins, and how many offsets from that point on are deleted.
+    """Return where the partition's next range begins, and how many offsets from there on retention has deleted.
 
-    The result is the stored bookmark; after a cut, a bookmark at the cut.
+    The next range begins at the stored bookmark, or at the cut if the log was cut since.
     """
     current = bookmark.of_partition(view.topic, view.topic_id, view.partition)
     if current is None:

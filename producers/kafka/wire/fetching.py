@@ -33,9 +33,13 @@ _OF_ANOTHER_TOPIC: Final = (100, 103)
 _UNKNOWN_TOPIC: Final = (sdk.UnknownTopicOrPartitionError.errno, -1, -1, -1, None, -1, None)
 """A partition's answer, without its number. The error makes aiokafka read the cluster's metadata again."""
 _LOOK_AGAIN_AFTER_S: Final = 0.02
-"""aiokafka fetches again at once. So this long a pause follows a fetch none of whose partitions has a lane yet."""
+"""The pause before an empty answer to a fetch that was not sent, because no partition of it has a lane yet. Without the
+pause, aiokafka would fetch again at once.
+"""
 _RETRY_AFTER_S: Final = 0.1
-"""aiokafka repeats a failed fetch at once, and a broker answers it at once: wait in between."""
+"""The pause after a failed fetch. Without it, aiokafka would repeat the fetch at once, and the broker would answer at
+once.
+"""
 
 
 class _Answer:
@@ -150,8 +154,8 @@ def _wanted(
     The stream has not yet found the starting position of a partition without a lane. The client would fetch it from a
     position that the client chose.
     """
-    # With a rack, a follower can answer. Its log may end before the last message that another broker sent. To end early
-    # is no cut, so do not ask a follower to compare.
+    # With a rack, a follower can answer. Its log may end before the last message that another broker sent, although no
+    # log was cut. So do not ask a follower to compare.
     may_compare = not fields_of(request).rack_id
     partitions = dict(request.topics)
     topics: WantedTopics = {}

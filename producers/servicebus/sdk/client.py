@@ -3,10 +3,10 @@
 The SDK's receiver fails at two things that a stream needs, so this module works below `receive_messages`:
 
 - Between two receive calls the SDK gives arriving messages back ("released"). A message that arrives at the end of a
-wait is not lost, but later messages overtake it, and the session is out of order. This module stores arriving messages
-in order.
-- The SDK can either wait for messages or do something else, and it waits by polling. Here one task reads frames, and is
-interrupted to settle or to renew. An idle task wakes up a few times a minute.
+  wait is not lost, but later messages overtake it, and the session is out of order. This module stores arriving
+  messages in order.
+- While the SDK waits for messages, it can do nothing else, and it waits by polling. Here a task that waits for a frame
+  can be interrupted, to settle messages or to renew locks. An idle task wakes up a few times a minute.
 
 Source: the code of 7.15. Check this module before pyproject.toml allows a later minor release.
 """
@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How long one call of the SDK waits for a frame.
+# How long one call of the SDK waits: for a frame (`_POLL_S`), or for further frames that have arrived already
+# (`_MORE_S`).
 _POLL_S = 1.0
 _MORE_S = 0.001
 _CLOSE_TIMEOUT_S = 3.0
@@ -124,13 +125,13 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
     def create(auth: Any) -> None:
         create_handler(auth)
         handler = receiver._handler
-        # The SDK has overridden this method on the object, so that it releases messages. The class's own method, which
-        # this deletion restores, stores them.
+        # The SDK has put another method on the object, which releases messages. Delete that method, so that the class's
+        # own method applies: it stores messages.
         del handler._message_received_async
         # Turn off the SDK's keep-alive task, which would read frames at the same time as our task.
         handler._keep_alive_interval = 0
-        # Service Bus receives this timeout and sends empty frames in time, so that a silently broken connection is
-        # found.
+        # The client tells Service Bus this timeout, and Service Bus sends empty frames before it ends. So a silently
+        # broken connection is found.
         handler._idle_timeout = idle_timeout_s
         receiver.handlers.append(handler)
         # Replace the SDK's loop that waits for the link: it sleeps for a twentieth of a second after each frame.

@@ -1,8 +1,8 @@
 """The thread and event loop that the SDK works in; all streams of the process share them.
 
 On the main event loop, a filter that computes would delay the renewal of locks, as it delays the SDK's own renewer
-(Azure/azure-sdk-for-python#37245). Code that never releases the interpreter's lock delays this thread too; isolation in
-a process helps then.
+(Azure/azure-sdk-for-python#37245). Code that never releases the interpreter's lock delays this thread too. For such
+code, run the trigger in a process of its own (`[triggerer.isolation]`).
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Registration:
         """Renew until cancelled. Then deregister, so that other executors need not wait for the expiry.
 
         Call `renew` first, because the lease must be valid. `task_status.started` is called once the lease has a guard
-        and its holder knows of it.
+        and the lease's holder has received the guard.
 
         Raises:
             ConfigurationError: This system cannot run a guard.

@@ -10,7 +10,7 @@ from triggerer.processes.signals import signal_name
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a process that a worker has forked for an order, before the process reported that it had finished."""
+    """The death of a process that had an order (a run, or callbacks) and has not reported that it had finished."""
 
     code: int
     """The exit code. Negative: the number of the signal that killed the process."""

@@ -222,7 +222,7 @@ class RunExecution:
             await process.send(reply)
 
     async def _end_within(self, grace: timedelta, process: RunHandle) -> None:
-        """Wait for the end of the process. Then kill it, and if that does not help, its worker."""
+        """Wait up to `grace` for the end of the process, then kill it. If it survives, kill its worker."""
         if await process.is_over_within(grace):
             return
         await process.kill()

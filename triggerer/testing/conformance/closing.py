@@ -14,8 +14,9 @@ from triggerer.testing.conformance.features import Feature, case
 from triggerer.testing.conformance.resolutions import acked, nothing
 from triggerer.testing.conformance.suite import ProducerSuite
 
-# An advance may finish before its cancellation arrives. The case then repeats the cancellation at the same await, this
-# many times in all. The next advance that finishes too early ends the case.
+# An advance may finish before its cancellation arrives. The case then repeats the cancellation at the same await. It
+# does so up to this number of times, over all awaits together. After that, an advance that finishes too early ends the
+# case.
 _LATE_AT_MOST = 5
 
 

@@ -60,7 +60,7 @@ class StoredMessageCases(ProducerSuite):
 
     @case(Feature.QUEUE, Feature.DEAD_LETTER)
     async def test_a_producer_can_dead_letter_a_message_that_it_never_received(self) -> None:
-        """A former owner may have stored the message. At the bound of stored messages the new owner dead-letters it."""
+        """If too many messages are stored, a producer dead-letters a message that another producer received."""
         await self.publish(["a"])
         async with await self._driving() as driver:
             await driver.advanced_count(1)

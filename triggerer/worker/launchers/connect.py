@@ -64,7 +64,7 @@ class ConnectLauncher:
         return self._handle(intent.tag)
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        """Return `Absent` if the session was released, else `Running`: the query itself opens a missing session."""
+        """Return `Absent` if the session was released, else `Running`: this query opens a session that is missing."""
 
         def answer(client: Any) -> Sighting:
             client.get_configs("spark.app.name")

@@ -12,8 +12,8 @@ the original. If a try dies during the moves, the next write to the folder by an
 commit's file names them all.
 
 A draft is deleted once it can no longer be committed: after another draft of the same output was committed, or after a
-week, because `commit` refuses a draft of that age. So nobody deletes a draft that another process can commit at the
-same moment, and a file system need not rename a whole folder in one step.
+week, because `commit` refuses a draft of that age. So no process deletes a draft that another process could commit at
+the same moment.
 
 `<name>` is the output's name, see `Writing`. `<mark>` names the call that wrote the draft, see `marks`.
 

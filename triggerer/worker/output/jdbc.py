@@ -124,8 +124,8 @@ def _write(
         *preparations, last = output.commit(columns, keys)
         for statement in preparations:
             connection.execute(statement)
-        # Ask the service late whether this attempt is the current one. Usually a former attempt stops here. If it does
-        # not, the token's primary key prevents its commit.
+        # Directly before the commit, ask the service whether this attempt is the current one. If a former attempt
+        # passes this check, the token's primary key still prevents its commit.
         writing.require_current()
         try:
             with _explained(output.table, keys):

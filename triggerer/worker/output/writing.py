@@ -20,7 +20,7 @@ class Writing:
 
     Args:
         name: The output's token, with the call's number appended if it is not the first for its target.
-        mark: The text that tells this call from all other calls of this try and of all other tries, see `marks`.
+        mark: The text that identifies this call among all calls of all tries, see `marks`.
         may_commit: Asks the service whether this attempt is still the run's current one.
     """
 

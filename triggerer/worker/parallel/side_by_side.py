@@ -30,7 +30,7 @@ def execute_side_by_side(
     execute: Callable[[Task, Mapping[str, Any]], Finished],
     report: Callable[[], None],
 ) -> None:
-    """Execute the tasks, at most `limit` at once, and at most one of each pool.
+    """Execute the tasks, at most `limit` at once, and at most one task of each pool at once.
 
     A task begins when all its upstream tasks have ended. If one of these failed or was skipped, the task is left out.
 

@@ -16,7 +16,7 @@ from triggerer.worker.failures import TaskTimeout
 logger = logging.getLogger("triggerer.run")
 
 own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", default=None)
-"""The id of the task that this thread executes. None: this thread executes no task beside other tasks."""
+"""The id of the task that this thread executes beside other tasks; None in every other thread."""
 
 
 def raise_in(thread: threading.Thread, kind: type[BaseException] | None) -> None:

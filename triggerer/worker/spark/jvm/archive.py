@@ -31,8 +31,7 @@ class ClassArchive:
     """An absolute path, because Java writes the path of the base archive into our archive."""
     key: str
     needs_base: bool
-    """True if this Java came without an archive of its own classes, so that we must make one, which our archive
-    extends."""
+    """True if this Java came without an archive of its own classes. Then we make that one too, and ours extends it."""
 
     @property
     def path(self) -> Path:

@@ -76,7 +76,7 @@ def train(home: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Try to lock the file for the block, and yield whether it worked. The kernel unlocks it when the process ends."""
+    """Lock the file for the block; yield False if another process has locked it. A lock ends with its process."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -256,9 +256,10 @@ def _launch(
         return launch(f"-XX:SharedArchiveFile={archive.path}")
     except SubmitFailed as failed:
         if explain_spark(failed) is not None:
-            # The archive is not the cause.
+            # The error has a known cause other than the archive.
             raise
-    # Outside the handler: otherwise an error of this launch would bring the former error along, with the same reason.
+    # Launch outside the handler. Inside it, a second error would be shown with the first one, which has the same
+    # reason.
     launched = launch()
     _log.warning("archive of Spark's classes dropped: no JVM started with it", path=archive.path)
     archive.discard()
@@ -323,7 +324,7 @@ def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def interrupt_handler_kept() -> Iterator[None]:
-    """After the block, restore the handler of SIGINT, which PySpark replaces, but not Python's default handler."""
+    """After the block, restore SIGINT's handler, which PySpark replaces, unless it was Python's default handler."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     try:

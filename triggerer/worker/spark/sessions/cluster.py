@@ -105,7 +105,7 @@ def has_lost_master(session: SparkSession) -> bool:
 def quieten(session: SparkSession) -> None:
     """Silence two loggers of Spark, which write ten times a second while a master is unavailable.
 
-    A third logger warns of each task's pool, because no file describes the pools.
+    Silence a third logger too. It would warn of the scheduler pool of each task, because no file describes the pools.
     """
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001
     # If Spark uses another logging library, there is nothing to configure.

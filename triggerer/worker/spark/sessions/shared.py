@@ -34,7 +34,9 @@ class SharedDriver:
     environment: dict[str, str | None]
     """The environment variables for PySpark while a process attaches."""
     conf: dict[str, str]
-    """The settings that PySpark reads while a process attaches. PySpark needs four questions to the JVM for each."""
+    """The settings that PySpark reads while a process attaches. Without this copy, PySpark would ask the JVM four
+    questions for each setting.
+    """
     kept: dict[str, str]
     """Py4J's names of the Java objects of `leftovers.remember`."""
     log_level: str
