@@ -1,5 +1,14 @@
 """The interfaces for plugin authors: triggers, producers, events and outcomes.
 
+A shared stream reads a source once for many triggers. Its terms:
+
+- A group is one life of the stream: a producer, which reads the source, and one subscriber for each trigger. A group
+  that fails is replaced by a new one.
+- A raw event is a message that the producer yields. Each subscriber's filter makes trigger events from raw events.
+- A subscriber resolves a raw event: it acks, fails or rejects it.
+- A lane is the unit of order, such as a Kafka partition. The producer advances a lane: the broker's position moves past
+  the events that all subscribers have resolved.
+
 `triggerer/streams/DESIGN.md` states the guarantees that the runtime gives.
 """
 
@@ -80,8 +89,8 @@ class AdvanceOutcome:
     """The numbers of subscribers that acked, failed and rejected an event. Each subscriber counts once.
 
     Attributes:
-        unread: How many of the failed subscribers had not pulled the event, for example because their filters raised at
-            an earlier event. If no failed subscriber had pulled the event, `blames_event` is False.
+        unread: How many of the failed subscribers were present and had not pulled the event, for example because their
+            filters raised at an earlier event. If these are all failed subscribers, `blames_event` is False.
         is_set_aside: True if the runtime has stored the event for the subscribers that rejected it. The producer need
             not dead-letter it.
     """
@@ -222,7 +231,7 @@ class SharedStreamProducer(ABC):
         """Work concurrently with the poll, for instance to renew locks or to receive messages. Off by default.
 
         Awaited once, in a separate task, as soon as `open_stream` is first iterated. Returning or raising ends the
-        group. The method continues while the group drains.
+        group. While a stopping group waits for its outstanding events, the method continues.
 
         Cancellation: When the group ends, before `aclose`.
         """
@@ -236,15 +245,17 @@ class SharedStreamProducer(ABC):
     def state_after(self, items: Sequence[AdvanceItem]) -> Any:
         """Return the state after these items, to be stored in the transaction of their events. Off by default.
 
-        This saves a second transaction: without this method, `advance` saves the state after the events are stored. The
-        items are the next items of each lane, in order. All subscribers have accepted them, but their events are not
-        durable yet. So this method must not settle the items at the source.
+        This saves a transaction: without this method, `advance` saves the state after the events are stored. The items
+        are the next items of each lane, in order. All subscribers have accepted the items, but the items' trigger
+        events are not durable yet. So this method must not settle the items at the source.
 
         If the transaction succeeds, `advance` receives these items next, perhaps with later items after them. For
-        example, items 1 and 2 are stored, item 3 becomes ready meanwhile, and `advance` receives items 1 to 3. Saving
-        the state that is stored already costs nothing. If the transaction fails, `advance` receives the outcomes and
-        saves the state as usual. Between the two calls no older state may be saved: if `open_stream` has to save a
-        state, it must wait for `advance`.
+        example, items 1 and 2 are stored, item 3 becomes ready meanwhile, and `advance` receives items 1 to 3. If
+        `advance` saves the state that is stored already, nothing is written. If the transaction fails, `advance`
+        receives the outcomes and saves the state as usual.
+
+        Between this call and `advance`, no older state may be saved. So if `open_stream` has to save a state, it must
+        wait for `advance`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
 

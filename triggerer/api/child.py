@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _NICENESS: Final = 10
-"""Higher than a worker's: if processors are scarce, the stream and the runs come before the requests that show them."""
+"""The niceness of the API's process, higher than a worker's. If processors are scarce, the streams and the runs come
+before the requests that show them.
+"""
 ANNOUNCED: Final = "announced"
 """The key of the parent's wake-ups in a message to the child. The value is a dictionary: the name of a signal -> its
 subjects, such as DAG ids.
@@ -94,7 +96,8 @@ async def _run(settings: Settings, listener: socket.socket, channel: ChildChanne
             threading.Thread(
                 target=_hear, args=(channel, loop, database), name="triggerer-channel", daemon=True
             ).start()
-            # Give way only after the start, because a killed API must be back soon, also on a busy machine.
+            # Lower the process's priority only after its start, because an API that was killed must be back soon, even
+            # on a busy machine.
             await serve(settings, database, listener, on_start=partial(give_way, _NICENESS))
 
 

@@ -93,7 +93,7 @@ def _request_id(given: str | None) -> str:
 
 
 def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
-    """Take the scheme, the host and the path's prefix from the headers of proxies; of several values, the first."""
+    """Take the scheme, the host and the path's prefix from the proxies' headers. The first of several values counts."""
 
     def first(name: bytes) -> str:
         return headers.get(name, "").partition(",")[0].strip()

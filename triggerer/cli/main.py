@@ -61,8 +61,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except RuntimeError as error:
-        # Ctrl-C raises `Interrupted` in whatever code runs. If that is a descriptor's `__set_name__`, Python before
-        # 3.12 raises a RuntimeError with `Interrupted` as its cause.
+        # Ctrl-C raises `Interrupted` in whatever code runs. If this code is a descriptor's `__set_name__`, Python
+        # before 3.12 raises a RuntimeError whose cause is `Interrupted`.
         if not isinstance(error.__cause__, Interrupted):
             raise
         sys.exit(INTERRUPTED)
@@ -70,8 +70,7 @@ def main() -> None:
         # `triggerer runs list | head`: the reader has read enough.
         sys.exit(0)
     except OSError as error:
-        # Explain only a failure to print, which has no `filename`. An error about a file that the command opened has
-        # one, and is raised.
+        # Explain only a failure to print. It has no `filename`, unlike an error about a file that the command opened.
         if is_service or error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         _print_unwritable(error)
@@ -88,7 +87,8 @@ def main() -> None:
         sys.exit(1)
     finally:
         _flush_output()
-        # At exit, Python searches every imported module for cycles: a fifth of a command's time. Skip it.
+        # At exit, Python searches every imported module for cycles, for a fifth of a command's time. `freeze` prevents
+        # this.
         gc.freeze()
 
 
@@ -101,7 +101,8 @@ def _open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # `os.open` returns the lowest free descriptor. The lower ones are open by now, so it returns `number`.
+            # `os.open` returns the lowest free descriptor. All lower descriptors are open by now, so the result is
+            # `number`.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:

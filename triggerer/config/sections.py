@@ -102,7 +102,9 @@ class TriggererSettings:
     passes, the failing message is tried once again, and parked if it fails."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
     """The treatment of a message when one of the three limits `parked_...` below is reached. "dead_letter": the
-    producer dead-letters the message. "hold": a log's lane waits for this watcher alone, a queue's stream for all."""
+    producer dead-letters the message. "hold": the message waits. In a log, only this watcher waits; in a queue, the
+    whole stream waits.
+    """
     parked_max_messages: Count = 10_000
     """The limit of messages that are parked for one watcher, or stored from a queue for it."""
     parked_max_bytes: Count = 64 * 1024 * 1024

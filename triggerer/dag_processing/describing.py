@@ -291,9 +291,9 @@ def _watcher(
     digest = trigger_digest(classpath, kwargs, watcher.guarantee)
     identity = None
     if key is None and has_bookmark(kind):
-        # Each watcher has a bookmark of its own, so two watchers never share a trigger. The stream's digest is computed
-        # from the watcher, not from the trigger's arguments. So the instance that owns the stream still owns it after a
-        # change of arguments.
+        # This trigger has a bookmark, and each watcher has a bookmark of its own, so two watchers never share the
+        # trigger. The stream's digest is computed from the watcher, not from the trigger's arguments. So the owner of
+        # the stream still owns it after a change of arguments.
         name = again.describe_stream() or classpath
         identity = stream_digest(("watcher", asset.name, asset.uri, watcher.name))
         digest = trigger_digest(classpath, kwargs, watcher.guarantee, watcher=identity)

@@ -21,10 +21,10 @@ from triggerer.dag_processing.orphans import Orphan, Orphans, adopt_orphans
 from triggerer.processes.lifelines import die_with_writer
 from triggerer.processes.signals import signal_name
 
-# The last bytes of a fork's output that are kept: enough for a long traceback. A file may print without limit.
+# 64 KiB: the last bytes of a fork's output that are kept, enough for a long traceback. A file may print without limit.
 OUTPUT_LIMIT: Final = 64 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
-# The most JSON that the function may return. It goes into a frame of `triggerer.processes.ipc`.
+# 64 MiB: the most JSON that the function may return. The JSON goes into one frame of `triggerer.processes.ipc`.
 RESULT_LIMIT: Final = 64 * 1024 * 1024
 # The time that a fork has, after its timeout, to write its stack.
 _LAST_WORDS_S: Final = 0.3

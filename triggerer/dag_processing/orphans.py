@@ -2,7 +2,7 @@
 
 A process that leaves its group (`setsid`) is not killed with the group. A process whose parent has ended (a double
 fork) becomes a child of process 1, unless an ancestor has asked the kernel for its orphans. The parser and its forks
-ask for them. Thus a detached process is a child of the fork while the fork runs, and of the parser afterwards.
+ask for them. So a detached process is a child of the fork while the fork runs, and a child of the parser afterwards.
 """
 
 from __future__ import annotations

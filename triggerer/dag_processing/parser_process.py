@@ -29,7 +29,7 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 _SILENCE_S: Final = 10.0
 """A busy parser that is silent for longer than the file timeout plus this time is killed."""
 _LOOKS: Final = 8
-"""The parser is killed after this number of silent periods in a row. Each is an equal part of the allowed time.
+"""The time for which a busy parser may be silent is divided into this number of periods, each with its own timer.
 
 A single long timer could expire at once when the service itself was suspended (SIGSTOP) and continues.
 """
@@ -211,8 +211,8 @@ class ParserProcess:
         while True:
             while not self._unsent:
                 await self._has_work.wait()
-            # Wait until the parser has accepted the frame before. The parser waits with `select`, which does not see a
-            # second frame that was already read into the buffer; see `ChildChannel.fileno`.
+            # Wait until the parser has accepted the previous frame. The parser waits with `select`. If it had read two
+            # frames into its buffer at once, `select` would not report the second; see `ChildChannel.fileno`.
             await accepted.acquire()
             paths, self._unsent = list(self._unsent), {}
             self._offered = frozenset(paths)

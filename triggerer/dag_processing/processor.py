@@ -217,8 +217,8 @@ class DagProcessor:
         stable = {path for path, until in self._changing.items() if until <= scan_started}
         for path in stable:
             del self._changing[path]
-        # New files count as well, even with an old modification time: a truncation changes the size of a file a moment
-        # before its modification time.
+        # A file with an old modification time counts as well: a truncation changes the size of a file a moment before
+        # it changes the modification time.
         self._changing |= dict.fromkeys(changed, anyio.current_time() + STABLE_AFTER_S)
         if self._withheld - self._changing.keys() - {*self._parser.unanswered}:
             self._has_news()
@@ -253,8 +253,8 @@ class DagProcessor:
                 on_failure=log_failure(_log, "DAGs could not be stored; trying again"),
             )
         except RowRefused as error:
-            # Unexpected, because the parser refuses definitions that no store accepts. A retry would fail too, so the
-            # stored definitions stay in force.
+            # This should not happen, because the parser refuses definitions that no store accepts. A retry would fail
+            # too, so the former definitions stay in force.
             _log.error("The database refuses what the DAG files define", error=str(error))
             self._due = anyio.current_time() + self._interval_s if self._away else math.inf
         else:
@@ -270,8 +270,8 @@ class DagProcessor:
         self._is_dirty = False
         async with self._database.transaction() as session:
             incumbents = await read_incumbents(session)
-            # No await between these two lines: both must see the same state of the parser, or `reading` could say that
-            # all files have been read when `files` lacks one.
+            # There must be no await between these two lines, because both must see one state of the parser. Otherwise
+            # `reading` could say that all files have been read although `files` lacks a file.
             files = self._files(incumbents)
             reading = Reading(self._is_reading, not self._has_stored, self._file_timeout)
             self._writing = frozenset(

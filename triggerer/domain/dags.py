@@ -342,6 +342,6 @@ def _checked_id(value: object, what: str) -> str:
             f"not {value!r}"
         )
     if value in {".", ".."}:
-        # Clients of HTTP resolve these in a path before they send it, so no URL could name it.
+        # An HTTP client removes `.` and `..` from a path before it sends the request. So no URL could name the object.
         raise DagError(f"{what} cannot be {value!r}")
     return value

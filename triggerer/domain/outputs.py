@@ -10,8 +10,9 @@ from hashlib import sha256
 from typing import Final
 
 _DIGITS: Final = 32
-"""128 bits, so that two outputs never get the same token by chance. Names that contain a longer token would be too
-long for some systems."""
+"""The length of a token in hexadecimal digits: 128 bits, so that two outputs never get the same token by chance. Some
+systems would refuse the names that contain a longer token.
+"""
 
 
 def output_token(dag_id: str, run_id: str, task_id: str, repetition: int) -> str:

@@ -60,8 +60,9 @@ time. By then the broker has advanced past the event's message, so that the brok
 
 _RUNS: Final = 200
 _EVENTS: Final = 2_000
-# Events are read in the order of their ids, in windows. Later events have higher ids, unless a clock was changed. So
-# the search for old events ends after this number of windows without an old event.
+# Events are read in windows, in the order of their ids. The search ends after this number of windows without an old
+# event, because later events have higher ids. After a change of the clock, some old events may have higher ids than
+# newer events. So the search does not end at the first such window.
 _WINDOWS_BEYOND: Final = 50
 
 
@@ -282,8 +283,8 @@ async def _clean_events(
             began = time.monotonic()
             async with database.transaction() as session:
                 if new := sifted.watcher_ids - sieve.marked:
-                    # Mark the watchers first. This waits for transactions that request replays, and returns the
-                    # watchers of those replays: their events stay.
+                    # Mark the watchers before their events are deleted. `mark_cleaned` waits for transactions that
+                    # request replays, and returns the watchers of these replays. The events of these watchers stay.
                     sieve.add_marked(new, await mark_cleaned(session, new, horizon))
                     sifted = sieve.sift(window)
                 event_ids = [event.id for event in sifted.unneeded]
@@ -324,7 +325,7 @@ class _Sieve:
         """The ids of watchers that `mark_cleaned` has marked: some of their events were deleted."""
 
     def add_marked(self, marked: set[int], unsettled: Mapping[int, UnsettledWatcher]) -> None:
-        """Record which watchers are marked now, and which watchers' events must stay nevertheless (`unsettled`)."""
+        """Record which watchers are marked now. The events of the watchers in `unsettled` must stay nevertheless."""
         self.marked |= marked
         self._unsettled.update(unsettled)
 

@@ -45,7 +45,7 @@ async def replay_messages(
     """Deliver parked messages to their watchers again. Return their number.
 
     Args:
-        ids: The ids of messages. Empty: all parked messages, or all of the watcher `watcher` of `asset`.
+        ids: The ids of messages. Empty: all parked messages; with `asset` and `watcher`, only those of this watcher.
     Raises:
         UnknownMessage: Some of `ids` belong to neither a stored nor a parked message.
         UnknownWatcher: The watcher never existed.

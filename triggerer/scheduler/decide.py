@@ -1,9 +1,11 @@
 """Decides from a DAG's snapshot which runs must be created, and what delays the run after them.
 
-Only this module decides which runs to create, and it uses neither a clock nor a database. When the run of a partition
-key is due was computed before, by `dividing.py`, as the key's events arrived. `triggerer why-not` shows the
-result of `look`. The code that creates the runs only makes sure that the DAG's row has not changed since the snapshot,
-by a lock or by the row's version.
+A snapshot is what the database knew about a DAG at one instant. A look is the decision about one snapshot. Only this
+module decides which runs to create, and it uses neither a clock nor a database. The code that creates the runs only
+makes sure, by a lock or by the row's version, that the DAG's row has not changed since the snapshot. `triggerer
+why-not` shows the result of `look`.
+
+There is one exception: `dividing.py` computes when the run of a partition key is due, as the key's events arrive.
 """
 
 from __future__ import annotations
@@ -96,7 +98,10 @@ def _look_at_partitions(dag: DagSnapshot, at_most: int) -> Look:
 
 
 def _room_for_one(dag: DagSnapshot, room: int) -> int:
-    """Return how many runs may be created now: `room`, but at most 1 if each new run delays the run after it."""
+    """Return how many runs may be created now: `room`, but at most 1 if each run delays the next one.
+
+    A run delays the next one if the DAG has `min_run_gap` or `depends_on_past`.
+    """
     return min(room, 1) if dag.min_run_gap is not None or dag.depends_on_past else room
 
 
@@ -148,10 +153,9 @@ def _room(dag: DagSnapshot) -> int:
 class _Upcoming:
     """The runs that a DAG's timetable asks for, one after the other.
 
-    Each look asks the timetable again. Without catch-up, most timetables answer with the last run that was missed. But
-    a timetable may look only ahead of the present, and so never name a run that was missed while no scheduler ran. So
-    the database stores each timetable's last answer. If the stored run is due by now and the new answer is not, the
-    stored run is the next one.
+    Each look asks the timetable again. If runs were missed while no scheduler ran, most timetables answer with the last
+    missed run. But a timetable may name only runs in the future. So the database stores each timetable's last answer.
+    If the stored run is due by now, and the run of the new answer is not, the stored run is the next one.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:
@@ -165,8 +169,8 @@ class _Upcoming:
         self.info = self._ask(dag.last_interval)
         stored, last = dag.stored_info, dag.last_run_after
         if not isinstance(dag.schedule, OnBoth) and last is not None:
-            # After a change of the schedule, the timetable may name a run that exists already, or one before the last
-            # run. Go on to the first run that is later.
+            # After a change of the schedule, the timetable may name the last run again, or an earlier run. Skip to the
+            # first run after the last run.
             for _ in range(_MOST_SKIPPED):
                 if self.info is None or self.info.run_after > last:
                     break
@@ -264,7 +268,8 @@ def _triggered(dag: DagSnapshot, queue: _Queue, room: int) -> Iterator[NewRun]:
 def _either(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> Iterator[NewRun]:
     """Yield timed and event-driven runs. While both kinds are due, they alternate.
 
-    If they did not, a timetable that is always due would use up all runs, and no run would take events, or the reverse.
+    Otherwise a timetable that is always due would use up all places for runs, and no run would take events, or the
+    reverse.
     """
     can_take = not (_quiet(dag) or _outside_dates(dag))
     is_turn_of_assets = dag.last_kind is RunType.SCHEDULED

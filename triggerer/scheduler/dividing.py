@@ -1,7 +1,8 @@
 """Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key can start.
 
-The events are divided under the lock of the DAG's row, in the transaction that creates the runs. Their shares are
-stored by key. So each event is divided once, and the cost of a look does not grow with the number of waiting events.
+An event for several keys has one share in each key. The events are divided under the lock of the DAG's row, in the
+transaction that creates the runs, and their shares are stored by key. So each event is divided once, and the
+scheduler's work does not grow with the number of waiting events.
 """
 
 from __future__ import annotations
@@ -111,9 +112,9 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # A due time in the future may have been computed before the clock was set back. Then it must be computed again. The
-    # keys are sorted by due time, so the last key shows whether a due time is in the future. If `limit` has cut the
-    # list, later keys are unknown, so look for such keys in any case.
+    # Due times that were computed before the clock was set back must be computed again. They lie in the future. So
+    # search for them if the last key, which has the latest due time, is due in the future. Search too if `limit` has
+    # cut the list, because then the last key is unknown.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:
@@ -155,7 +156,7 @@ def _record_added(row: DagRow, partitioner: Partitioner, added: Sequence[Share])
 
 
 def _recompute_outdated(row: DagRow, partitioner: Partitioner) -> Script[int]:
-    """Recompute when keys are due that were stored before the clock was set back; return the number of these keys.
+    """Recompute the due times that were stored before the clock was set back; return the number of their keys.
 
     With the stored times, the runs of these keys would wait until the clock shows these times again. One call
     recomputes up to `MOST_EVENTS` keys.
@@ -180,8 +181,9 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # `begun_by` replaces the `first_at` of such parts by the present instant. Store this instant. Otherwise each
-        # later event would bring a later instant, and so postpone the key's deadlines.
+        # The `first_at` of some parts lies in the future, and `begun_by` replaces it by the present instant. Store the
+        # present instant. Otherwise each later event would replace `first_at` by a later instant, and postpone the
+        # key's deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(
@@ -243,8 +245,8 @@ def key_record(
     if at is not None and not is_postponed and known is not None and known.due_at is not None:
         # Further events postpone a run only if the DAG has a quiet period. So keep the earlier start.
         at = min(at, known.due_at)
-    # The quiet period after an event in the future cannot be measured, so such an event is left out. If there is no
-    # other event, `now` is stored as the newest instant, and later events count again.
+    # Events in the future do not count for the quiet period, because the time since such an event cannot be measured.
+    # If there is no other event, store `now` as the instant of the newest event.
     return KeyRecord(key, at, counted or now)
 
 

@@ -133,9 +133,10 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
 
 
 def past_of(dag_id: str, shares: Sequence[Share]) -> Script[KeyedPast]:
-    """Return which of these shares belong to keys that have had runs, and which of them a run has taken.
+    """Return which keys of these shares have had runs, and which of the shares a run has taken.
 
-    After a change of the schedule, events are divided again. Runs may have taken some of their shares before.
+    After a change of the schedule, the waiting events are divided among keys again. Before the change, a run may have
+    taken an event for one key, while the event still waited for another key.
     """
     known = yield from known_keys(dag_id, {one.partition_key for one in shares})
     have_run = frozenset(key for key, one in known.items() if one.runs)

@@ -1,4 +1,7 @@
-"""The reasons why a DAG has no next run yet. `why-not` shows them, and by their times the scheduler looks again."""
+"""The reasons why a DAG has no next run yet. `why-not` shows them.
+
+If a reason ends at a known time, the scheduler looks at the DAG again at that time.
+"""
 
 from __future__ import annotations
 

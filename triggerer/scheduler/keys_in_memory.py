@@ -84,7 +84,7 @@ class KeysInMemory:
         key.runs += 1
 
     def restart_deadlines(self, now: datetime) -> None:
-        """Restart the deadlines at `now`, and end quiet periods that have begun, because the clock was set back."""
+        """Act on a clock that was set back: deadlines count from `now`, and quiet periods that have begun end."""
         for name, key in self._keys.items():
             key.parts = {one: replace(part, first_at=now) for one, part in key.parts.items()}
             if key.due_at is not None:

@@ -1,4 +1,7 @@
-"""The input of `decide`, which is a snapshot of a DAG, and its output, a `Look`."""
+"""The input of `decide`, which is a snapshot of a DAG, and its output, a `Look`.
+
+A look has the runs to create now, and the reasons (holds) that delay the run after them.
+"""
 
 from __future__ import annotations
 

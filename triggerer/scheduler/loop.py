@@ -1,4 +1,7 @@
-"""The scheduler's loop: it sleeps until a commit or the clock makes a DAG due, and then creates the DAG's runs."""
+"""The scheduler's loop: it sleeps until a commit or the clock makes a DAG due, and then creates the DAG's runs.
+
+A look is the decision about one DAG: which runs to create now. A DAG is ready while it waits for a look.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ class Scheduler:
 
     No two schedulers create the same run: each scheduler locks the DAG's row while it decides, or creates the run only
     if the row has not changed since it was read. Every queued event goes into exactly one run of its DAG, because one
-    transaction creates the run and moves the events. A timed run has an id that no other run can have. The scheduler
-    never loads a DAG's file.
+    transaction creates the run and moves the events. The id of a timed run is made from its instant, so a second run
+    for the instant cannot be inserted. The scheduler never loads a DAG's file.
 
     The scheduler sleeps until a commit wakes it, or until an alarm: the time of a DAG's next timed run, or the end of
     its `min_run_gap` or `quiet_period`. An alarm is computed from the database's time, and a monotonic clock awaits it.
@@ -74,7 +77,7 @@ class Scheduler:
         self._sweep_interval = sweep_interval
         self._find_candidates = find_candidates
         self._find_timed = find_timed
-        # None on SQLite: it has one writer at a time, so a lock costs nothing there, and a plan without a lock would
+        # None on SQLite, which has one writer at a time. A lock costs nothing there, so planning without a lock would
         # save nothing.
         self._optimistic_planner = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
@@ -169,8 +172,8 @@ class Scheduler:
         """Create the runs of one chunk of the ready DAGs. A DAG with more due runs stays ready."""
         if self._sweep_due:
             await self._sweep()
-        # Nearly every DAG that the clock makes ready gets a run. If the chunk had more DAGs than `_limit` has runs, the
-        # other DAGs would be read for nothing.
+        # Nearly every DAG that the clock makes ready gets a run, and one transaction creates at most `_limit` runs. So
+        # take at most `_limit` of these DAGs: more would be read for nothing.
         chunk, by_clock = self._ready.take(_MAX_DAGS, by_clock=self._limit)
         if not chunk:
             return
@@ -189,8 +192,9 @@ class Scheduler:
         self._sweep_due = False
         self._ready.add(found)
         # If the database's clock was set, a DAG with an alarm far ahead may be due now, though no row has changed. If
-        # the host's clock was set, timetables may have answered by the wrong time. So look at all timed DAGs again. The
-        # first sweep does so, too, because a clock may have been set while no scheduler ran.
+        # the host's clock was set, timetables may have answered by the wrong time. In both cases, look at all timed
+        # DAGs again. The first sweep looks at all of them too, because a clock may have been set while no scheduler
+        # ran.
         ahead = clock.now() - timed.now
         may_be_set = (
             self._swept_at is None
@@ -214,9 +218,9 @@ class Scheduler:
         return await self._plan_locked(chunk)
 
     async def _plan_locked(self, chunk: Sequence[str]) -> Plan:
-        # Usually a plan skips rows that other schedulers have locked, and their DAGs stay ready. But a plan
-        # of a single DAG waits for the lock. So does the plan after a chunk whose DAGs were all locked. Otherwise the
-        # loop would spin until the locks are free.
+        # Usually a plan skips rows that other schedulers have locked, and their DAGs stay ready. If all rows are
+        # locked, skipping would make the loop spin until the locks are free. So a plan waits for the locks if it has a
+        # single DAG, or if all DAGs of the previous chunk were locked.
         waits = len(chunk) == 1 or self._waits
         return await self._database.perform(plan_locked(chunk, limit=self._limit, waits=waits))
 
@@ -230,8 +234,8 @@ class Scheduler:
             one.dag_id for one in plan.looks if one.is_cut_short and one.dag_id not in unserved
         ]
         self._ready.add_first(plan.unserved, by_clock=by_clock)
-        # DAGs that got runs and have more to do go behind the DAGs that got no run. Otherwise one DAG with many events
-        # could use up the limit of every transaction.
+        # DAGs that got runs and have more to do go to the end of the queue, behind DAGs that got no run. Otherwise one
+        # DAG with many events could use up the limit of every transaction.
         self._ready.add(again, by_clock=by_clock)
         self._set_alarms(plan)
         self._ready.add(plan.locked, by_clock=by_clock)

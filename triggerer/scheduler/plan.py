@@ -22,8 +22,8 @@ from triggerer.store.partitions.keys import StoreNextKey, TakePartition
 from triggerer.store.runs.creation.create_run import create_run
 from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelection
 
-# Counting of an asset's queued events stops at this number. If it stopped, and the DAG limits the events of a run,
-# there may be more runs to create. So the scheduler looks at the DAG again once it has created these runs.
+# The most queued events that are counted for one asset of a DAG. If more are queued, and the DAG has `events_per_run`,
+# there may be more runs to create. So the scheduler looks at the DAG again once it has created the first runs.
 BOUND: Final = 1_000
 _TICK: Final = timedelta(microseconds=1)
 
@@ -72,7 +72,8 @@ def evaluate(
     unreadable: dict[str, str] = dict(divided.unreadable)
     groups = list(rows_by_dag(rows))
     for at_most in _runs_per_round(limit, len(groups)):
-        # The second round looks again at DAGs with more due runs than their share, if other DAGs used less than theirs.
+        # The second round looks again at DAGs with more due runs than the first round allows, if the limit is not used
+        # up.
         left = limit - sum(len(found.runs) for found in looks.values())
         for group in groups if left > 0 else ():
             dag_id = group[0].dag_id
@@ -102,9 +103,10 @@ def evaluate(
 def _runs_per_round(limit: int, dags: int) -> list[int]:
     """Return how many runs to look for in the first round, and in a second round for DAGs with more due runs.
 
-    In the first round, each DAG gets an equal share of the limit, but at least 2, which shows if a second run is due.
-    One round would be slower, because a timetable is asked for each run that a look finds. When each of 32 timetables
-    was asked for 32 runs, and only one run of each was created, the asking took half of a plan's time.
+    In the first round, each DAG gets an equal part of the limit, but at least 2 runs, to see if a second run is due. A
+    single round would be slower, because a look asks the timetable for each run, and most of these runs would not be
+    created. With 32 DAGs and a limit of 32, each timetable was asked for 32 runs, and one run of each was created. The
+    asking took half of the plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]
@@ -163,8 +165,8 @@ def _carry_out(found: Look, row: DagRow) -> Script[int]:
             interval=interval,
             partition_key=run.partition_key,
         )
-        # The id of a run is made of its `run_after`. So a later `run_after` for each run gives each a free id at the
-        # first try. It also keeps the runs in the order of their events.
+        # Give each run a later `run_after` than the run before. A run's id is made from `run_after`, so the id is free
+        # at the first try. This also keeps the runs in the order of their events.
         least = made.run_after + _TICK
         created += 1
     has_scheduled = any(run.run_type is RunType.SCHEDULED for run in found.runs)

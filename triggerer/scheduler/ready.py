@@ -1,4 +1,7 @@
-"""The DAGs that wait for a look, and the moments of the next looks."""
+"""The DAGs that wait for a look, and the moments of the next looks.
+
+A look is the scheduler's decision about one DAG: which runs to create now.
+"""
 
 from __future__ import annotations
 

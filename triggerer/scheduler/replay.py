@@ -73,7 +73,7 @@ class SetBack:
     after_id: int
     """The id of the last event before the clock was set back."""
     at: datetime
-    """When the clock was set back, by the clock that is right."""
+    """When the clock was set back, as the corrected clock shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class _Replay:
                 WaitingAsset(number, asset.name, asset.uri, len(waiting), self._aliases(asset))
                 for number, (asset, waiting) in enumerate(self.queue.items())
             ),
-            # A replay acts as if each run was created when it was due. So no run was missed, and catch-up adds none.
+            # In a replay each run is created when it is due. So no run is missed, and `catchup=True` adds no run.
             restriction=TimeRestriction(self._earliest(), one.end_date, catchup=True),
             # Each run ends at once.
             max_active_runs=MOST_RUNS,

@@ -182,7 +182,7 @@ def _trigger_factory(settings: Settings) -> TriggerFactory:
             allowed_modules=core.allowed_trigger_modules,
             log=core,
         ),
-        # The DAG processor also has this time to import the class, so it is enough here.
+        # The DAG processor has this time to import a trigger's class, so the time is enough here too.
         load_timeout=settings.dag_processor.parse_timeout,
         ack_timeout=chosen.shared_stream_ack_timeout,
     )

@@ -61,8 +61,10 @@ Work = Callable[[Service], Awaitable[None]]
 
 
 GC_THRESHOLDS: Final = (200_000, 20, 100)
-"""Messages in flight are small objects that live for milliseconds; one stream rarely has 200,000 of them. A collection
-every 700 allocations (Python's default) took a quarter of the event loop's time, and every 50,000 a tenth."""
+"""The garbage collector runs once there are 200,000 new objects. Messages in flight are small objects that live for
+milliseconds, and one stream rarely has that number of them. With Python's default of 700 objects, collections took a
+quarter of the event loop's time; with 50,000 objects, a tenth.
+"""
 _SWITCH_INTERVAL_S: Final = 0.0005
 
 

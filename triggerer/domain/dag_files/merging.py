@@ -61,8 +61,8 @@ def merge(
     a new file never replaces a definition of an older file. The file that loses is listed among the conflicts.
 
     Args:
-        unusable: Files that exist but cannot be used now. If another file defines one of their DAGs in force, the other
-            file is left out.
+        unusable: Files that exist but cannot be used now. Their DAGs stay in force. If another file also defines such a
+            DAG, the other file is left out.
     """
     usable = [file for file in files if not file.is_broken]
     ordered = sorted(usable, key=lambda file: (-_defines_incumbent(file, incumbents), file.path))
@@ -98,7 +98,7 @@ def merge(
 def defining_less(
     paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
 ) -> set[str]:
-    """Return the files among `paths` that have lost one of their definitions in force, if no other file has it now.
+    """Return the files among `paths` that lost a definition in force, if the definition is in no other file now.
 
     Args:
         files: All files of the folder. Broken files are never returned, because their definitions stay in force.

@@ -1,4 +1,8 @@
-"""Assigns events to the runs of partition keys, and decides when a run may start. No clock, no database."""
+"""Assigns events to the runs of partition keys, and decides when a run may start. No clock, no database.
+
+An event can belong to the runs of several keys, and has one share in each. A roll-up is a mapper by which one run waits
+for several event keys, its parts: for example, the run of a day waits for 24 hours.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,9 @@ class Share:
     partition_key: str
     event: KeyedEvent
     part: str
-    """The event's key, if the run waits for several event keys (a roll-up); "": one event is enough for the run."""
+    """The event's partition key, if the run waits for events with several keys (a roll-up). "": one event is enough for
+    the run.
+    """
 
 
 @dataclass(frozen=True, slots=True)

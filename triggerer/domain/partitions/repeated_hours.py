@@ -147,7 +147,10 @@ def _of_mapper(mapper: PartitionMapper, now: datetime) -> Iterator[str]:
 
 
 def _written(mapper: TemporalMapper, overlap: _Overlap, part: timedelta) -> set[str]:
-    """Return the event keys of the two parts that begin at one clock time: one or two keys. Empty: no such parts."""
+    """Return the event keys of the two parts that begin at one clock time: two keys, or one if the keys are equal.
+
+    Empty: no two parts begin at one clock time.
+    """
     return {mapper.key_at(begins) for begins in overlap.beginnings(part)}
 
 

@@ -1,4 +1,7 @@
-"""Mappers between periods of different length: one run for many keys, or many runs for one key."""
+"""Mappers between periods of different length: one run for many keys (a roll-up), or many runs for one key (a fan-out).
+
+The window of such a mapper lists the parts of the longer period. For example, the parts of a day are its hours.
+"""
 
 from __future__ import annotations
 

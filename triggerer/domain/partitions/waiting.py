@@ -1,4 +1,4 @@
-"""Policies that say how long a roll-up waits for its parts."""
+"""Policies that say how long a roll-up (one run for several event keys, its parts) waits for its parts."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def dump_json(
             raise RowRefused(
                 f"{what} has an integer of more than 64 bits", hint="write it as a string"
             ) from error
-        # orjson calls a default of None too, and the failure of that call, the error's cause, only misleads.
+        # Without `default`, orjson tries to call None. The error's cause is then this failed call, which would mislead.
         raise RowRefused(
             f"{what} is not JSON: {error}",
             hint="use strings, numbers, lists and mappings",
@@ -53,8 +53,9 @@ def dump_json(
     # value has neither NaN nor an infinity, and needs no search.
     if nulls and nulls != _nones_of(value):
         _refuse_non_finite(value, what)
-    # Search for one byte first: that is ten times as fast as a search for six. A string with a backslash before `u0000`
-    # matches too, although it has no NUL character. `_refuse_nul` checks each string, and does not refuse this one.
+    # Search for one byte first: that is ten times as fast as a search for six. The text of a string with a backslash
+    # before `u0000` matches too, although the string has no NUL character. `_refuse_nul` checks each string, and
+    # accepts such a string.
     if _ESCAPE in text and _NUL in text:
         _refuse_nul(text, what)
     return text

@@ -270,7 +270,7 @@ def _next_that(
 
 @contextmanager
 def _looking() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether the search may examine another instant. Searches inside it share its limit."""
+    """Yield a function that says whether a search may examine another instant. Nested searches share one limit."""
     left, token = _left.get(), None
     if left is None:
         left = [REACH]

@@ -88,8 +88,8 @@ class RollingWindow(DerivedTimetable):
         return DataInterval(interval.end - self.window, interval.end)
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
-        # The logical date is `window` before the end of the interval of `timetable`. This interval may start as late as
-        # `end + window`, and before `start` if it is longer than the window.
+        # The logical date of a run is `window` before the end of its interval in `timetable`. So this interval may
+        # start as late as `end + window`. An interval that is longer than `window` may start before `start`.
         earliest = self.timetable.infer_manual_data_interval(run_after=start + self.window).start
         return self.timetable.restriction_between(min(start, earliest), end + self.window)
 
@@ -188,7 +188,7 @@ class RollUp(Consecutive):
         if first is None:
             return None
         start, end = first.data_interval
-        # An earlier schedule may have made the last run, whose interval then may end inside this one.
+        # The last run may come from an earlier schedule of the DAG, so its interval may end inside this run's interval.
         if last is not None:
             start = max(start, last.end)
         return DagRunInfo.interval(start, max(end, self._last_end(restriction.latest) or end))

@@ -1,4 +1,9 @@
-"""The position of a watcher that has fallen behind in a lane of a log (contract, rule 18)."""
+"""The position of a watcher that has fallen behind in a lane of a log (contract, rule 18).
+
+A log is a source that can be read again from any position, and a lane is one sequence in it: in Kafka, a topic and a
+partition. A watcher falls behind when it fails a message that other watchers accepted. From then on it reads the lane
+alone, from its own position.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +94,8 @@ class PositionChange:
     rewound_to: Position | None = None
     """The position to which a replay rewound the watcher. None: no replay, or the broker has advanced to this position.
 
-    Before that, the broker may still deliver an earlier message. The watcher is then rewound further, to that message.
+    Until the broker has advanced to this position, it may deliver an earlier message. The watcher is then rewound
+    further, to the earlier message.
     """
 
 
@@ -165,16 +171,17 @@ def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
 def cut_after(place: Position, incarnation: Any) -> Position | None:
     """Return the position of the first cut that may have happened after `place` was recorded; None: no such cut.
 
-    A cut counts if `incarnation` records it, `place` does not, and some of its reused numbers are not before `place`. A
-    watcher at `place` may have read messages that the log has lost, or may be about to read them.
+    Such a cut is recorded in `incarnation` but not in the incarnation of `place`, and a reused number is equal to the
+    number of `place` or higher. So a watcher at `place` may have read messages that the log has lost, or may be about
+    to read them.
     """
     return _first(_unknown_at(place, incarnation), incarnation)
 
 
 def cut_before(place: Position, incarnation: Any) -> Position | None:
-    """Return the position of the first cut at or before `place`, among the cuts that `cut_after` counts; None: no cut.
+    """Return the first cut at or before `place` among the cuts that `cut_after` considers; None: no such cut.
 
-    After a cut at or before `place`, the log no longer has the message that was at `place`.
+    After such a cut, the log no longer has the message that was at `place`.
     """
     cuts = [one for one in _unknown_at(place, incarnation) if one.since <= place[1]]
     return _first(cuts, incarnation)

@@ -1,4 +1,4 @@
-"""The stored state of a producer without a broker: one JSON value per stream, its position in the source."""
+"""The stored state of a stream whose source remembers no position, such as a URL or a directory: one JSON value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Finds assets for which DAGs of another folder wait, but which would lose all watchers, or which nothing feeds."""
+"""Finds assets for which DAGs of another folder wait, but which would lose all watchers, or which nothing feeds.
+
+A watcher or a task feeds an asset if it emits events of the asset.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ class UnfedAsset:
     fed_by: tuple[str, ...]
     """The tasks (`dag.task`) of the new folder that have the asset as an outlet. Empty: nothing feeds the asset."""
     is_new: bool
-    """True if the new folder causes this: at present a watcher or task feeds the asset, or no DAG waits for it."""
+    """True if the new folder is the cause: at present a watcher or a task feeds the asset, or no DAG waits for the
+    asset.
+    """
 
 
 @dataclass(frozen=True, slots=True)

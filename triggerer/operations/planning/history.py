@@ -16,8 +16,8 @@ def recorded(
 ) -> tuple[list[RecordedEvent], SetBack | None]:
     """Return the history as if the clock had always been right, and when the clock was set back, if it was.
 
-    Events in the future were recorded before the clock was set back. They all get earlier instants, by one difference:
-    the last of them comes just before the first event that was recorded after the change of the clock.
+    Events in the future were recorded before the clock was set back. All of them are moved back by the same time. The
+    latest of them then comes just before the first event that was recorded after the clock was set back.
     """
     ahead = [number for number, one in enumerate(past) if one.timestamp > now + CLOCK_STEP]
     moved = {past[number].id for number in ahead}
@@ -26,7 +26,7 @@ def recorded(
         last = ahead[-1]
         at = past[last + 1].timestamp if last + 1 < len(past) else now
         set_back = SetBack(past[last].id, at)
-        # The instants must differ, because events with equal instants count as one transaction.
+        # The two instants must differ, because a replay treats events with equal instants as one transaction.
         by = max(past[number].timestamp for number in ahead) - at + timedelta.resolution
     history = [
         RecordedEvent(

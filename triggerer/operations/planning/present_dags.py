@@ -60,7 +60,9 @@ class PresentDag:
     """The first waiting events. Read only if the definition changes, and the old or the new definition has partition
     keys."""
     past: KeyedPast = NOTHING_TAKEN
-    """The keys of `waiting` under the new definition that already had a run, and the events that those runs took."""
+    """The partition keys to which the new definition maps `waiting`: which keys already had runs, and which events
+    those runs took.
+    """
     error: str | None = None
 
 
@@ -147,7 +149,7 @@ def _divided(new: ParsedDag, waiting: Sequence[KeyedEvent]) -> Sequence[Share]:
 def _facts(
     snapshot: DagSnapshot, waiting: Sequence[KeyedEvent], soon: datetime
 ) -> Script[DagSnapshot]:
-    """Add values to the snapshot that the scheduler did not read, because only the new definition may need them."""
+    """Return the snapshot with values that the scheduler did not read. Only the new definition may need them."""
     dag_id = snapshot.dag_id
     last, kind = yield from last_runs(dag_id)
     asset_ids = [one.asset_id for one in snapshot.waiting]
@@ -171,9 +173,10 @@ def _is_same(snapshot: DagSnapshot, new: ParsedDag) -> bool:
 
 
 def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
-    """Return the snapshot with the counts `queued` in place of its own, because the scheduler counts only some events.
+    """Return the snapshot with the counts in `queued`.
 
-    `queued` includes events of assets that the DAG no longer waits for.
+    The snapshot's own counts come from the scheduler, which counts only the events that it needs. `queued` also counts
+    events of assets that the DAG no longer waits for.
     """
     aliases = {one.asset_id: one.aliases for one in snapshot.waiting}
     waiting = (

@@ -22,8 +22,8 @@ async def old_backfills(
 ) -> list[int]:
     """Return the ids of backfills that are older than `before` and whose runs are gone, so that they may be deleted.
 
-    Some backfills cover intervals that the DAG's timetable has not reached yet. Such a backfill stays, because without
-    its row the timetable would create the runs of these intervals again.
+    A backfill may cover intervals that the DAG's timetable has not reached yet. Without the backfill's row, the
+    timetable would create the runs of these intervals again. So such a backfill is not returned.
 
     Args:
         needed: The runs that the scheduler's decisions still read, by DAG.

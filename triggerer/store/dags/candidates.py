@@ -19,8 +19,8 @@ from triggerer.store.runs.creation.create_run_step import HINT
 from triggerer.store.schema.models.dags import NEVER
 
 # Finds the DAGs that have queued events and may therefore be due. The query jumps from one DAG id in the queue to the
-# next, with one index look-up each. A join would read the whole queue. A look-up for every DAG would be no faster if
-# few DAGs have queued events.
+# next, with one index look-up for each DAG id. A join would read the whole queue. A look-up for each row of `dag` would
+# be slower if few DAGs have queued events.
 CANDIDATES: Final = Statement(
     """
 WITH RECURSIVE waiting AS (

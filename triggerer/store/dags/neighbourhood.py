@@ -24,16 +24,17 @@ from triggerer.store.schema.models import Asset, AssetAlias, Dag
 
 MOST: Final = 100
 _MOST_ROWS: Final = 2 * MOST * MOST
-"""The most edges that one query reads: enough for 100 nodes that all have 200 neighbours.
+"""The most edges that one query reads: 100 nodes with 200 neighbours each.
 
-The 200 are the 100 nodes that were found before, and 100 further ones, after which the search ends."""
+At most 100 of a node's neighbours were found before. After 100 further nodes the search ends.
+"""
 
 
 async def read_neighbourhood(session: AsyncSession, around: str, hops: int) -> AssetGraph:
     """Return the nodes at most `hops` steps away from an asset, and the edges between them.
 
-    The 100 nearest nodes are returned. The database reads their edges only, but to find the DAGs that update an asset,
-    it searches the tasks of all DAGs for the asset's name.
+    The 100 nearest nodes are returned, and the database reads only their edges. There is one exception: to find the
+    DAGs that update an asset, the database searches the tasks of all DAGs for the asset's name.
 
     Args:
         around: The name or URI of the asset.

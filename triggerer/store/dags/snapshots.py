@@ -21,10 +21,11 @@ from triggerer.store.database.statement import (
 from triggerer.store.runs.creation.create_run_step import HINT
 
 NEWEST_EVENTS: Final = 16
-"""How many queued events of an asset, those with the highest ids, are read to find the time of the newest one.
+"""To find the instant of an asset's newest queued event, this number of events with the highest ids is read.
 
-A DAG with a `quiet_period` waits until that time has passed since the newest event. Several events are read, because
-events with an instant in the future are ignored: they were recorded before the clock was set back."""
+A DAG with a `quiet_period` starts once this period has passed since the newest event. One event would not be enough:
+after the clock was set back, the last events may have instants in the future, and such events are ignored.
+"""
 
 CLOCK_STEP: Final = timedelta(minutes=1)
 """A run or an event is ignored if its instant is further in the future than this.
@@ -124,9 +125,9 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # `made` needs only intervals that ended after SINCE, the logical date of the last timed run, because the timetable
-    # returns no earlier interval. The runs of such intervals have a `run_after` later than EARLIEST, so the index on
-    # `run_after` skips all other runs. EARLIEST is SINCE, or the present if SINCE is in the future.
+    # SINCE is the logical date of the last timed run. The timetable returns no interval that ended before SINCE, so
+    # `made` needs only later intervals. EARLIEST is SINCE, or the present if SINCE is in the future. The runs that
+    # `made` needs have a `run_after` later than EARLIEST, so the index on `run_after` skips all other runs.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",
@@ -193,10 +194,10 @@ class DagRow(NamedTuple):
     last_automated: tuple[datetime, datetime, datetime] | None
     """`run_after` and the data interval of the last run that was created for the DAG's timetable."""
     made: tuple[tuple[datetime, datetime], ...]
-    """Data intervals that already have a run, beginning with the interval of the last timed run.
+    """Data intervals for which the timetable must not create a second run, from the last timed run's interval on.
 
-    Such a run comes from a backfill, or is event-driven, for instance from before the clock was set back. The timetable
-    must not create a second run for these intervals."""
+    Their runs come from a backfill, or are event-driven, for instance from before the clock was set back.
+    """
     last_run: tuple[str, str] | None
     """The id and state of the newest run outside backfills. None: no such run, or the DAG has no `depends_on_past`."""
     last_kind: str | None

@@ -109,7 +109,8 @@ ORDER BY w.id LIMIT {limit}
                     WHERE o.id = w.id LIMIT 1) AS e""",
     ),
 )
-# The subquery is one look-up for each row. For a join, PostgreSQL might read every event that the DAG's runs ever took.
+# The subquery costs one look-up for each row. With a join instead, PostgreSQL might read every event that the DAG's
+# runs ever took.
 _TAKEN: Final = Statement(
     """
 SELECT r.partition_key, r.asset_event_id FROM {ROWS} AS r

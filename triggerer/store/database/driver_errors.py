@@ -38,8 +38,8 @@ _NO_DESCRIPTOR: Final = (
 )
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _MIGRATE: Final = "run `triggerer db migrate`"
-# The hint for a unique violation. The service looks for a row before it inserts it, or inserts with ON CONFLICT. So
-# another transaction inserted the row after this look-up, and a retry of the transaction finds it.
+# The hint for a unique violation. Before the service inserts a row, it looks for the row, or it inserts with ON
+# CONFLICT. So another transaction inserted the row after the look-up, and a retry will find the row.
 _ROW_EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
 
 # Each entry is the beginning of a SQLSTATE. The first entry that matches an error decides.

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from triggerer.store.database.postgres.primary import Primary
 
 # How long a write waits for a writer in another process, such as a command that runs beside `triggerer standalone`.
-# After that, the recorder of events tries its write again, and a command reports an error.
+# After this time the recorder of events tries its write again, whereas a command reports an error.
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
 POSTGRES_POOL_SIZE: Final = 5
 SQLITE_WRITER_PRAGMAS: Final = (
-    # For new files; an existing file keeps its page size. With the default of 4 KiB, storing an event took 5 % more
-    # time.
+    # With SQLite's default page of 4 KiB, storing an event took 5 % more time. An existing file keeps its page size.
     "page_size=8192",
     "journal_mode=WAL",
     # The broker advances after a commit, so the commit must survive a power cut.
@@ -89,8 +88,9 @@ def _sqlite_engine(
         connect_args={"async_creator_fn": connect},
         **_JSON,
     )
-    # SQLAlchemy would wait for the end of the connection's thread in a task of its own. A second cancellation would
-    # leave that task behind. `_stop` only requests the end, and `SqliteConnections` waits for it.
+    # `do_terminate` ends a connection after a cancellation. SQLAlchemy's version waits for the connection's thread in a
+    # new task, and a second cancellation would leave the task behind. `_stop` only asks the thread to end, and
+    # `SqliteConnections` waits for the thread.
     engine.dialect.do_terminate = _stop  # type: ignore[method-assign]
 
     @event.listens_for(engine.sync_engine, "begin")
@@ -126,8 +126,8 @@ def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) ->
 
     @event.listens_for(engine.sync_engine, "checkout")
     def refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
-        # When a server restarts, its sockets are closed, and asyncpg notices at once. So the round trip of
-        # `pool_pre_ping` before each transaction is not needed.
+        # This replaces SQLAlchemy's `pool_pre_ping`, which needs a round trip before each transaction. When a server
+        # restarts, it closes its sockets, and asyncpg notices that at once.
         if connection.driver_connection.is_closed():
             raise DisconnectionError("the server closed the connection")
         if not primary.is_current(connection.driver_connection):

@@ -5,9 +5,10 @@ SQLite, `Database.perform` makes one call in the connection's thread, from BEGIN
 `Database.perform` calls the driver directly, with a round trip for each step. The function `perform` here makes the
 script a part of a session's transaction.
 
-A statement through SQLAlchemy costs the event loop 0.2 to 0.3 ms, and a transaction 0.3 to 1.1 ms more. A call in the
-thread costs 0.07 ms, however long its work (tests/benchmarks/store_bench.py). So the transactions between a message and
-its run are scripts, and all others are written with SQLAlchemy.
+A statement through SQLAlchemy takes 0.2 to 0.3 ms of the event loop's time, and each transaction 0.3 to 1.1 ms more. A
+call in the connection's thread takes only 0.07 ms of the event loop's time, however long the call lasts
+(tests/benchmarks/store_bench.py). So the transactions between a message and its run are scripts. All others are written
+with SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class ScriptRunner(ABC):
     """Performs scripts in transactions of their own, on connections that do not belong to SQLAlchemy's pools."""
 
     has_written = True
-    """False if SQLite's last transaction changed no row. Its success does not show that the disk has room."""
+    """False if SQLite's last transaction changed no row. The success of such a transaction does not show that the disk
+    has room.
+    """
 
     @abstractmethod
     async def perform(self, script: Script[T], announced: Announced) -> T:

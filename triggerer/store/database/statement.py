@@ -25,8 +25,8 @@ from triggerer.store.database.script import Row
 class OneOrMany(NamedTuple):
     """The part of a statement that uses a list of values or rows. Mostly the list has one item.
 
-    SQLite gets the list as JSON, and turns it into a table at each execution. For a single item, this takes a third of
-    the time of a short statement. So there is a second text, for a list of one item.
+    SQLite receives the list as JSON, and makes a table of it at each execution. This takes a third of the time of a
+    short statement. So there is a second text for a list of one item, which needs no JSON.
     """
 
     sqlite: str

@@ -16,8 +16,8 @@ from triggerer.store.database.statement import Statement
 class TwoStatements:
     """A step that returns the rows of `first`. On SQLite, `second` is executed too if `first` returned rows.
 
-    PostgreSQL gets `whole`, one statement that does the work of both in one round trip. All three statements take their
-    parameters from `values`.
+    PostgreSQL receives `whole` instead, one statement that does the work of `first` and `second` in one round trip. All
+    three statements take their parameters from `values`.
     """
 
     first: Statement

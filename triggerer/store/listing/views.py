@@ -121,7 +121,7 @@ class DagView:
     pools: str | None = None
     """Comma-separated."""
     next_run_after: datetime | None = None
-    """When the DAG's timetable makes it due next. None: never, or the DAG is stale.
+    """When the DAG's timetable makes the DAG due next. None: never, or the DAG is stale.
 
     This instant was computed at the last run, or at the last change of the schedule."""
     is_counted_short: bool = False
@@ -386,7 +386,7 @@ class StreamHistoryView:
     since: datetime
     """When the first minute began."""
     lag: list[int | None]
-    """The highest lag that was seen in each minute. None: it was unknown."""
+    """The highest consumer lag that was seen in each minute. None: the lag was unknown."""
     consumed: list[int | None]
     """The number of messages that came in each minute. The last minute is not over yet. None: unknown."""
 

@@ -14,8 +14,8 @@ from triggerer.errors import ConfigurationError
 
 _DEFAULT_PORT: Final = 5432
 _TIMEOUT_S: Final = 10.0
-# With several servers in the URL, the timeout for each is shorter. So an instance reaches the next server before its
-# leases expire, even if the first server's machine is dead and does not answer.
+# How long to wait for the connection to each server, if the URL names several. If the first server's machine is dead
+# and does not answer, an instance still reaches the next server before its leases expire.
 _TIMEOUT_OF_SEVERAL_S: Final = 4.0
 _SEVERAL: Final = "write postgresql://user@host-1:5432,host-2:5432/database"
 # `//user:password@host-1:5432,host-2:5432/`, which SQLAlchemy does not parse. A password may contain "@" and ",".

@@ -20,12 +20,12 @@ from triggerer.store.database.postgres.hosts import Host, read_settings
 
 _log = LazyLogger(__name__)
 
-# If a server vanishes without closing the connection, a statement fails after this time. Every statement of the
-# service takes less.
+# A statement fails after this time, for instance because the server vanished without closing the connection. Every
+# statement of the service takes less time.
 STATEMENT_TIMEOUT_S: Final = 60.0
 SETTINGS: Final = {
     # 10 seconds. A process that is stopped or cut off in the middle of a transaction must not keep its locks for ever.
-    # A healthy transaction waits only for the database, and computes for a second or two at most.
+    # A healthy transaction computes for a second or two at most between its statements.
     "idle_in_transaction_session_timeout": "10000",
     # JIT compilation of a plan would take longer than any query of the service.
     "jit": "off",
@@ -119,8 +119,8 @@ class Primary:
     def is_current(self, connection: Any) -> bool:
         """False if this process has seen that another server was promoted after the connection was opened."""
         history: History | None = connection.history
-        # `_check_history` lets only a newer history replace `_newest`. So if `_newest` has changed, another server was
-        # promoted after this connection was opened.
+        # When this connection was opened, `_newest` was equal to `history`. If the two differ now, this process has
+        # since connected to a newer primary.
         return history is None or history == self._newest
 
     async def check_for_promotion(self) -> None:

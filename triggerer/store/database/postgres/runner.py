@@ -31,10 +31,11 @@ ROLLBACK_TIMEOUT: Final = timedelta(seconds=5)
 # Four connections: for recording events, scheduling, claiming runs and writing results, so that none of these waits for
 # another.
 _SIZE: Final = 4
-# `enable_seqscan = off`: the server caches plans, and a plan that was made while a table was small scans the whole
-# table, until the table is analysed. So the server's time per run grew by a third within the first 1,600 runs. No
-# statement here needs such a scan, because each has an index. `force_generic_plan`: each statement is planned only
-# once, for all values. Planning the scheduler's query each time took three times as long as the query itself.
+# `enable_seqscan = off`: no statement here needs to scan a whole table, because each has an index. The server caches
+# plans. A plan that was made while a table was small would scan the whole table until the table is analysed. This made
+# the server's time per run grow by a third within the first 1,600 runs.
+# `force_generic_plan`: each statement is planned only once, for all values. Planning the scheduler's query each time
+# took three times as long as the query itself.
 _SETTINGS: Final = "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan"
 T = TypeVar("T")
 

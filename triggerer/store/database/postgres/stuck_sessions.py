@@ -5,8 +5,8 @@ But two kinds of stuck sessions count as active. The first kind waits for the ar
 sends only after the server has prepared the statement. The second kind waits for a client that does not read the rows.
 `statement_timeout` ends neither kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind.
 
-Sessions that wait for the locks would not lead to the stuck session: a process that takes over the work skips locked
-rows, so nobody may be waiting.
+This module looks for sessions that hold locks, not for sessions that wait for locks. Often nobody waits for a stuck
+session, because a process that takes over the work skips locked rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _log = LazyLogger(__name__)
 
 # Equal to `idle_in_transaction_session_timeout`.
 SENDS_NOTHING_FOR_S: Final = 10.0
-# Longer, because a client may read many rows over a slow network. After this time, a client of the service gives up.
+# How long a session may wait for a client that does not read the rows. This limit is longer than the limit above,
+# because a client may read many rows over a slow network. After this time a client of the service gives up.
 READS_FOR_S: Final = STATEMENT_TIMEOUT_S
 # COPY is exempt, because a backup that is restored or a table that is copied also holds locks while its client is slow.
 _END: Final = """

@@ -81,7 +81,7 @@ class _Connection(aiosqlite.Connection):
 
         None: the thread was never started, or there is no event loop that could wait.
         """
-        # A second request to end would never be read, because the thread reads nothing after the first one.
+        # Ask only once. After the first request to end, the thread reads no further request.
         if not self._is_stopped:
             self._is_stopped = True
             self._tx.put_nowait((None, self._roll_back))
@@ -96,8 +96,8 @@ class _Connection(aiosqlite.Connection):
         self._is_stopped = True
 
     def _roll_back(self) -> None:
-        # A closed connection keeps its lock while the cursor of an unfinished statement is alive. The traceback of the
-        # cancelled task still refers to that cursor.
+        # Roll back before the connection is closed. A closed connection keeps its lock while the cursor of an
+        # unfinished statement is alive, and the traceback of a cancelled task still refers to the cursor.
         if self._connection is not None:
             self._connection.rollback()
 

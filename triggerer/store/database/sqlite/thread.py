@@ -31,7 +31,7 @@ async def in_thread(
     """
     connection = await session.connection() if isinstance(session, AsyncSession) else session
     driver: Any = (await connection.get_raw_connection()).driver_connection
-    # aiosqlite has no public name for "call this in your thread"; all its methods use this one.
+    # aiosqlite has no public method that calls a function in its thread. All its public methods use `_execute`.
     result: T = await driver._execute(work, driver._conn)  # noqa: SLF001
     return result
 
@@ -91,8 +91,8 @@ class _Turn(Generic[T]):
             with anyio.CancelScope(shield=True):
                 in_time = await self._ended.wait_for(until - self._loop.time())
             if anyio.current_effective_deadline() > -math.inf:
-                # No cancel scope is cancelled, so asyncio itself cancelled the task. asyncio raises CancelledError only
-                # once, so pass it on now. A cancel scope would raise it again at the next await.
+                # No cancel scope is cancelled, so asyncio itself cancelled the task. Raise the CancelledError now,
+                # because asyncio raises it only once. (A cancelled scope raises it again at the next await.)
                 raise
         if not in_time:
             raise StillUnderWay

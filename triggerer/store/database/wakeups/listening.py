@@ -28,13 +28,13 @@ _MAX_DATAGRAM: Final = 65_536
 # How often to check for stuck sessions and for a promoted server. Another server may have been promoted even while the
 # former primary still answers.
 _LOOK: Final = timedelta(seconds=5)
-# At every sixth of these checks, a test announcement shows whether this connection still receives any. A server may
-# vanish without closing its socket.
+# A server may vanish without closing its socket. So every sixth check, which is every 30 seconds, sends a test
+# announcement, to see whether this connection still receives announcements.
 _LOOKS_PER_TEST: Final = 6
 _HEARING_TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0
-# Turns off `idle_session_timeout` for the listening connection, which is meant to wait. Operators set it against
-# forgotten connections. PostgreSQL before 14 has no such setting, and the query then does nothing.
+# Turns off `idle_session_timeout` for the listening connection, which is idle on purpose. Operators use this setting to
+# close forgotten connections. PostgreSQL before 14 does not have it, and the query then does nothing.
 _ALLOW_IDLE: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
 )
@@ -56,9 +56,9 @@ async def listen(
 ) -> None:
     """Publish other processes' announcements as wake-ups until cancelled.
 
-    A lost connection to PostgreSQL is opened again, with growing delays. Then all subscribers are woken about
-    everything, because announcements were missed meanwhile. On SQLite the caller must have taken `lock_exclusively`,
-    because a database has one socket, and so one listener.
+    A lost connection to PostgreSQL is opened again, with growing delays. After that, all subscribers are woken about
+    everything, because announcements were missed meanwhile. On SQLite the caller must have called `lock_exclusively`,
+    because a database has only one socket for announcements.
 
     Args:
         wakeups: Where to publish. None: `database.wakeups`.

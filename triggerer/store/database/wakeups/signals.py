@@ -20,8 +20,8 @@ from triggerer.synchronization import AutoResetEvent
 ALL: Final = "*"
 """The subject that means every subject."""
 
-# Bounds the memory of a subscription that nobody reads. With more subjects the wake-up is about all subjects, which is
-# cheaper to handle anyway.
+# The most subjects that a subscription collects, so that a subscription that nobody reads stays small. If more arrive,
+# the wake-up is about all subjects.
 _MAX_SUBJECTS: Final = 10_000
 _ANNOUNCED: Final = "triggerer.announced"
 

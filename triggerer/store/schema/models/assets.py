@@ -87,9 +87,9 @@ class AssetEvent(Base):
     __tablename__ = "asset_event"
     __table_args__ = (
         # The identity of an event. A redelivered message, a second try of a commit, and another attempt of a task give
-        # the same identity, so the event is stored once. If the broker gives no key, the writer makes one ("~" and a
-        # UUID), so the column is never null. The key is the first column, so that rows that are written together are
-        # neighbours in the index, even if they belong to a thousand watchers.
+        # the same identity, so the event is stored once. If the broker gives no idempotency key, the writer makes a key
+        # ("~" and a UUID). So the column is never null. The key is the first column, so that rows that are written
+        # together are neighbours in the index, even if they belong to a thousand watchers.
         UniqueConstraint(
             "idempotency_key", "watcher_id", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),
@@ -132,9 +132,9 @@ class QueuedAssetEvent(Base):
 
     __tablename__ = "queued_asset_event"
     __table_args__ = (
-        # The key begins with the event, so that new entries go to the end of the index, however many DAGs wait. It also
-        # makes the planner find a DAG's waiting events with the index below. If the key began with the DAG, a plan that
-        # was cached while the queue was empty would use the key, and read every event that the DAG ever had.
+        # The key begins with the event, so that new entries go to the end of the index, however many DAGs wait. If the
+        # key began with the DAG, PostgreSQL could find a DAG's waiting events by the key instead of the index below. A
+        # plan that was cached while the queue was empty would do that, and read every event that the DAG ever had.
         PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(
             "ix_queued_asset_event_waiting",

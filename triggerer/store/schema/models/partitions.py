@@ -1,4 +1,8 @@
-"""The partition keys of DAGs: the events that arrived for each key, and the runs that took them."""
+"""The partition keys of DAGs: the events that arrived for each key, and the runs that took them.
+
+An event that belongs to several keys has a share in each. The run of a key may wait for several parts, such as the
+hours of a day.
+"""
 
 from __future__ import annotations
 

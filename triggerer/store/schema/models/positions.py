@@ -1,4 +1,8 @@
-"""The positions of watchers that have fallen behind in a log, and requests to replay a log."""
+"""The positions of watchers that have fallen behind in a log, and requests to replay a log.
+
+A log, such as Kafka, can be read again from a position. A watcher falls behind when it fails a message that other
+watchers accepted. Then it reads the lane of the message, such as a partition, alone.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +36,12 @@ class WatcherPosition(Base):
     head: Mapped[int | None] = mapped_column(BigId)
     """The number that the lane's next message will get, as known at the last write. None: unknown.
 
-    If the backlog is empty, `head` equals the number in `position`, even if later numbers exist without messages."""
+    If the backlog is empty, `head` equals the number in `position`, even if the log has used up later numbers without a
+    message."""
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     """How often the watcher has failed at the message at `position` since it fell behind."""
     reemit: Mapped[list[Any] | None] = mapped_column(Json)
-    """`[replay, start, until]`: for messages between these two positions, events are created again.
+    """`[replay, start, until]`: for messages between the positions `start` and `until`, events are created again.
 
     `replay` is the id of the replay request. It is a part of the new events' idempotency keys."""
     rewound_to: Mapped[list[Any] | None] = mapped_column(Json)

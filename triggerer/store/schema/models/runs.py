@@ -33,8 +33,8 @@ class DagRun(Base):
             "id",
             sqlite_where=_ACTIVE,
         ),
-        # This index finds the next runs to claim. It lacks held runs, so a claim reads only entries of runs that it
-        # claims.
+        # This index finds the next runs to claim. Held runs are not in it, so a claim reads no entry of a run that it
+        # cannot claim.
         Index("ix_dag_run_claimable", text("priority DESC"), "id", sqlite_where=_CLAIMABLE),
         # This index lists a DAG's newest runs.
         Index("ix_dag_run_dag_id_id", "dag_id", "id"),
@@ -76,11 +76,12 @@ class DagRun(Base):
     log_home: Mapped[str | None] = mapped_column(Text)
     """The folder of the run's log on the executor's machine; see `triggerer.domain.run_logs`."""
     executor: Mapped[str | None] = mapped_column(String(80))
-    """The executor that last claimed the run. It must give this id and `epoch` with each result."""
+    """The id of the executor that last claimed the run. The executor must send this id and `epoch` with each result."""
     attempt: Mapped[int] = mapped_column(default=0)
     """The number of the last attempt. A claim adds one.
 
-    If the attempt does not count towards `MAX_ATTEMPTS`, one is subtracted, except by `hold_attempt`.
+    When an attempt ends that does not count towards `MAX_ATTEMPTS`, 1 is subtracted again. Only `hold_attempt` does not
+    subtract.
     """
     epoch: Mapped[int] = mapped_column(server_default="0", default=0)
     """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt."""

@@ -33,7 +33,7 @@ class Watcher(Base):
     """A watcher of an asset, identified by asset and name, not by the arguments of its trigger.
 
     The row stays when the watcher is deleted, because its id is a part of its events' identity. If the watcher is
-    declared again and a message is redelivered, its stored events are found by the same watcher id.
+    declared again and a message is redelivered, the message's stored events are found by the same watcher id.
     """
 
     __tablename__ = "watcher"
@@ -86,7 +86,8 @@ class Stream(Base):
     closed_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """A new stream is not opened before this instant. None: it may be opened.
 
-    Other files that also declare watchers of the stream may not be read yet. These watchers would miss messages.
+    A DAG file that is not read yet may declare another watcher of the stream. If the stream were opened now, this
+    watcher would miss messages.
     """
 
 
@@ -136,4 +137,6 @@ class InstanceReport(Base):
     report: Mapped[dict[str, Any]] = mapped_column(Json)
     reported_at: Mapped[datetime] = mapped_column(UtcDateTime)
     looked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When somebody last read reports, up to 20 seconds too early. The instance then reports often for a minute."""
+    """When somebody last read reports. The instance then reports often for a minute. The stored time may be up to 20
+    seconds too early.
+    """
