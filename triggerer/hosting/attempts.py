@@ -1,7 +1,7 @@
 """Decides when a trigger that failed and was started again counts as working. Synchronous, no I/O, no clock.
 
 Some failures show only after a while: a broker that does not answer is noticed after half a minute. So users see a
-restarted trigger as failing until it has run clearly longer than in the attempt that failed.
+restarted trigger as failing until it has run 1.5 times as long as the attempt that failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from triggerer.streams import Member, MemberState
 
 _SHORTEST_S: Final = 1.0
 _LONGER: Final = 1.5
-"""The present attempt must last for the duration of the failed attempt, times this factor."""
+"""The present attempt must last this many times as long as the failed attempt."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,8 +22,8 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: The seconds that the failed attempt lasted. 0: it lasted `healthy_after_s` or longer. If the trigger
-            cannot be made, the attempt has no duration. Then the former value stays, or is 0 if no attempt has run.
+        lasted: How long the last attempt that ran lasted, in seconds. 0: it lasted `healthy_after_s` or longer, or no
+            attempt has run. An attempt that could not make the trigger does not change this value.
         works_at: The instant from which the present attempt counts as a success. None: the trigger does not run now.
     """
 
@@ -36,7 +36,7 @@ class Attempts:
     """The attempts to run a host's triggers again after a failure. Instants are seconds of one monotonic clock.
 
     Args:
-        healthy_after_s: Every attempt that lasts this long is a success. 0: each attempt is a success at once.
+        healthy_after_s: Every attempt that lasts this long is a success. 0: every attempt is a success at once.
     """
 
     def __init__(self, healthy_after_s: float) -> None:

@@ -29,7 +29,7 @@ Loaded = type[BaseEventTrigger] | Exception
 """A class, or the error of its load."""
 
 StartLoad = Callable[[Callable[[], Loaded], Callable[[Loaded], None]], None]
-"""Calls the first function in any thread, and then, on the event loop, the second function with the first's result."""
+"""Calls the first function in any thread. Then it calls the second with the result, on the event loop."""
 
 
 class ClassLoad:
@@ -67,10 +67,10 @@ class ClassLoad:
 
 
 class ClassLoader:
-    """Loads one class after the other, because importing from the DAGs folder is not safe in several threads.
+    """Loads one class after the other, because importing from the DAG folder in several threads is not safe.
 
-    A load that blocks must not stop the others: after `_TURN_S`, the next load begins beside it. A load that takes
-    longer than `patience` gets an error as its result. As long as its thread is busy, the class is not loaded again.
+    A load that blocks must not stop the others, so after `_TURN_S` the next load begins beside it. A load that takes
+    longer than `patience` gets an error as its result. While its thread is still busy, its class is not loaded again.
     Call all methods on the event loop's thread.
     """
 
@@ -88,7 +88,7 @@ class ClassLoader:
         """Wakes all waiters when a load has settled."""
 
     def begin(self, classpath: str) -> ClassLoad:
-        """Begin to load a class, even if it was loaded before. If a load of it is under way, return that load."""
+        """Begin to load a class, even if it was loaded before. If the class is being loaded, return that load."""
         load = self._unended.get(classpath)
         if load is None:
             load = self._unended[classpath] = ClassLoad(classpath)
@@ -160,5 +160,6 @@ def _start_in_thread(perform: Callable[[], Loaded], end: Callable[[Loaded], None
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(end, loaded)
 
-    # The thread is a daemon: it cannot be ended, may be blocked for ever, and must not keep the process alive.
+    # The thread is a daemon, so that it does not keep the process alive. It cannot be ended, and may be blocked for
+    # ever.
     threading.Thread(target=run, name="load-trigger-class", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Makes triggers from the rows that declare them."""
+"""Makes triggers from the rows by which the store declares them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ LOAD_TIMEOUT: Final = timedelta(seconds=30)
 
 
 class TriggerFactory:
-    """Loads the classes of triggers and makes triggers, on the event loop or isolated, as the settings say.
+    """Loads the classes of triggers and makes triggers: on the event loop, or isolated in a thread or process.
 
-    Leaving the `async with` block ends the threads and processes of isolated triggers. The triggers must end before.
+    Leaving the `async with` block ends the threads and processes of isolated triggers. The triggers must have ended
+    before.
 
     Args:
         load_class: Turns a class path into the class. Called in a thread.
         load_timeout: If a trigger's class takes longer than this to load, the stream opens without the trigger.
-        ack_timeout: How long a watcher may need for a message. The guarantee that a trigger can promise depends on it.
+        ack_timeout: How long a watcher may need for a message. The delivery guarantee that a trigger can promise
+            depends on this time.
         start_load: Starts a load. None: start it in a thread.
     """
 

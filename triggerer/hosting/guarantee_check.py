@@ -1,4 +1,4 @@
-"""Prevents the start of a trigger whose delivery guarantee is weaker than the one that its watchers demand."""
+"""Prevents the start of a trigger that promises a weaker delivery guarantee than its watchers demand."""
 
 from __future__ import annotations
 

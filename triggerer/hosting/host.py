@@ -39,7 +39,7 @@ class HostSettings:
     """How an instance owns streams and gives them up."""
 
     lease: timedelta = timedelta(seconds=15)
-    """After this time without a heartbeat, other instances take over the streams, by the database's clock."""
+    """After this time without a heartbeat, by the database's clock, other instances take over the streams."""
     heartbeat: timedelta = timedelta(seconds=3.75)
     """The interval between heartbeats."""
     retry: timedelta = timedelta(seconds=1.25)
@@ -49,19 +49,20 @@ class HostSettings:
     stall_threshold: timedelta = timedelta()
     """A call that blocks the event loop for longer than this is logged. Zero: none is logged (for simulated loops)."""
     healthy_after: timedelta = timedelta(seconds=60)
-    """A restarted trigger counts as working once it has run for this time, or earlier if it failed quickly before.
+    """After this time a restarted trigger counts as working, or earlier if it failed quickly before (`Attempts`).
 
-    `Attempts` computes the earlier time. Zero: the trigger counts as working as soon as it runs."""
+    Zero: the trigger counts as working as soon as it runs.
+    """
     capacity: int = 1000
-    """The most triggers that this instance hosts. All instances of a database must have the same capacity."""
+    """How many triggers this instance hosts at most. All instances of a database must have the same capacity."""
 
 
 class TriggerHost:
     """Owns a fair share of the streams and hosts their triggers, for as long as `run` runs.
 
     The host acts when triggers or streams have changed, and at each heartbeat. If the database does not answer, the
-    host tries again soon. Meanwhile the streams continue, and their events wait in memory. When the instance's own
-    lease (`RuntimeContext.lease`) is over, the streams stop. They start again when a heartbeat succeeds.
+    host tries again soon. Meanwhile the streams continue, and their events wait in memory. Once the lease is over by
+    the instance's own clock (`RuntimeContext.lease`), the streams stop. They start again when a heartbeat succeeds.
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class TriggerHost:
 
         Args:
             runtime: The context of the triggers.
-            writers: The writers of positions and parked messages. A stream that starts again waits until they have
-                stored its earlier changes.
+            writers: The writers of positions and parked messages. A stream starts again only when they have stored its
+                earlier changes.
             takes_over_at_once: True: no other instance can be alive (SQLite), so take over leases before they expire.
         """
         self._database = database
@@ -169,8 +170,8 @@ class TriggerHost:
     async def _run_streams(self, is_ready: anyio.Event) -> None:
         """Run the streams until they have been drained and stopped; sets `is_ready` once streams can be added.
 
-        Shielded: a cancellation of this host must not cancel the streams that the host is about to drain. The shield
-        ends in time, because `_stop` has deadlines.
+        This is shielded, because a cancellation of this host must not cancel the streams that the host is about to
+        drain. The shield ends in time, because `_stop` has deadlines.
         """
         with anyio.CancelScope(shield=True):
             async with self._factory, self._manager, anyio.create_task_group() as tasks:
@@ -231,7 +232,7 @@ class TriggerHost:
             self._failed_heartbeats += 1
             warn_seldom(_log, self._failed_heartbeats, "heartbeat failed", error=str(error))
             if isinstance(error, OutcomeUnknown):
-                # The commit may have claimed streams. So the next tick begins at once, and reads the streams we own.
+                # The commit may have claimed streams. So the next tick begins at once, and reads which streams we own.
                 self._wake.set()
         else:
             self._failed_heartbeats = 0
@@ -250,13 +251,13 @@ class TriggerHost:
 
     def _apply(self, heartbeat: Heartbeat) -> None:
         # If the lease ended during the heartbeat, `_watch_lease` may not have stopped the streams yet. Stop them before
-        # the extension: their code may have seen the end of the lease, and must not continue under a new lease.
+        # the extension. Their code may have seen the end of the lease, and must not continue after it.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._adopt(heartbeat.fences)
 
     async def _keep_leases(self) -> None:
-        """Extend the leases until cancelled, while the host drains its streams. Claims no stream."""
+        """Extend the leases until cancelled, while the host drains its streams. No stream is claimed."""
         failures = 0
         while True:
             await anyio.sleep(
@@ -299,7 +300,7 @@ class TriggerHost:
     async def _give_back(self, digests: Sequence[str]) -> None:
         """Give these streams to other instances: drain, stop, release."""
         _log.info("giving streams to other instances", count=len(digests))
-        # Meanwhile no heartbeat extends the leases of the other streams, so wait for half of a lease at most.
+        # While this waits, no heartbeat extends the leases of the other streams. So wait for half of a lease at most.
         patience = min(self._settings.drain, self._settings.lease / 2)
         members = [p.member for d in digests for p in self._roster.on_stream(d)]
         until = anyio.current_time() + patience.total_seconds()

@@ -1,4 +1,4 @@
-"""Owns streams for an instance: its heartbeat extends its leases, and claims free streams up to its share."""
+"""The transactions by which an instance owns streams: a heartbeat extends its leases, and claims free streams."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ _log = structlog.get_logger(__name__)
 
 _KIND: Final = "triggerer"
 
-# Fractions of the lease. They leave time for several heartbeats in a row before a lease expires.
+# Fractions of the lease. Before a lease expires, they leave time for several heartbeats in succession.
 HEARTBEAT_INTERVAL: Final = 1 / 4
 OWN_LEASE_MARGIN: Final = 1 / 12
-"""An owner stops its streams this much before the lease expires. The margin leaves time for an advance that is under
-way then, and for clocks that differ in speed."""
-RETRY_INTERVAL: Final = 1 / 12
-"""The interval after a heartbeat that failed."""
-_TIMEOUT: Final = 1 / 3
-"""The deadline of a heartbeat. If the heartbeat hangs on a dead connection, the lease lasts long enough for another."""
+"""The last part of a lease, in which its owner has stopped the streams already.
 
-# Sorts an instance's leases, given how many triggers each stream has. If the instance must give up leases, it begins
-# with the last ones.
+The margin leaves time for an advance that is under way then, and for clocks that differ in speed.
+"""
+RETRY_INTERVAL: Final = 1 / 12
+"""The interval between a heartbeat that failed and the next try."""
+_TIMEOUT: Final = 1 / 3
+"""The deadline of a heartbeat. If it hangs on a dead connection, the lease lasts long enough for another heartbeat."""
+
+# A function that sorts an instance's leases, given how many triggers each stream has. If the instance must give up
+# leases, it begins with the last of the list.
 KeepingOrder = Callable[[Iterable[Fence], Iterable[StreamLoad]], list[Fence]]
 
 
@@ -101,16 +103,16 @@ class Ownership:
         )
 
     async def beat(self, order: KeepingOrder) -> Heartbeat:
-        """Extend the leases of this instance, claim free streams, and find out which leases it should give up.
+        """Extend the leases of this instance, claim free streams, and find out which leases to give up.
 
-        The instance claims streams up to its share, and streams that no other instance would claim. If no instance has
-        room for a free stream, the watchers of the stream show this as the reason why they wait.
+        The instance claims streams up to its share (the number of streams divided by the number of instances), and
+        streams that no other instance would claim. If no instance has room for a free stream, the stream's watchers
+        show this as the reason why they wait.
 
         Args:
             order: Sorts the leases. The last ones are given up first.
         Raises:
-            StoreError: No lease counts as extended. If the outcome of the commit is unknown, the next heartbeat reads
-                which leases the instance has.
+            StoreError: No lease counts as extended. The next heartbeat reads which leases the instance has.
         """
         async with self._heartbeat() as (session, asked_at):
             # This extends the registration. It also brings the registration back if it has expired or was deleted.
@@ -148,7 +150,7 @@ class Ownership:
 
     @asynccontextmanager
     async def _heartbeat(self) -> AsyncIterator[tuple[AsyncSession, float]]:
-        """Open the transaction of a heartbeat; yield its session, and the time just before it was opened.
+        """Open the transaction of a heartbeat. Yield its session, and the time just before the transaction was opened.
 
         Raises:
             StoreUnavailable: The transaction took longer than a third of the lease.
@@ -184,7 +186,7 @@ class Ownership:
 
     async def _give_up(self, session: Any, fences: Iterable[Fence], digests: Iterable[str]) -> None:
         digests = list(digests)
-        # Lock the streams first, like the code that stores DAG files: otherwise the two could deadlock.
+        # Lock the streams first, as the code that stores DAG files does. Otherwise the two could deadlock.
         await self._leases.release_streams(session, list(fences))
         await self._queries.reset_to_waiting(session, digests, self._instance_id)
         announce(session, Signal.STREAMS_CHANGED, *digests)
@@ -192,7 +194,7 @@ class Ownership:
     async def _claim(self, session: AsyncSession, division: Division) -> list[Fence]:
         """Claim streams up to our share, then the streams that no other instance would claim.
 
-        A stream for whose triggers this instance has no room is not claimed.
+        A stream is not claimed if this instance has no room for its triggers.
         """
         claimed: list[Fence] = []
         room = division.room

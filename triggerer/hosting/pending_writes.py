@@ -17,13 +17,13 @@ class Writer(Protocol):
 
 
 class Unwritten:
-    """The stopped streams that must not start again yet, because the store has not answered all of their changes.
+    """Stopped streams that must not start again yet, because the store has not answered all of their changes.
 
     An instance stops its streams when its lease ends by its own clock. If it then extends the lease, the streams start
-    again under the same lease, but a change from before may still be on its way to the store. A stream that did not
-    wait would read its rows without this change.
+    again. A change from before may still be on its way to the store. A stream that did not wait for it would read its
+    rows without this change.
 
-    Before an instance releases a lease, it waits for the answers too. Otherwise the store would refuse a late change,
+    An instance also waits for the answers before it releases a lease. Otherwise the store would refuse a late change,
     and the next owner would repeat the work.
     """
 
@@ -32,7 +32,7 @@ class Unwritten:
         self._streams: set[str] = set()
 
     def refresh(self, idle: Iterable[str]) -> None:
-        """Find out which of these stopped streams must wait. Call this before their rows are read."""
+        """Find out which of these stopped streams must wait. Call this method before their rows are read."""
         self._streams = {digest for digest in idle if self.has([digest])}
 
     def has(self, stream_digests: Collection[str]) -> bool:

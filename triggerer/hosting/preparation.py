@@ -12,11 +12,11 @@ from triggerer.hosting.factory import PreparedTrigger, TriggerFactory
 from triggerer.store.watchers.hosting import TriggerRow
 
 _SOON_S: Final = 1.0
-"""How long a heartbeat waits for classes: most are loaded by then, and their streams start together."""
+"""How long a heartbeat waits for classes. Most classes are loaded by then, and their streams start together."""
 
 
 class Preparation:
-    """Loads the classes of new triggers, so that the triggers can be made, and knows which loads have not ended."""
+    """Loads the classes of new triggers, and knows which loads have not ended."""
 
     def __init__(self, factory: TriggerFactory) -> None:
         self._factory = factory

@@ -1,4 +1,4 @@
-"""The database queries of a host. `triggerer.store` implements them, and so does a model in the simulation."""
+"""The database queries of a host, as interfaces. `triggerer.store` implements them, and so does the simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the hosted triggers equal to the triggers that the store shows on the owned streams."""
+"""Reconciliation: starts, changes and stops triggers, so that the hosted ones are those that the store shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from triggerer.streams import Manager, TriggerSpec
 
 
 class Reconciliation:
-    """Adds, changes and removes the hosted triggers, so that they are equal to the rows in the store.
+    """Adds, changes and removes hosted triggers, so that they match the rows of the owned streams in the store.
 
     Args:
         capacity: The most triggers that the instance hosts.
@@ -50,11 +50,12 @@ class Reconciliation:
 
         A stream changes completely in one tick of the event loop, or not at all. For instance, a trigger whose
         arguments changed is removed and added again. If its siblings resolved a message in between, the broker would
-        advance, and the trigger would miss the message. So a stream does not change until the class of each new trigger
-        has been loaded, or its load has failed or has taken too long.
+        advance, and the trigger would miss the message. So a stream changes only when the class of each new trigger is
+        loaded, or its load has failed or has taken too long.
 
         Args:
-            owned: The leases by stream. The caller removes a lease that is lost while this method waits.
+            owned: The leases, by digest of the stream. If a lease is lost while this method waits, the caller removes
+                it.
         Returns:
             False if the caller must soon divide the streams and call this method again.
         """
@@ -64,8 +65,8 @@ class Reconciliation:
             # The rows may have changed while classes were loaded.
             difference = await self._read_difference(owned)
         if difference is None:
-            # The owned streams have more triggers than fit, because triggers were declared since the streams were
-            # divided. Until the streams are divided again, nothing changes.
+            # The owned streams have more triggers than this instance may host: triggers were declared since the streams
+            # were divided among the instances. Until they are divided again, nothing changes.
             return False
         # False: triggers were declared while classes were loaded. The next call prepares them.
         is_complete = self._preparation.has(difference.new)
@@ -77,8 +78,8 @@ class Reconciliation:
         owned_rows = [row for row in difference.new if row.stream_digest in owned]
         specs = [self._spec(row, owned[row.stream_digest]) for row in owned_rows]
         for placed in difference.gone:
-            # A watcher that is still declared gets a new trigger, so its unresolved events must be redelivered. Any
-            # other watcher was deleted on purpose, and misses nothing.
+            # A watcher that is still declared gets a new trigger, which must receive the unresolved messages. Any other
+            # watcher was deleted, and misses nothing.
             self._roster.drop(placed)
             outliving = difference.outliving(placed)
             if 0 < len(outliving) < len(placed.row.watchers):

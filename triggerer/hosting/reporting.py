@@ -1,7 +1,7 @@
-"""Writes the live state of this instance's streams to the store, from where the API shows it.
+"""Writes the live state of this instance's streams to the store, where the API reads it.
 
-An instance reports every 5 s while somebody reads the streams by the API, otherwise every 30 s. Each report has a
-transaction of its own. A report that is not stored in time is dropped, because the next report has newer numbers.
+An instance reports every 5 s while somebody reads the streams through the API, and every 30 s otherwise. Each report is
+a transaction. A report that is not stored within 2 s is dropped, because the next report has newer numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 OFTEN: Final = timedelta(seconds=5)
 SELDOM: Final = timedelta(seconds=30)
 _PATIENCE: Final = timedelta(seconds=2)
-"""A store that needs longer is overloaded, and a report must not add to its load."""
+"""A store that needs longer than this is overloaded, and a report must not add to its load."""
 
 
 class Reporter:

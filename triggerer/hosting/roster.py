@@ -25,7 +25,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The changes that make the hosted triggers equal to the rows in the store. Removals must come first."""
+    """The changes that make the hosted triggers match the rows in the store. Removals must come first."""
 
     gone: list[Placed]
     """Triggers to remove."""
@@ -45,7 +45,7 @@ class Difference:
         return tuple(one for one in placed.row.watchers if one.watcher_id in self.alive)
 
     def on_streams_of(self, is_ready: Callable[[TriggerRow], bool]) -> Difference:
-        """Return the changes of the streams whose new triggers are all ready.
+        """Return the changes for those streams whose new triggers are all ready.
 
         A stream starts with all of its triggers, so that each of them receives the first message.
         """
@@ -96,10 +96,9 @@ class Roster:
         return list(self._by_stream.get(digest, {}).values())
 
     def ungrown_first(self, fences: Iterable[Fence], loads: Iterable[StreamLoad]) -> list[Fence]:
-        """Sort the leases: streams with triggers that are not hosted yet come last.
+        """Sort the leases, so that streams with triggers that are not hosted yet come last.
 
-        If the streams no longer fit into this instance, the last ones are given up. So the instance gives up a stream
-        that has grown, and keeps the others.
+        If the streams no longer fit into this instance, it gives up the last of the list: streams that have grown.
         """
         sizes = {load.digest: load.triggers for load in loads}
 

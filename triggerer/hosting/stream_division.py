@@ -1,4 +1,4 @@
-"""Decides which streams an instance claims and gives up, so that every stream finds an instance with room. No I/O."""
+"""Decides which streams an instance claims, and which it gives up, so that every stream finds room. No I/O."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from triggerer.store.watchers.hosting import StreamLoad
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The decision of one instance. Every other instance decides for itself, from the same rows."""
+    """The decision of one instance. Every other instance makes its own decision, from the same rows."""
 
     release: tuple[Fence, ...]
     """The leases that the instance should give up."""
     claim: int
-    """How many more streams the instance needs to have its full share."""
+    """How many streams the instance may claim to reach its share."""
     free: Mapping[str, int]
     """The free streams that may be opened, by digest, with the number of their triggers."""
     beyond: frozenset[str]
     """The free streams that no other instance would claim. This instance may claim them, even beyond its share."""
     room: int
-    """The number of triggers for which the instance has room."""
+    """How many further triggers the instance may host."""
     room_elsewhere: int
-    """The largest room of any other instance."""
+    """The largest number of further triggers that any other instance may host."""
 
     def waiting(self, claimed: Iterable[str]) -> dict[str, int]:
         """Return the free streams for which no instance has room, with the number of their triggers.
@@ -59,13 +59,13 @@ def divide(
     """Divide the streams among the instances, evenly by number as far as their triggers fit.
 
     The share of an instance is the number of streams divided by the number of instances, rounded up. An instance may
-    own streams beyond its share if no instance below its own share has room for them. It gives up such a stream once
-    another instance has room: if it did so earlier, it would only claim the stream back. It always gives up streams
+    own streams beyond its share, if no instance below its share has room for them. It gives up such a stream once
+    another instance has room. (If it did so earlier, it would only claim the stream again.) It always gives up streams
     whose triggers exceed its capacity.
 
     Args:
         streams: All streams.
-        instances: The living instances; `me` is one of them.
+        instances: The living instances, including `me`.
         owned: The leases of `me`. The first ones are given up last.
         capacity: The most triggers of one instance, equal for all.
     """

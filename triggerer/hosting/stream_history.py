@@ -14,13 +14,13 @@ from typing import Final
 from triggerer.domain.live_state import StreamHistory, StreamLive
 
 MINUTES: Final = 60
-"""How many minutes are remembered for each stream. They add some 60 KB to a report of 100 streams."""
+"""How many minutes are remembered for each stream. A report of 100 streams grows by some 60 KB."""
 
 
 def _clock() -> Callable[[], float]:
     """Return a clock in seconds since 1970.
 
-    The clock never jumps when the system's time is set, and it counts the time while the machine is suspended.
+    The clock does not jump when the system's time is set, and it counts the time for which the machine is suspended.
     """
     started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return lambda: started + time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -34,7 +34,7 @@ class _Series:
     consumed: deque[int | None] = field(default_factory=lambda: deque(maxlen=MINUTES))
     epoch: int | None = None
     total: int = 0
-    """The messages that the stream had consumed in this epoch when `add` was called last."""
+    """How many messages the stream had consumed in this epoch when `add` was last called."""
 
     def add(self, live: StreamLive, minute: int) -> None:
         missed = min(minute - self.minute, MINUTES) if self.lag else 1

@@ -1,4 +1,4 @@
-"""Runs triggers in threads or processes of their own, because blocking code would stop the service's event loop.
+"""Isolation: runs a trigger in its own thread or process, because blocking code would stop the event loop.
 
 `streams/DESIGN.md`, "Code that blocks", explains how the runtime's guarantees still hold.
 """

@@ -1,4 +1,4 @@
-"""The process of an isolated trigger: `python -m triggerer.isolation.child`, started by `TriggerProcess`.
+"""The code of an isolated trigger's process: `python -m triggerer.isolation.child`, started by `TriggerProcess`.
 
 The main thread runs an event loop with the plugin's code. Two other threads read and write the channel to the service,
 so reports are sent at once even while the plugin's code blocks the loop.
@@ -30,7 +30,7 @@ _MOST_AT_ONCE: Final = 256
 
 
 class _Ended:
-    """An object in the queue after the last report. It ends the thread that writes the reports."""
+    """The last object in the queue of reports. It ends the thread that writes them."""
 
 
 def main() -> NoReturn:
@@ -50,7 +50,7 @@ def main() -> NoReturn:
         reports.put(Terminated(error))
     reports.put(_Ended())
     writer.join()
-    # sys.exit() would wait for threads that the plugin left running, and those may be blocked for ever.
+    # sys.exit() would wait for threads that the plugin has left running, which may be blocked for ever.
     os._exit(0)
 
 
@@ -72,7 +72,7 @@ async def _serve(
         target=_read, args=(channel, server), name="triggerer-reader", daemon=True
     ).start()
     interrupted = anyio.Event()
-    # The loop's own handler wakes the loop. With `signal.signal`, a signal that comes just before the loop waits would
+    # A handler of the loop wakes the loop. With `signal.signal`, a signal that comes just before the loop waits would
     # stay unseen until something else wakes the loop.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
     async with anyio.create_task_group() as tasks:

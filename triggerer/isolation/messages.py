@@ -1,7 +1,7 @@
 """Messages between the service and an isolated trigger, in a thread or in a process.
 
 A process cannot share objects with the service. So raw events and payloads are sent *packed* (`RemoteTrigger.pack`):
-pickled for a process, unchanged for a thread.
+pickled for a process, and unchanged for a thread.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ Command = Start | RawEvents | EndStream | Credit | Cancel | CleanUp | Close
 
 
 class Ready(NamedTuple):
-    """The trigger is made, and from now on its commands are executed."""
+    """The trigger is made, and executes commands from now on."""
 
 
 class Requested(NamedTuple):
-    """The filter requests the next raw event, so it is done with the previous one."""
+    """The filter requests the next raw event, so it has moved past the previous one."""
 
 
 class Opened(NamedTuple):

@@ -15,11 +15,11 @@ M = TypeVar("M", bound=Command | Report)
 
 
 MOST_PACKED_BYTES: Final = 128 * 1024 * 1024
-"""The most bytes of one raw event or payload. A frame that ends with such an event stays below the channel's limit."""
+"""128 MiB: the largest raw event or payload. A frame that ends with such an event stays below the channel's limit."""
 FRAME_BYTES: Final = 16 * 1024 * 1024
-"""A frame ends with the message that brings the frame to this size."""
+"""16 MiB: a frame ends with the message that brings it to this size."""
 _MOST_TEXT: Final = 1024 * 1024
-"""The most characters of an error's text and of its traceback, and the most bytes of a pickled error."""
+"""The limit for an error's text and its traceback, in characters, and for the pickled error, in bytes."""
 
 
 def pack(value: Any, *, name: str, what: str) -> bytes:
@@ -88,7 +88,7 @@ class PackedError(NamedTuple):
         return cls(pickled, text[:_MOST_TEXT], trace[-_MOST_TEXT:])
 
     def unpack(self) -> Exception:
-        """Return the error, or a `PluginError` with its text, with the other process's traceback as a note."""
+        """Return the error, or a `PluginError` with its text. Its note has the traceback from the other process."""
         error = self._unpickled() or PluginError(self.text)
         error.add_note(f"In the other process:\n{self.trace}")
         return error

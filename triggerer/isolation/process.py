@@ -1,4 +1,4 @@
-"""A trigger in a process of its own, as the service sees it."""
+"""An isolated trigger in its own process, as the service sees it."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ class TriggerProcess(RemoteTrigger):
         return None if self._process is None else self._process.pid
 
     async def open(self) -> None:
-        # Shielded, so that every process that was started gets a task `_talk`: `aclose` waits for the end of this task.
+        # This is shielded, so that every process that was started gets a task `_talk`. `aclose` waits for the end of
+        # this task.
         with anyio.move_on_after(_START_S, shield=True) as starting:
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
         if starting.cancelled_caught:
-            # Perhaps only a part of the arguments was sent. Then the process would mistake a command for the rest.
+            # Perhaps only a part of the arguments was sent. The process would mistake a command for the rest.
             raise PluginError(
                 f"The process of {self.name} did not take its arguments within {_START_S:g} s"
             )
@@ -108,7 +109,7 @@ class TriggerProcess(RemoteTrigger):
                 return  # `_listen` notices the closed channel too, and reports it
 
     async def _listen(self, process: ChildProcess) -> PluginError:
-        """Read reports until the channel ends; return the reason of the end."""
+        """Read reports until the channel ends. Return the reason why it has ended."""
         while True:
             try:
                 reports = from_frame(await process.channel.receive_bytes())

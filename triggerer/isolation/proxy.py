@@ -38,7 +38,7 @@ class IsolationSettings:
     """Where triggers run, and the settings with which a process makes a trigger."""
 
     placements: Mapping[str, Placement] = field(default_factory=dict)
-    """The placement by class path or by `<asset>/<watcher>`; the watcher's entry wins.
+    """Where triggers run, by class path or by `<asset>/<watcher>`. If there are both, the watcher's entry counts.
 
     Triggers without an entry run on the service's event loop.
     """
@@ -47,7 +47,7 @@ class IsolationSettings:
     log: CoreSettings | None = None
     """How a process logs. None: Python's default."""
     grace: float = 5.0
-    """The seconds that a cancelled filter may take to end. Then its process is killed, or its thread is left behind."""
+    """How many seconds a cancelled filter may take to end. Then its process is killed, or its thread is left behind."""
 
 
 class Isolation:
@@ -95,7 +95,7 @@ class Isolation:
     def proxy_class(
         self, cls: type[BaseEventTrigger], placement: Placement, *, classpath: str, name: str
     ) -> type[BaseEventTrigger]:
-        """Return a class that takes the arguments of `cls`, and runs its code in a thread or process (`placement`).
+        """Return a proxy class: it takes the arguments of `cls`, and runs the code of `cls` in a thread or process.
 
         Args:
             classpath: The path by which a process loads the class.
@@ -151,7 +151,7 @@ class Isolation:
     async def close(self, remote: RemoteTrigger) -> None:
         """End an isolated trigger. While its thread does not end, `new_thread` refuses to start another."""
         self._remotes.discard(remote)
-        # A filter that still runs was cancelled earlier, and its seconds of grace are over.
+        # A filter that still runs was cancelled earlier, and its grace is over.
         await remote.aclose(0.0 if remote.is_running else self.settings.grace)
         if isinstance(remote, TriggerThread) and remote.is_alive:
             self._left_behind[remote.name] = remote
@@ -160,8 +160,8 @@ class Isolation:
 class _Proxy(BaseEventTrigger):
     """Stands in for a trigger whose filter, `run()` and `cleanup()` run in another thread or process.
 
-    The proxy makes the plugin's trigger on the service's event loop, because the runtime needs the trigger's key. A
-    thread runs this trigger. A process makes a second trigger from equal arguments.
+    The proxy makes the plugin's trigger on the service's event loop, because the runtime needs the trigger's key. With
+    a thread, this trigger runs in the thread. A process makes a second trigger from equal arguments.
     """
 
     isolation: ClassVar[Isolation]

@@ -1,4 +1,4 @@
-"""The service's side of an isolated filter: repeats in the runtime each step that the filter reports."""
+"""The service's side of an isolated filter: repeats each step that the filter reports, so that the runtime sees it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.synchronization import AutoResetEvent
 
 PREFETCH_LIMIT: Final = 64
-"""The most raw events that the service sends before the filter requests them.
+"""Raw events, at most, that the service sends before the filter requests them.
 
-If the service sent none ahead, the filter would wait for the service at each request. An event that is sent ahead and
-never requested is not resolved. So the broker redelivers it, and it is sent again.
+Without them the filter would wait for the service at each request. An event that is sent ahead but never requested is
+not resolved, so the broker redelivers it.
 """
 
 PREFETCH_BYTES: Final = 4 * 1024 * 1024
@@ -42,8 +42,8 @@ _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
 class RemoteGenerator:
     """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events` in its place.
 
-    `pump` runs concurrently with `events`, because a filter may read the stream in a child task and yield events
-    meanwhile. The pump pulls a raw event from the runtime only after the isolated filter has requested the event.
+    `pump` runs beside `events`, because a filter may read the stream in a child task and yield events meanwhile. The
+    pump pulls a raw event from the runtime only after the isolated filter has requested one.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
@@ -51,13 +51,14 @@ class RemoteGenerator:
         self._remote = remote
         self._stream = stream
         subscriber = current_subscriber.get()
-        # If a plugin's own test calls the filter, there is no runtime, and no event can be sent ahead.
+        # If a plugin's own test calls the filter, there is no runtime to say which events come next. Then none is sent
+        # ahead.
         self._subscriber = subscriber if isinstance(subscriber, Subscriber) else None
         self._requested = 0
         self._pulled = 0
         self._sent = 0
         self._ahead: deque[int] = deque()
-        """The sizes of the raw events that were sent but not pulled yet, in order."""
+        """The sizes of the raw events that were sent ahead and are not pulled yet, in order."""
         self._bytes_ahead = 0
         self._opened = 0
         self._has_request = AutoResetEvent()
@@ -68,7 +69,7 @@ class RemoteGenerator:
         self._pump_ended = anyio.Event()
 
     async def events(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Yield the filter's trigger events. The raw event is not resolved until its trigger events were yielded.
+        """Yield the filter's trigger events. A raw event is not resolved before its trigger events were yielded.
 
         Raises:
             Exception: The filter's error, or the error that ended its thread or process.
@@ -102,7 +103,7 @@ class RemoteGenerator:
 
     async def _until_pulled(self) -> None:
         # If the event was sent ahead, the filter may have received it before the pump has pulled it. Wait for the pump.
-        # If the stream ends first, the pump pulls no further event, and the runtime ignores what the filter yields.
+        # If the stream has ended, the pump pulls no further event, and the runtime ignores what the filter yields.
         while self._pulled < self._opened and not self._pump_is_over:
             await self._has_pulled.wait()
 
@@ -133,8 +134,8 @@ class RemoteGenerator:
 
     @property
     def _has_left(self) -> bool:
-        # If the subscriber has left its group, the stream ends early here. The filter must not receive this as the end
-        # of the stream, because the runtime is about to cancel the filter.
+        # If the subscriber has left its group, the stream ends here. The filter must not learn of this end, because the
+        # runtime is about to cancel the filter.
         return self._subscriber is not None and not self._subscriber.is_present
 
     async def _until_requested(self) -> None:
@@ -147,8 +148,8 @@ class RemoteGenerator:
             try:
                 packed.append(self._remote.pack(raw))
             except PluginError as error:
-                # The filter receives this error from its stream, and may ignore it. But it never saw this event, so the
-                # event must not count as done: `events` raises the error too.
+                # The filter receives this error from its stream, and may ignore it. But the filter has not received the
+                # event, so the event must not count as passed: `events` raises the error too.
                 self._not_packed = error
                 raise
         # Send a large event alone: two events of the largest size do not fit into one frame.
@@ -161,8 +162,7 @@ class RemoteGenerator:
                 try:
                     packed.append(self._remote.pack(event))
                 except PluginError:
-                    # This event cannot be sent. The filter must not get the error early, so `_send_raw` raises it once
-                    # the filter has requested the event.
+                    # This event cannot be sent. `_send_raw` raises the error later, when the filter requests the event.
                     break
                 size_bytes = self._remote.size_of(packed[-1])
                 self._ahead.append(size_bytes)

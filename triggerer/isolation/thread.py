@@ -1,4 +1,4 @@
-"""A trigger in a thread of its own, with an event loop of its own."""
+"""An isolated trigger in its own thread, which has its own event loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class TriggerThread(RemoteTrigger):
         self._loop = asyncio.get_running_loop()
         self._ended = anyio.Event()
         self._is_closing = False
-        # A daemon: a thread cannot be killed, and one that is blocked for ever must not keep the process alive.
+        # The thread is a daemon. A thread cannot be killed, and a thread that is blocked for ever must not keep the
+        # process alive.
         self._thread = threading.Thread(target=self._live, name=f"watcher[{name}]", daemon=True)
 
     @property
@@ -124,7 +125,7 @@ def _same(value: Any) -> Any:
 
 
 def _size_of_payload(payload: Any) -> int:
-    """Return the size of the payload as JSON; 0 if it cannot be written as JSON: then the store refuses the event."""
+    """Return the size of the payload as JSON. 0: it cannot be written as JSON, and the store will refuse the event."""
     try:
         return len(orjson.dumps(payload, default=str))
     except TypeError:

@@ -1,4 +1,4 @@
-"""The plugin's side of an isolated trigger: runs the trigger's code on an event loop of its own."""
+"""The plugin's side of an isolated trigger: runs the trigger's code on the event loop of its thread or process."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from triggerer.streams.cancellation import plugin_code
 from triggerer.synchronization import AutoResetEvent
 
 MOST_IN_TRANSIT: Final = 1024
-"""The filter waits while this number of derived events was sent, but not yet confirmed by the service with `Credit`."""
+"""The filter waits while this number of derived events are sent and not yet confirmed by the service (`Credit`)."""
 MOST_BYTES_IN_TRANSIT: Final = 8 * 1024 * 1024
-"""The limit of the unconfirmed events in bytes. The last event may exceed the limit."""
+"""8 MiB: the limit for unconfirmed events in bytes. The last event may exceed the limit."""
 
 Codec = Callable[[Any], Any]
 """Packs or unpacks a value between service and trigger, or raises `PluginError`."""
@@ -63,7 +63,7 @@ class TriggerServer:
         """Make the server; `serve` runs it.
 
         Args:
-            report: Receives the reports. It is called from any thread.
+            report: Receives the reports. It may be called from any thread.
             size_of: Returns the bytes of a packed value.
         """
         self._trigger = trigger
@@ -103,7 +103,7 @@ class TriggerServer:
                 self._raw.extend(events)
                 self._arrived.set()
             case EndStream():
-                # The filter gets the stream's error at once, and no event that was sent ahead.
+                # The filter learns of the end at once, and gets no event that was sent ahead.
                 self._end = command
                 self._raw.clear()
                 self._arrived.set()
@@ -165,7 +165,7 @@ class TriggerServer:
         return events
 
     async def _stream(self) -> AsyncGenerator[Any, None]:
-        """Yield the raw events. Each request reports that the filter is done with the previous event."""
+        """Yield the raw events. Each request reports that the filter has moved past the previous event."""
         while True:
             self._report(Requested())
             while not self._raw and self._end is None:

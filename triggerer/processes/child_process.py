@@ -29,9 +29,10 @@ def withhold_from_children(variables: Iterable[str]) -> None:
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child that executes users' code: without the settings that only the service needs.
+    """Return the environment for a child that executes users' code: without the settings that only the service needs.
 
-    The database's URL with its password is such a setting. Connections stay, because triggers and tasks read them.
+    For example, the database's URL with its password is left out. Connections stay, because triggers and tasks read
+    them.
     """
     return {
         name: value
@@ -47,7 +48,7 @@ class ChildProcess:
     the group. The module must first call `triggerer.processes.ipc.connect_to_parent`.
 
     Attributes:
-        channel: Connects to the child.
+        channel: The channel to the child.
         gone: `supervise` sets it when the process has ended and the rest of its group has been killed.
     """
 
@@ -87,12 +88,13 @@ class ChildProcess:
             OSError: The process cannot be started.
         """
         async with AsyncExitStack() as ours:
-            # Close the child's ends in this process once the child has inherited them.
+            # `theirs` closes the child's ends in this process, once the child has inherited them.
             with ExitStack() as theirs:
                 channel, socket = await Channel.open()
                 ours.push_async_callback(channel.aclose)
                 theirs.enter_context(socket)
-                # No process writes to this pipe. When this process dies, the kernel closes its end and kills the child.
+                # No process writes to this pipe. When this process dies, the kernel closes its end of the pipe and
+                # kills the child.
                 lifeline, end = os.pipe()
                 ours.callback(os.close, end)
                 theirs.callback(os.close, lifeline)
@@ -131,10 +133,10 @@ class ChildProcess:
         return self._output.decode("utf-8", "replace").strip()
 
     async def supervise(self) -> None:
-        """Read the output and wait for the end of the process. Run this from `start` until just before `aclose`.
+        """Read the output, and wait for the end of the process. Run this from `start` until just before `aclose`.
 
-        After the end of the process, `channel.receive` returns only frames that were already sent. This is true even if
-        a descendant that has left the group still has the other end of the channel.
+        After the end of the process, `channel.receive` returns only frames that were already sent, even if a descendant
+        outside the group still has the other end of the channel.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read_output)

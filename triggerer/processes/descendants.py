@@ -1,7 +1,7 @@
 """Finds and ends all descendants of a process, even if they have left its process group.
 
-With `adopt_orphans` a process becomes the parent of every descendant whose own parent has ended. So no descendant can
-escape, not even a daemon that has forked twice or has its own session.
+A process that has called `adopt_orphans` becomes the parent of each descendant whose own parent ends. So no descendant
+escapes, not even a daemon that has forked twice or has its own session.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK_EVERY_S: Final = 0.001
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants whose own parent ends. Otherwise process 1 of the system adopts them.
+    """Let this process become the parent of each descendant whose own parent ends, in place of process 1 of the system.
 
     Raises:
         OSError: The system has no such call.
@@ -62,7 +62,7 @@ def _children_by_parent(pid: int) -> list[int]:
 def end_children(
     kept: Callable[[], Collection[int]], *, reap: Callable[[], None], within_s: float
 ) -> list[int]:
-    """Kill this process's children except `kept`, and then their descendants, which this process has adopted.
+    """Kill this process's children except `kept`, and then their descendants, which this process adopts.
 
     Args:
         kept: Returns the ids of the children to spare. Called in every round.

@@ -14,10 +14,10 @@ STANDARD_ERROR: Final = 2
 
 
 class GroupLeader:
-    """A child process with its process group. A kill never hits a foreign process that received a reused process id.
+    """A child process with its process group. A kill never hits a foreign process that got the same process id later.
 
-    The kernel does not reuse a process id before the process has been reaped and its group is empty. asyncio would reap
-    the process as soon as the process has ended. A later kill of the group could then hit a foreign process. So only
+    The kernel does not reuse a process id before the process has been reaped and its group is empty. asyncio reaps a
+    process as soon as the process has ended, so a later kill of its group could hit a foreign process. Therefore only
     this class reaps the process, directly after it has killed the group.
 
     Args:
@@ -42,7 +42,8 @@ class GroupLeader:
             stderr=output,
             pass_fds=pass_fds,
             env=env,
-            # With its own session, the group can be killed as a whole, and Ctrl-C in our terminal does not reach it.
+            # The child gets its own session. So its group can be killed as a whole, and Ctrl-C in our terminal does not
+            # reach it.
             start_new_session=True,
         )
         self.pid: Final = self._process.pid

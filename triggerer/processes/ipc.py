@@ -1,7 +1,7 @@
-"""Length-prefixed frames between the service and its child processes, over a socket pair. Most frames are JSON.
+"""The channel between the service and a child process: frames over a socket pair. Most frames are JSON.
 
-A child inherits one end, and finds the descriptor's number in the environment. Its standard streams stay free
-for users' code.
+A frame is one message with its length before it. The child inherits one end of the socket pair, and finds the
+descriptor's number in the environment. Its standard streams stay free for users' code.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _HEADER: Final = struct.Struct("!4sI")
 # The first bytes of a frame. If other code writes to the channel by mistake, its bytes will not begin like this.
 _MAGIC: Final = b"\xf7TRG"
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
-"""The most bytes of a frame, many times the report of a run with a hundred thousand events."""
+"""256 MiB: the largest frame. The report of a run with a hundred thousand events takes a small part of this."""
 _AT_ONCE: Final = 64 * 1024
 _DESCRIPTORS_AT_ONCE: Final = 16
 _STALL_S: Final = 60.0
-"""If a part of a frame has arrived, and then no byte for this time, the frame counts as malformed."""
+"""If a part of a frame has arrived, and then no byte for 60 s, the frame counts as malformed."""
 
 
 class ChannelClosed(Exception):
@@ -105,7 +105,7 @@ class Channel:
     """The service's end. One task can send while another task receives.
 
     Attributes:
-        accepts_descriptors: Set this to True for a trusted child that sends descriptors.
+        accepts_descriptors: True: a trusted child may send file descriptors with its frames.
         descriptors: The descriptors that came with the received frames, in order. The receiver must close them.
     """
 
@@ -221,7 +221,7 @@ class ChildChannel:
         return bool(self._received)
 
     def fileno(self) -> int:
-        """Return the descriptor for `select`, which does not report a frame that was read already, see `has_more`."""
+        """Return the descriptor for `select`. A frame that was read already is not reported there, see `has_more`."""
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
@@ -241,7 +241,7 @@ class ChildChannel:
 
         Raises:
             EOFError: The service closed the channel or is gone. Or the data is no frame, because another process has
-                read a part of it.
+                read a part of the frame.
         """
         try:
             return _decoded(self.receive_bytes())
@@ -283,19 +283,20 @@ class ChildChannel:
 def connect_to_parent() -> ChildChannel:
     """Return the channel to the parent, and let this process die when the parent dies.
 
-    A process that `ChildProcess` has started calls this first, and once. It arms the lifelines, so the kernel kills
-    this process when the process at the other end of a lifeline is gone. Standard output and standard error become
-    UTF-8, because the parent reads UTF-8. Children of this process inherit none of the descriptors.
+    A process that `ChildProcess` has started calls this function once, before anything else. The function arms the
+    lifelines: the kernel kills this process when the process at the other end of a lifeline is gone. Standard output
+    and standard error become UTF-8, because the parent reads UTF-8. Children of this process inherit none of the
+    descriptors.
     """
     for stream in (sys.stdout, sys.stderr):
-        # The locale may name an encoding other than UTF-8. A task that prints a character which it lacks would fail.
+        # The locale may name another encoding. Then a task would fail if it prints a character that the encoding lacks.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:
-        # The signal's receiver belongs to the open file description (fcntl(2), F_SETOWN), which parent and child share.
-        # So the child opens the pipe again.
+        # The receiver of the signal belongs to the open file description (fcntl(2), F_SETOWN), which this process
+        # shares with its parent. So open the pipe again.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

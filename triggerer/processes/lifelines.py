@@ -1,8 +1,8 @@
 """Lets the kernel kill a process when another process ends.
 
-The connection between the two processes is a *lifeline*: a pipe into which nobody writes. The other process has the
-only writing end. A process *arms* the reading end: it asks the kernel for a SIGKILL to its process group when the pipe
-closes. The pipe closes when the other process is gone.
+The two processes are connected by a *lifeline*: a pipe into which nobody writes. The other process has the only writing
+end, so the pipe closes when that process is gone. A process *arms* the reading end: it asks the kernel to send SIGKILL
+to its process group when the pipe closes.
 
 This module imports only the standard library: `triggerer_python_daemon` loads it on machines without triggerer.
 """
@@ -20,12 +20,12 @@ _armed_by = 0
 def die_with_writer(lifeline: int) -> None:
     """Make the kernel kill this process and its process group when the process at a pipe's other end is gone.
 
-    The kernel needs no code of ours at that moment, so this works even while users' code has the interpreter's lock. A
-    parent-death signal (prctl(2)) would kill only this process, and not its descendants.
+    The kernel needs no code of ours at that moment, so the kill works even while users' code has the interpreter's
+    lock. A parent-death signal (prctl(2)) would kill only this process, and not its descendants.
 
     Args:
         lifeline: The reading end of a pipe, opened by this process alone. No process writes into the pipe, and only the
-            other process has its writing end. This process must lead its group.
+            other process has the writing end. This process must lead its process group.
     """
     global _armed_by  # noqa: PLW0603
     os.set_inheritable(lifeline, False)
@@ -33,7 +33,7 @@ def die_with_writer(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     try:
-        # End of file: the other end was closed before the signal was set up.
+        # An end of file means that the other end was closed before the signal was set up.
         if os.read(lifeline, 1) == b"":
             kill_own_group()
     except BlockingIOError:
@@ -55,8 +55,8 @@ def arm_again() -> None:
     inherited = _armed.copy()
     _armed.clear()
     for lifeline in inherited:
-        # The signal's receiver belongs to the open file description (fcntl(2), F_SETOWN), which parent and child share.
-        # So the child opens the pipe again.
+        # The receiver of the signal belongs to the open file description (fcntl(2), F_SETOWN), which this process
+        # shares with its parent. So open the pipe again.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
 
@@ -64,7 +64,7 @@ def arm_again() -> None:
 def armed_lifelines() -> tuple[str, ...]:
     """Return the paths of this process's lifelines, for other processes that must die together with it.
 
-    Such processes may be in another process group, which the signal to our group does not reach. In a forked process
+    Such a process may be in another process group, which the signal to our group does not reach. In a forked process
     that did not call `arm_again`, the paths lead to the descriptors of its parent.
     """
     return tuple(f"/proc/{_armed_by}/fd/{lifeline}" for lifeline in _armed)

@@ -1,9 +1,9 @@
-"""A lease from its owner's view: how long the owner may act, by the owner's own clock.
+"""A lease as its owner sees it: how long the owner may act, by the owner's own clock.
 
-Other instances take over a lease that has expired by the database's clock. The owner may not notice: it may be unable
-to ask the database, or it was frozen for a while (stopped, suspended, or blocked by a call). So the owner checks its
-own clock before it acts, and stops a margin before the lease expires. The clock is `CLOCK_BOOTTIME`, which also counts
-the time of a suspended machine.
+Other instances take over a lease that has expired by the database's clock. The owner may not notice, because it cannot
+reach the database, or was frozen for a while (stopped, suspended, or blocked by a call). So the owner checks its own
+clock before it acts, and stops some time before the lease expires (`margin`). The clock is `CLOCK_BOOTTIME`, which also
+counts the time for which the machine was suspended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OwnLease:
 
     Args:
         duration: The time from an extension until other instances may take over the lease, by the database's clock.
-        margin: The last fraction of `duration`. The owner no longer acts during this time, which allows for unfinished
+        margin: The fraction of `duration`, at its end, in which the owner no longer acts. It allows for unfinished
             work, and for clocks that differ in speed.
         clock: Returns seconds. The clock must continue while this process does not run.
     """
@@ -45,7 +45,7 @@ class OwnLease:
 
     @classmethod
     def unlimited(cls) -> Self:
-        """Return a lease that never ends, for a service that is the only instance."""
+        """Return a lease that never ends. Used where no other instance can take over."""
         lease = cls(timedelta(), margin=0.0, clock=float)
         lease._ends_at = _NEVER
         return lease
@@ -64,7 +64,8 @@ class OwnLease:
         """Record that the database has extended the lease.
 
         Args:
-            asked_at: The time of `clock` before the request was sent. The extension begins later at the database.
+            asked_at: The time of `clock` before the request was sent. At the database, the extension begins a little
+                later.
         """
         self._ends_at = max(self._ends_at, asked_at + self._usable_s)
         self._extended.notify_all()
@@ -72,7 +73,7 @@ class OwnLease:
     async def wait_until_over(self) -> None:
         """Return once the lease is over.
 
-        If the machine was suspended, the return can be late: at most by the time that the lease had left when the
+        If the machine was suspended meanwhile, this returns late: at most by the time that the lease had left when the
         suspension began.
         """
         while (left := self._ends_at - self.now()) > 0:

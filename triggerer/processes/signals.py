@@ -1,11 +1,11 @@
-"""Decides what SIGINT, SIGTERM and SIGHUP do during a command. The module is small, because commands import it first.
+"""Handles SIGINT, SIGTERM and SIGHUP during a command. The module is small, because commands import it first.
 
 1. Before anything is open that must be closed, `leave_when_told` makes a signal end the process at once.
 2. While a service runs, `told_to_stop` asks it to stop at the first signal, and ends the process at the second.
 3. After the service has ended and while Python exits, a first signal is ignored, and a second ends the process.
 
-Each handler replaces the previous one, so that a signal never meets the default action. (An event loop restores the
-default action when its handlers are removed.)
+Each handler replaces the previous handler, so there is no moment at which a signal has the default action. (An event
+loop restores the default action when its handlers are removed.)
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ _STANDARD_ERROR: Final = 2
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, while no service listens for signals.
 
-    This is a subclass, because of CPython: if a plain `KeyboardInterrupt` leaves code that was compiled from a string,
-    such as the methods of a dataclass, CPython later ends by the signal and ignores our exit code (`run_eval_code_obj`
-    in pythonrun.c).
+    A plain `KeyboardInterrupt` would lose our exit code. If one leaves code that was compiled from a string, such as
+    the methods of a dataclass, CPython later ends the process by the signal (`run_eval_code_obj` in pythonrun.c).
     """
 
 
@@ -52,9 +51,10 @@ def leave_when_told(exit_code: int, *signums: int) -> None:
 
 @contextmanager
 def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
-    """During the block, a first signal of `STOPPING` calls `tell`, and a second one ends the process at once.
+    """During the block, the first signal of `STOPPING` calls `tell`, and the second ends the process at once.
 
-    A second SIGHUP is ignored, because the shell and the kernel both send a SIGHUP when a terminal is closed.
+    A SIGHUP after the first signal is ignored, because the shell and the kernel both send a SIGHUP when a terminal is
+    closed.
 
     Args:
         tell: Called in the main thread, between any two of its instructions. It should only pass the signal on, for

@@ -36,8 +36,8 @@ class RuntimeContext:
     parked: ParkedStore | None = None
     """Stores parked messages and a queue's backlogs.
 
-    None: a watcher of a queue does not fall behind, and a message that a catching-up watcher cannot process blocks its
-    lane.
+    None: a watcher of a queue does not fall behind. A watcher of a log that catches up and cannot process a message
+    stays at the message: its lane waits.
     """
     states: StateStore | None = None
     """Stores the states of producers whose source stores no position. None: such a producer cannot be opened."""
@@ -46,7 +46,7 @@ class RuntimeContext:
     bookmarks: BookmarkStore | None = None
     """Stores the bookmarks of triggers. None: a trigger that has a bookmark cannot be run."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """If a limit of the store keeps a message from being parked, the lane waits, or the producer dead-letters it."""
+    """How to treat a message that cannot be parked because of a limit: let its lane wait, or dead-letter it."""
     falls_behind: bool = True
     """False: no watcher falls behind from now on. Existing backlogs are still read."""
     catch_up_pending: PendingLimit = field(
@@ -54,12 +54,12 @@ class RuntimeContext:
     )
     """The limit of unanswered events that all watchers that catch up share.
 
-    Live events have another limit. So a live event waits for at most this number of rows of catching-up watchers, in
-    the group commit before its own.
+    Events of live filters count against another limit. So a live event waits for at most this number of catch-up
+    events, in the group commit before its own.
     """
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now
-    """The wall clock, for times that are shown or stored. Nothing is decided by it."""
+    """The wall clock, for times that are shown or stored. Durations and deadlines use `clock`."""
     settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     restarts: bool = True
     """False in the testing harness: no group and no trigger is started again after a delay.
@@ -73,7 +73,7 @@ class RuntimeContext:
     lease: OwnLease = field(default_factory=OwnLease.unlimited)
     """The lease on all streams.
 
-    Once it is over, nothing is opened, broadcast or advanced. The code that holds the lease then closes the streams.
+    Once the lease is over, nothing is opened, broadcast or advanced. The host of the streams then closes them.
     """
 
     def retry_backoff(self) -> Backoff:

@@ -30,8 +30,8 @@ WHERE s.alias_id {IN_ALIASES}
 """,
     IN_ALIASES=in_list("alias_ids", "bigint"),
 )
-# DISTINCT and ON CONFLICT, because a DAG may wait for the asset and the alias, or for several aliases of the event. The
-# event is queued once for the DAG.
+# A DAG may wait for the asset and the alias, or for several aliases of the event. DISTINCT and ON CONFLICT queue the
+# event once for such a DAG.
 _QUEUE: Final = Statement(
     """
 INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id)

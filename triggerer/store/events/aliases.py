@@ -19,7 +19,7 @@ async def ensure_aliases(session: AsyncSession, names: Sequence[str]) -> dict[st
     found = {row.name: row.id for row in await session.execute(known)}
     if missing := [name for name in names if name not in found]:
         rows = [{"name": name} for name in missing]
-        # ON CONFLICT, because another transaction may create one of the aliases at this moment.
+        # ON CONFLICT is needed, because another transaction may create one of the aliases at this moment.
         await session.execute(
             insert_into(session, AssetAlias).values(rows).on_conflict_do_nothing()
         )

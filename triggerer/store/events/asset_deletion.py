@@ -45,8 +45,7 @@ class AssetUse:
     parked: tuple[str, int] | None
     """A watcher that has stored or parked messages, and their number. The watcher may be deleted already."""
     queued: int
-    """How many queued events of the asset wait. An event that waits for two DAGs, or two partition keys, counts twice.
-    """
+    """The asset's waiting events. An event that waits for two DAGs, or for two partition keys, counts twice."""
 
 
 async def use_of_asset(session: AsyncSession, asset_id: int) -> AssetUse | None:
@@ -123,7 +122,7 @@ async def _queued(session: AsyncSession, asset_id: int) -> int:
 
 
 async def delete_some_events(session: AsyncSession, asset_id: int, *, limit: int) -> int:
-    """Delete the next `limit` events of an asset with their queue entries; return how many events were deleted."""
+    """Delete the next `limit` events of an asset with their queue entries. Return how many events were deleted."""
     found = await session.scalars(
         select(AssetEvent.id)
         .where(AssetEvent.asset_id == asset_id)
@@ -139,7 +138,7 @@ async def delete_some_events(session: AsyncSession, asset_id: int, *, limit: int
 
 
 async def delete_asset_row(session: AsyncSession, asset_id: int) -> None:
-    """Delete an asset that has no events left, its watchers, and all rows of aliases and stale DAGs that name it."""
+    """Delete an asset that has no events left, its watchers, and the rows of aliases and stale DAGs that name it."""
     watchers = select(Watcher.id).where(Watcher.asset_id == asset_id)
     for of_watcher in (WatcherBookmark, WatcherPosition, WatcherReplay):
         await session.execute(delete(of_watcher).where(of_watcher.watcher_id.in_(watchers)))

@@ -1,4 +1,4 @@
-"""The statement that stores the events of many messages in one transaction, if their leases still hold."""
+"""The statement that stores the events of many messages in one transaction, if the leases of their streams hold."""
 
 from __future__ import annotations
 
@@ -29,12 +29,16 @@ from triggerer.store.events.event_rows import EventRows
 class RecordEvents:
     """A step: store a batch of trigger events, and queue them for DAGs.
 
-    Its one result row begins with three values: the ids of DAGs for which events may have been queued, the numbers of
-    the fences that hold, and how many events are new, without duplicates.
+    A fence is a lease as the transaction checks it: stream, owner and epoch. The one result row begins with three
+    values:
+
+    - the ids of DAGs for which events may have been queued,
+    - the numbers of the fences that hold,
+    - how many events are new, without duplicates.
 
     Rows whose fence does not hold are not stored. The streams of the other rows stay locked until the transaction ends,
-    so that no other instance takes them over meanwhile. On PostgreSQL the statement also notifies other processes, so
-    it can be the whole transaction. On SQLite, the whole service is this process.
+    so that no other instance claims them meanwhile. On PostgreSQL the statement also notifies other processes, so it
+    can be the whole transaction. On SQLite there is no other process to notify.
 
     Args:
         rows: At least one row.
@@ -64,8 +68,8 @@ class RecordEvents:
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         rows = self.rows
         has_keys = rows.partition_keys is not None
-        # All extras are sent as one JSON text, and all keys as another. In an array, the driver would encode each
-        # value.
+        # All extras are sent as one JSON text, and all keys as another. If they were arrays, the driver would encode
+        # each value.
         extras, keys = f"[{','.join(rows.extras)}]", orjson.dumps(rows.keys).decode()
         fences = [list(column) for column in zip(*self.fences, strict=True)] or [[], [], []]
         shared = map(list, zip(*rows.shared, strict=True))
@@ -79,8 +83,9 @@ _SQLITE_SHOWN: Final = Statement(
 )
 
 
-# Each row has an index into arrays of shared fields. Reading an element takes constant time, because the elements of an
-# array have equal sizes. A join with a table of shared fields might compare every pair.
+# Each row has an index into arrays of shared fields, such as the asset id. Reading an array element takes constant
+# time, because the elements have equal sizes. With a join, the server might compare each row with each set of shared
+# fields.
 _VALUES: Final = {
     "asset_id": "($8::bigint[])[shared + 1]",
     "timestamp": POSTGRES_TIMESTAMP.format(timestamp="($9::timestamptz[])[shared + 1]"),
@@ -122,6 +127,6 @@ SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SEL
 """
 
 
-# Two statements, because most batches have no partition key, and sending an array of nulls for it would cost time.
+# Two statements, because most batches have no partition keys, and sending an array of nulls would cost time.
 _POSTGRES: Final = {has_keys: _postgres(has_keys=has_keys) for has_keys in (False, True)}
 """The statements for batches without partition keys (False) and with partition keys (True)."""

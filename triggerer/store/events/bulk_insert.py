@@ -1,13 +1,13 @@
-"""Inserts asset events and their queue entries, many in one statement: the hot path of the store.
+"""Inserts asset events and their queue entries, many in one statement. No code of the store runs more often.
 
 Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py):
 
 - On SQLite, an INSERT with VALUES for 100 to 150 rows is twice as fast as an INSERT that reads rows with `json_each`.
-  It is 1.5 times as fast as an INSERT for each row, and four times as fast if the event loop is busy. The reason is
-  that each statement releases Python's global lock, and waits up to half a millisecond to get it back. With 1,000 rows
-  in a statement, storing a message takes a seventh less time again.
+  It is 1.5 times as fast as a separate INSERT for each row, and four times while the event loop is busy. Each statement
+  releases Python's global lock, and then waits up to half a millisecond to get it back. With 1,000 rows in a statement,
+  storing a message takes another seventh less time.
 - On PostgreSQL, one INSERT that unnests arrays is ten times as fast as the ORM. `batch_statement`, which inserts the
-  events of triggers, passes the values in a form that costs the driver a third of the time.
+  events of triggers, sends JSON texts instead, which cost the driver a third of the time.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ class Inserted:
     """The outcome of a bulk insert."""
 
     dag_ids: tuple[str, ...]
-    """DAGs for which events were queued. If rows were duplicates, some of these DAGs may have got no event."""
+    """DAGs for which events were queued. If some rows were duplicates, a DAG may be listed without a new event."""
     event_ids: tuple[int, ...]
     """The ids of the new rows in the given order, without duplicates; empty if `want_ids` is false."""
 
 
 _COLUMNS: Final = ", ".join(EventRow._fields)
 
-# How many rows an INSERT may have. Versions of SQLite before 3.32 take only 999 parameters, too few for 1,000 rows.
+# The numbers of rows that an INSERT may have. Versions of SQLite before 3.32 allow only 999 parameters, so there the
+# largest INSERT has fewer than 1,000 rows.
 _SQLITE_ROWS: Final = (1_000, 100, 16, 1)
-# The highest id before the insert. All rows with higher ids are new rows of this step, because SQLite has one writer at
-# a time.
+# Reads the highest id before the insert. SQLite has one writer at a time, so all rows with higher ids are new rows of
+# this step.
 _SQLITE_HIGHEST: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'asset_event'), 0)"
 )
@@ -84,9 +85,9 @@ _SQLITE_QUEUE_ONE: Final = (
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
 """The fields that every event has. The others are for events of tasks, and for events with a partition key."""
-# New ids follow the order of the rows, because PostgreSQL computes the ids after ORDER BY. Timestamps are limited to
-# the server's time. A run's instant comes from the server too, so no run is older than one of its events, even if the
-# hosts' clocks differ.
+# PostgreSQL computes the new ids after ORDER BY, so they follow the order of the rows. A timestamp is at most the
+# server's time. Instants of runs come from the server too, so no run is older than one of its events, even if hosts'
+# clocks differ.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})
@@ -106,7 +107,8 @@ new AS (
 )"""
 """A template of two common table expressions: `new` inserts the rows of `given`, `queued` queues the new events.
 
-`given` is a table with the events' columns, and the column `place`, by which the rows are ordered."""
+`given` is a table with the events' columns and a column `place`, the order of the rows.
+"""
 
 
 POSTGRES_TIMESTAMP: Final = "least({timestamp}, clock_timestamp())"
@@ -135,10 +137,10 @@ SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
 
 @dataclass(frozen=True, slots=True)
 class InsertEvents:
-    """A step: insert and queue events. Its one result row has the ids of DAGs with queued events, and the events' ids.
+    """A step: insert and queue events. Its result row has the ids of DAGs with queued events, and the new events' ids.
 
     If some events were duplicates, the result may include DAGs whose queue did not change. If `want_ids` is false, the
-    ids of the events are missing.
+    event ids are missing.
     """
 
     rows: Sequence[EventRow]
@@ -172,14 +174,14 @@ def insert_into_sqlite(
 ) -> tuple[Sequence[str], Sequence[int], int]:
     """Insert events and queue them.
 
-    No Python code runs for each row, because the event loop would wait for Python's global lock meanwhile.
+    No Python code runs for each row. Such code would hold Python's global lock, for which the event loop would wait.
 
     Args:
         columns: One list for each field of `EventRow`, with a value for each event. The last four fields may be left
             out. There is at least one event.
     Returns:
-        A triple: the ids of DAGs for which events may have been queued, the ids of the new events, and their number.
-        The ids of the events are empty if `want_ids` is false.
+        The ids of DAGs for which events may have been queued; the ids of the new events, empty if `want_ids` is false;
+        and the number of new events.
     """
     asset_ids, extras, timestamps, *others = columns
     columns = (asset_ids, extras, _sqlite_instants(timestamps), *others)
@@ -219,10 +221,10 @@ def _sqlite_insert(rows: int, columns: int) -> str:
 def _insert_one(
     connection: sqlite3.Connection, values: Sequence[Any]
 ) -> tuple[Sequence[str], Sequence[int]]:
-    """Insert and queue one event, with two statements instead of four, because most messages come alone.
+    """Insert and queue one event, with two statements instead of four. Most messages come alone.
 
     Returns:
-        The ids of the DAGs for which it was queued, and the id of the event; both empty if the event is a duplicate.
+        The ids of the DAGs for which the event was queued, and its id. Both are empty if the event is a duplicate.
     """
     created = connection.execute(_sqlite_insert(1, len(values)), values)
     if not created.rowcount or created.lastrowid is None:

@@ -1,4 +1,4 @@
-"""Finds the old asset events that nobody needs any longer, and deletes them, a few thousand ids at a time."""
+"""Reads old asset events with the reasons to keep them, and deletes events, a few thousand ids at a time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from triggerer.store.partitions.keys import DIVIDED
 
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NO_REPEAT: Final = "~"
-"""The first character of the random keys that the store makes up if the broker gives none. An event with such a key is
-never a duplicate."""
+"""The first character of the keys that the store makes up for events without an idempotency key.
+
+Such a key is random, so its event is never a duplicate.
+"""
 
 _NEWEST: Final = Statement(
     "SELECT (SELECT max(e.id) FROM asset_event e WHERE e.asset_id = a.id) FROM asset a"
@@ -58,8 +60,8 @@ _DELETE: Final = Statement(
 _RELEASE: Final = Statement(
     "UPDATE asset_event SET idempotency_key = '~/' || id WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS
 )
-# The range of ids makes the planner use the index on event ids. Otherwise it would choose the index of events that runs
-# have taken, and read it from the start.
+# The range of ids makes the planner use the index on event ids. Without the range it would choose the index of events
+# that runs have taken, and read that index from the start.
 _DELETE_DIVIDED: Final = Statement(
     """
 DELETE FROM queued_asset_event
@@ -79,7 +81,7 @@ class OldEvent:
     watcher_id: int
     """0 if the event is not from a watcher."""
     is_quiet: bool
-    """True if the event is from before `quiet_since`: if its stream is healthy, the broker has advanced past it by now.
+    """True if the event is from before `quiet_since`. If its stream is healthy, the broker has advanced past it since.
     """
 
 
@@ -93,14 +95,16 @@ class Window:
     queued: frozenset[int]
     """Events that wait for a DAG."""
     in_runs: frozenset[int]
-    """Events that were taken by a run that is not deleted."""
+    """Events that a run has taken. The run's row remains after this cleaning."""
     emitted: frozenset[int]
-    """Events that a task emitted, if the task's run is not deleted. If the task is tried again, their keys show that
-    they are stored already."""
+    """Events that a task emitted, if its run's row remains after this cleaning.
+
+    If the task is tried again, the events' keys show that the events are stored already.
+    """
     orphans: frozenset[int]
-    """Events whose emitting run is deleted, and that still have the idempotency key that the run's task gave them."""
+    """Events that a task of a deleted run emitted, if they still have the idempotency key that the task gave them."""
     divided: frozenset[int]
-    """Events that were divided among partition keys. Such an event has a leftover entry in the queue."""
+    """Events that were divided among partition keys. A divided event has left an entry in the queue."""
 
 
 async def newest_events(session: AsyncSession) -> set[int]:
@@ -172,9 +176,9 @@ def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[
 
 
 def release_keys(event_ids: Sequence[int]) -> Script[None]:
-    """Replace the idempotency keys of these events, so that the old keys are free.
+    """Replace the idempotency keys of these events, which tasks of deleted runs emitted, so that the old keys are free.
 
-    A later run may have the id of a deleted run. Its tasks would use the old keys again, and the store would drop its
+    A later run may get the id of the deleted run. Its tasks would use the same keys, and the store would drop their
     events as duplicates.
     """
     if event_ids:

@@ -1,4 +1,4 @@
-"""Records the asset events that tasks, the command `assets emit` and the API emit, in the caller's transaction."""
+"""Records asset events that do not come from watchers. They come from tasks, the command `assets emit` or the API."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NewAssetEvent:
     source_run_id: str | None = None
     source_task_id: str | None = None
     alias_ids: tuple[int, ...] = ()
-    """The aliases that the event is attached to. From now on, the event's asset belongs to these aliases."""
+    """The aliases to which the event is attached. The event's asset is added to these aliases."""
     partition_key: str | None = None
 
 

@@ -14,9 +14,10 @@ from triggerer.domain.text.json_text import dump_json
 from triggerer.errors import RowRefused
 
 MAX_KEY_BYTES: Final = 1_000
-"""The longest idempotency key.
+"""The longest idempotency key, in bytes.
 
-PostgreSQL's index takes entries below 2,704 bytes. The positions of brokers are far shorter.
+PostgreSQL refuses index entries of more than 2,704 bytes. The keys of our producers, such as a topic's id with an
+offset, are far shorter.
 """
 
 _MAX_ORDINAL: Final = 2**31 - 1
@@ -25,9 +26,15 @@ _MAX_ORDINAL: Final = 2**31 - 1
 def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> str:
     """Return the event's `extra`: the payload if it is a mapping, else `{"payload": payload}`.
 
-    Instants become ISO 8601. UUIDs, decimals, paths and the keys of mappings become strings. Enums become their values,
-    dataclasses and mappings become objects, sets and tuples become arrays. JSON has no NaN, infinities and bytes. They
-    are refused, and the plugin's filter has to choose another form for them.
+    Values that JSON does not know are converted:
+
+    - instants become ISO 8601 texts,
+    - UUIDs, decimals, paths and the keys of mappings become strings,
+    - enums become their values,
+    - dataclasses and mappings become objects,
+    - sets and tuples become arrays.
+
+    NaN, infinities and bytes are refused. The plugin's filter has to choose another form for them.
 
     Args:
         max_bytes: The most bytes that the JSON text may have.

@@ -1,4 +1,4 @@
-"""A batch of trigger events. If a write is tried again, it writes identical rows."""
+"""A batch of trigger events with their rows, made once, so that a write that is tried again writes identical rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from triggerer.store.streams.lost_leases import lease_lost
 
 
 def size_of(extra: str) -> int:
-    """Return the number of bytes that a payload takes in memory. In a text outside ASCII, a character takes up to 4."""
+    """Return the number of bytes that a payload takes in memory. Outside ASCII, a character takes up to 4 bytes."""
     return len(extra) if extra.isascii() else sys.getsizeof(extra)
 
 
 class EventBatch:
     """Events and their rows.
 
-    The rows are stored by column, in a few long lists, because both databases insert them in this form.
+    An event has one row for each watcher that receives it. The rows are kept as columns, in a few long lists, because
+    both databases insert them in this form.
 
     `add` and `add_without_rows` fill the batch. Once its write has begun, no event is added.
     """
@@ -49,10 +50,10 @@ class EventBatch:
 
     def __init__(self) -> None:
         self._events: list[PendingEvent | None] = []
-        """One entry for each row: the event at its first row, None at its further rows."""
+        """One item for each row: the event at the event's first row, and None at its further rows."""
         self._further_rows = 0
         self._rowless: list[tuple[int, PendingEvent, RowRefused | None]] = []
-        """Events without rows, in order: the number of rows before the event, the event, and its refusal if any."""
+        """Events without rows, in order: the number of rows before the event, the event, and its refusal, if any."""
         self.extras: list[str] = []
         self.keys: list[str] = []
         self.shared_indices: list[int] = []
@@ -60,7 +61,7 @@ class EventBatch:
         self.partition_keys: list[str | None] | None = None
         self.fences: dict[Fence, int] = {}
         """The fences (leases) under which rows may be written, each with its number, counted from 1."""
-        # Source, instant and ordinal of the previous event. The next event mostly has equal ones, which saves a
+        # The source, instant and ordinal of the previous event. The next event mostly has equal values, which saves a
         # look-up.
         self._source: EventSource | None = None
         self._now: datetime | None = None
@@ -73,7 +74,7 @@ class EventBatch:
         The value keeps the source alive, so no other source can get the same `id`.
         """
         self.size_bytes = 0
-        """The size of the payloads. A payload counts once for each of its event's rows."""
+        """The size of all payloads in bytes. A payload counts once for each row of its event."""
         self.published_at: datetime | None = None
         """When the first event's message was published, if that is known."""
         self.states: list[StateChange] = []
@@ -158,10 +159,10 @@ class EventBatch:
         return 0 if fence is None else self.fences.setdefault(fence, len(self.fences) + 1)
 
     def add_without_rows(self, event: PendingEvent, refused: RowRefused | None) -> None:
-        """Add an event that needs no rows. `complete` completes it in the order of submission, like any other event.
+        """Add an event that needs no rows. `complete` completes it in the order of submission, as it does other events.
 
         Args:
-            refused: Why the event was refused. None: it was not, but its source has no watchers.
+            refused: Why the event was refused. None: it was not refused, but its source has no watchers.
         """
         self._rowless.append((len(self._events), event, refused))
 
@@ -210,8 +211,8 @@ class EventBatch:
         """Complete each event, in the order of submission, with its outcome.
 
         Args:
-            refusal: Why no row was written. None: the rows are durable, except rows under a lost fence.
-            lost: The fences that do not hold.
+            refusal: Why no row was written. None: the rows are durable, except those under a lost fence.
+            lost: The fences (leases) that do not hold.
         """
         self._complete_events(refusal, lost)
         states, self.states = self.states, []

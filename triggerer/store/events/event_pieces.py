@@ -27,9 +27,13 @@ async def read_pieces(
 ) -> AsyncIterator[Sequence[Sequence[Any]]]:
     """Yield the events in the order of their ids, in pieces of at most `size` events.
 
-    A piece is a list of columns, and a column has a value for each event. The columns are the event's id, the name and
-    URI of the asset, the timestamp, the watcher, DAG, run and task that made the event, and `extra`. The column `extra`
-    is JSON text. On SQLite the timestamp is text in UTC.
+    A piece is a list of columns, and a column has a value for each event. These are the columns:
+
+    - the event's id,
+    - the name and the URI of the asset,
+    - the timestamp, on SQLite as text in UTC,
+    - the watcher, DAG, run and task that made the event,
+    - `extra`, as JSON text.
 
     Args:
         last_id: Events with a greater id are left out.
@@ -41,8 +45,8 @@ async def read_pieces(
         events, event_id = await events_of_run(session, run_pk=run_pk, uri=uri)
     else:
         events, event_id = await events_of_asset(session, uri=uri, alias=alias)
-    # On SQLite the timestamps stay text: parsing a million instants in Python takes seconds, and Arrow can read the
-    # text.
+    # On SQLite the timestamps stay text. Parsing a million instants in Python would take seconds, and Arrow can read
+    # the text.
     is_sqlite = session.get_bind().dialect.name == "sqlite"
     timestamp = type_coerce(AssetEvent.timestamp, Text) if is_sqlite else None
     query = columns_of(session, events, timestamp=timestamp)
@@ -63,7 +67,7 @@ async def _read_sqlite(
 ) -> AsyncIterator[Sequence[Any]]:
     text, values = _compiled(session, query)
     path = _path_of(session)
-    # The reading blocks the event loop. That does no harm, because this process does nothing else.
+    # The reading blocks the event loop, which does no harm in this process: it does nothing else.
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         cursor = connection.execute(text, values)
         while rows := cursor.fetchmany(size):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class SharedFields(NamedTuple):
-    """Fields that many rows have in common: the rows of one watcher, submitted in one turn of the event loop."""
+    """Fields that many rows share: rows of one watcher's events that were submitted in one turn of the event loop."""
 
     asset_id: int
     timestamp: datetime
@@ -32,7 +32,7 @@ class EventRows:
     keys: Sequence[str]
     """The idempotency keys."""
     shared_indices: Sequence[int]
-    """For each row the index, from 0, of its fields in `shared`."""
+    """For each row, the index of its fields in `shared`, from 0."""
     shared: Sequence[SharedFields]
     partition_keys: Sequence[str | None] | None = None
     """None if no row has a partition key, the usual case."""
@@ -45,7 +45,7 @@ class EventRows:
         return self._of_each_row([fields.fence_number for fields in self.shared])
 
     def columns(self) -> list[Sequence[Any]]:
-        """Return a sequence for each of the first six fields of `EventRow`, and one for the partition keys if any."""
+        """Return a list for each of the first six fields of `EventRow`, and one for the partition keys, if any."""
         asset_ids, timestamps, watcher_ids, ordinals, _ = map(
             self._of_each_row, zip(*self.shared, strict=True)
         )

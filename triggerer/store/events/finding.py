@@ -23,9 +23,9 @@ async def find_events(session: AsyncSession, text: str) -> list[AssetEventView]:
 
     If `text` names a Kafka message, as `topic/partition/offset`, the events of this message are returned too.
 
-    The idempotency key of a Kafka message contains the id of its topic, not the name. The ids that belong to the name
-    are read from the newest event of each asset with a watcher of the topic. So messages of an earlier topic of this
-    name, which was deleted, are not found.
+    The idempotency key of a Kafka message contains the id of its topic, not the name. The id that belongs to the name
+    is read from the newest event of each asset with a watcher of the topic. So if the topic was deleted and created
+    again, messages of the earlier topic are not found.
     """
     keys = {text}
     if place := _PLACE.fullmatch(text):
@@ -33,7 +33,7 @@ async def find_events(session: AsyncSession, text: str) -> list[AssetEventView]:
             keys.add(f"{topic_id}/{place['partition']}/{place['offset']}")
     query = (
         select(AssetEvent.id)
-        # If a log was truncated and written again, the keys of the new messages end with a plus sign and an epoch.
+        # If the log lost its end and was written again, the keys of the new messages end with a plus sign and an epoch.
         .where(
             or_(
                 AssetEvent.idempotency_key.in_(keys),

@@ -1,11 +1,10 @@
 """Reads new asset events, for clients that want every event that is recorded from now on.
 
-On PostgreSQL, events do not become visible in the order of their ids: a transaction takes ids, and another transaction
-with higher ids may commit first. A client that always asked for "everything after the highest id" would lose events.
-Therefore a client reads in rounds, and each round goes over the newest ids again. A round begins at a settled id, which
-means that every transaction that took a lower id has ended. It ends at the newest event. So each round returns the
-events of about the last minute again, and the client drops the ids that it knows. Delivery is at least once, and not
-ordered.
+On PostgreSQL, events do not become visible in the order of their ids: a transaction with higher ids may commit first. A
+client that always asked for "everything after the highest id that I know" would lose events.
+Therefore a client reads in rounds. A round begins at a settled id: every transaction that took this id or a lower one
+has ended. The round ends at the newest event. So each round returns the events of about the last minute again, and the
+client drops the ids that it knows. Delivery is at least once, and not ordered.
 """
 
 from __future__ import annotations
@@ -29,9 +28,10 @@ from triggerer.store.schema.models import AssetEvent
 _NAME: Final = "asset_events_by_arrival"
 _MOST_MARKS: Final = 8
 _LATEST_SUBMISSION: Final = timedelta(minutes=10)
-"""How much earlier an event's timestamp may be than the moment when it got its id.
+"""How much earlier an event's timestamp may be than the moment when the event gets its id.
 
-An event gets its timestamp when it is submitted. While the database is away, the event waits in the recorder.
+An event gets its timestamp when it is submitted, and its id when it is written. While the database is away, the event
+waits in the recorder.
 """
 
 
@@ -71,8 +71,8 @@ async def follow_asset_events(
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
             service.
         after: The cursor of the previous page. None: the first page.
-        is_from_now: True to begin after the last settled id, so with the events of the last minutes. False to begin
-            with the oldest event.
+        is_from_now: True: begin after a settled id, so with the events of the last minutes. False: begin with the
+            oldest event.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
     Raises:
@@ -87,7 +87,7 @@ async def follow_asset_events(
     if found:
         state.at = found[-1].id
     if len(found) < limit or state.at >= state.until:
-        # The round has ended. The next round begins at the settled id, so it may return events of this page again.
+        # The round has ended. The next round begins at the settled id, and may return events of this page again.
         state.at, state.until = state.settled, 0
     return Page(found, encode_cursor(_NAME, given, state.model_dump(mode="json")))
 
@@ -114,7 +114,7 @@ async def _begin(
 
 
 async def _begin_round(session: AsyncSession, state: _State, window: timedelta) -> None:
-    """Set where a new round ends, and the settled id where the round after it will begin."""
+    """Set the id where a new round ends, and the settled id where the following round will begin."""
     state.until = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":
         # SQLite has one writer at a time, so all transactions that took ids have ended.
@@ -122,8 +122,8 @@ async def _begin_round(session: AsyncSession, state: _State, window: timedelta) 
         return
     now = (await database_now(session)).timestamp()
     seconds = window.total_seconds()
-    # Once a mark is old enough, its id and all lower ids are settled. So a few marks are enough, and they need not be
-    # closer together than a quarter of the window.
+    # Once a mark is as old as the window, its id and all lower ids are settled. New marks are added at intervals of a
+    # quarter of the window, so a few marks are enough.
     if not state.marks or now - state.marks[-1][0] >= seconds / 4:
         state.marks.append((now, state.until))
     settled = [top for at, top in state.marks if at <= now - seconds]
@@ -139,8 +139,8 @@ async def _settled_id(session: AsyncSession, window: timedelta) -> int:
         return await session.scalar(select(func.max(AssetEvent.id))) or 0
     limit = await database_now(session) - window - _LATEST_SUBMISSION
     low, high = 0, await session.scalar(select(func.max(AssetEvent.id))) or 0
-    # Binary search for the last event before `limit`. Timestamps do not quite follow the ids, which does no harm here:
-    # `limit` is well in the past, so the ids around it are settled too.
+    # Binary search for the last event before `limit`. Timestamps do not quite follow the ids. That does no harm,
+    # because `limit` is so far in the past that the ids around it are settled too.
     while low < high:
         middle = (low + high + 1) // 2
         at: datetime | None = await session.scalar(

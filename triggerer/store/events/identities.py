@@ -13,9 +13,10 @@ from triggerer.store.schema.models import Asset, AssetEvent, FormerIdentity
 
 _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 NAME = func.coalesce(FormerIdentity.name, Asset.name)
-"""A column for queries with `with_identity`: the name that the event's asset had when the event was recorded.
+"""The name that an event's asset had when the event was recorded. A column for queries with `with_identity`.
 
-`URI` is the column of its URI at that time."""
+`URI` is the column for the asset's URI at that time.
+"""
 URI = func.coalesce(FormerIdentity.uri, Asset.uri)
 
 
@@ -26,7 +27,7 @@ class Span(NamedTuple):
     after: int
     """The id of the last event before the span; 0 if there is none."""
     last: int | None
-    """The id of the last event of the span. None: the asset still has this identity, so the span goes on."""
+    """The id of the last event of the span. None: the asset still has this identity, so the span has no end."""
 
     @property
     def is_whole(self) -> bool:
@@ -62,7 +63,7 @@ def with_identity(query: _Query) -> _Query:
 
 
 async def spans_of(session: AsyncSession, *, uri: str, name: str | None = None) -> list[Span]:
-    """Return the spans of events that were recorded under this URI or this name.
+    """Return the spans of events that were recorded while an asset had this URI or this name.
 
     The result is empty if no asset has or ever had the URI or the name.
 
@@ -100,8 +101,7 @@ def in_spans(spans: Sequence[Span]) -> ColumnElement[bool]:
     """Return the condition that an `AssetEvent` belongs to one of the spans."""
     whole = [span.asset_id for span in spans if span.is_whole]
     parts = [span.condition() for span in spans if not span.is_whole]
-    # Whole assets go into one IN list, because SQLite takes a list of any length, but an OR of only a few hundred
-    # parts.
+    # Whole assets go into one IN list. SQLite allows a list of any length, but only a few hundred parts in an OR.
     return or_(AssetEvent.asset_id.in_(whole), *parts)
 
 

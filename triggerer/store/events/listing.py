@@ -22,7 +22,7 @@ from triggerer.store.schema.models import (
 EVENT_STATES: Final = ("queued", "consumed", "unused")
 _LARGEST_WINDOW: Final = 16_000
 _IDS_AT_ONCE: Final = 500
-"""The most ids in one statement. Every database allows more parameters than this."""
+"""Ids in one statement, at most. Every supported database allows more parameters."""
 _FOR_KEYS: Final = select(DagPartitionEvent.asset_event_id).where(
     DagPartitionEvent.run_pk.is_(None)
 )
@@ -44,16 +44,16 @@ async def list_asset_events(
 ) -> list[AssetEventView]:
     """Return events, newest first.
 
-    With the state `unused`, the query may have to read the whole history, or all events of `asset` or `dag`. No index
-    has the events for which no DAG waited, because every insert of an event would have to maintain it.
+    With the state `unused`, the query may have to read the whole history, or all events of `asset` or `dag`. There is
+    no index of the events for which no DAG waited, because each insert of an event would have to maintain it.
 
     Args:
         after: Only older events, whose ids are lower than this id.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
         state: `queued`: the event waits for a DAG. `consumed`: the event waited for DAGs, and runs of all these DAGs
-            have taken it. `unused`: the event never waited for a DAG. `queued` and `consumed` take longer if many
-            other events are in the queues.
+            have taken it. `unused`: the event never waited for a DAG. The queries for `queued` and `consumed` are
+            slower if many other events are in the queues.
     """
     wanted = await _wanted(session, asset=asset, dag=dag, event_id=event_id, state=state)
     if after is not None:
@@ -84,7 +84,7 @@ async def _wanted(
     event_id: int | None = None,
     state: str | None = None,
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions for the filters of a list, except the states `consumed` and `unused`, see `_walk`."""
+    """Return the conditions for the filters of a list. The states `consumed` and `unused` have none; see `_walk`."""
     wanted: list[ColumnElement[bool]] = []
     if asset is not None:
         wanted.append(in_spans(await spans_of(session, uri=asset, name=asset)))
@@ -122,7 +122,7 @@ async def events_after(
 ) -> list[AssetEventView]:
     """Return the events with ids above `event_id`, lowest first.
 
-    An event with a lower id may become visible later: see `triggerer.store.events.following`.
+    An event with a lower id than these may become visible later: see `triggerer.store.events.following`.
 
     Args:
         asset: Only events that were recorded under this name or this URI.
@@ -134,7 +134,7 @@ async def events_after(
 
 
 async def find_event_by_key(session: AsyncSession, key: str, asset_id: int) -> int | None:
-    """Return the id of an asset's event that no watcher made and that has this idempotency key, or None."""
+    """Return the id of an asset's event with this idempotency key, among the events that no watcher made; or None."""
     query = select(AssetEvent.id).where(
         AssetEvent.idempotency_key == key,
         AssetEvent.watcher_id == 0,
@@ -167,8 +167,8 @@ async def _walk(
 ) -> list[Any]:
     """Return the rows of `query` for consumed or unused events, newest first, up to `limit` rows (0: all).
 
-    No index has these states. So the events are read in windows of ids, and compared with the queue entries of the same
-    ids.
+    No index has these states. So the events are read in windows of ids, and compared with the queue entries of each
+    window.
 
     Args:
         wanted: The other conditions of `query`.
@@ -190,12 +190,12 @@ async def _walk(
             break
         candidates = beyond.where(AssetEvent.id.between(lowest, highest)).correlate(None)
         in_queue = QueuedAssetEvent.asset_event_id
-        # Read the queue's whole range of ids, or look up the entries of each candidate, whichever reads fewer rows.
+        # Look up the entries of each candidate if candidates are few. Otherwise read all entries in this range of ids.
         are_few = 4 * count < highest - lowest
         entries = select(in_queue).where(
             in_queue.in_(candidates) if are_few else in_queue.between(lowest, highest)
         )
-        # EXCEPT instead of NOT IN: if PostgreSQL expects many rows, NOT IN compares every pair.
+        # EXCEPT is used instead of NOT IN: if PostgreSQL expects many rows, NOT IN compares every pair.
         if are_consumed:
             waiting = union_all(
                 entries.where(QueuedAssetEvent.run_pk.is_(None)),

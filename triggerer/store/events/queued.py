@@ -33,11 +33,12 @@ from triggerer.store.schema.models import (
 )
 
 _ENTRIES: Final = (
-    # An event is in the queue of a DAG only once, so its partition key is not needed to sort the entries.
+    # This table has an event only once for a DAG, so the entries can be sorted without a partition key.
     (QueuedAssetEvent, literal_column("''", Text)),
     (DagPartitionEvent, DagPartitionEvent.partition_key),
 )
-"""The two tables of waiting events, each with its partition key. Undivided events, in the first table, have no key."""
+"""The two tables of waiting events, each with its column of partition keys. Undivided events, in the first, have none.
+"""
 
 
 async def list_queued_events(
@@ -52,7 +53,7 @@ async def list_queued_events(
     """Return the waiting events, sorted by DAG, then in the order of recording.
 
     For a partitioned DAG, the scheduler divides an event among partition keys. A divided event is listed once for each
-    key, and shows that key.
+    key.
 
     Args:
         after: Only entries after this DAG id, event id and partition key. An empty key stands for an event that is not
@@ -62,8 +63,8 @@ async def list_queued_events(
     of_asset = None if asset is None else await asset_ids(session, asset)
     parts = []
     for entry, key in _ENTRIES:
-        # `+ 0` lets PostgreSQL find the entries with the index of waiting events. Without it, the planner expects some
-        # of them at the start of the primary key, and reads all that the DAG's runs have taken.
+        # `+ 0` makes PostgreSQL use the index of waiting events. Without it, the planner expects waiting entries at the
+        # start of the primary key, and reads all entries that the DAG's runs have taken.
         number = entry.asset_event_id + 0
         chosen = (
             select(
@@ -80,7 +81,7 @@ async def list_queued_events(
         if after is not None:
             chosen = chosen.where(tuple_(entry.dag_id, number, key) > tuple_(*after))
         parts.append(select(limited(chosen, limit).subquery()))
-    # The database sorts the rows of both tables, because it may order texts in another way than Python.
+    # The database sorts the rows of both tables, and not Python, which may order texts in another way.
     both = union_all(*parts).subquery()
     first = limited(select(both).order_by(both.c.dag_id, both.c.event_id, both.c.key), limit)
     place = first.subquery().c
@@ -121,9 +122,9 @@ async def count_queued_events(
 async def delete_queued_events(
     session: AsyncSession, *, dag: str | None = None, asset: str | None = None
 ) -> int:
-    """Remove waiting events from the queues for good, so that no run takes them; return the number of entries.
+    """Remove waiting events from the queues for good, so that no run takes them. Return the number of entries.
 
-    The events themselves stay. If a scheduler plans for one of these DAGs at this moment, it notices the change, and
+    The events themselves stay. A scheduler that plans for one of these DAGs at this moment notices the change, and
     plans again.
     """
     of_asset = None if asset is None else await asset_ids(session, asset)
@@ -145,7 +146,7 @@ async def empty_queues(
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))
-    # Divided events first return to the queue. Those that are not removed below are divided again by the scheduler.
+    # Divided events first return to the queue. The scheduler divides those again that are not removed below.
     if remapped := await return_to_queue(session, dag_ids):
         announce(session, Signal.EVENTS_QUEUED, *remapped)
     gone = await session.execute(

@@ -1,4 +1,4 @@
-"""Stores the events of triggers, many in one transaction (group commit), and completes each event afterwards."""
+"""The recorder: stores the events of triggers, many in one transaction (a group commit), and completes each event."""
 
 from __future__ import annotations
 
@@ -45,33 +45,32 @@ from triggerer.synchronization import Notifier
 _log = LazyLogger(__name__)
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
-# At 30,000 rows/s a group of this size occupies SQLite's writer for a sixth of a second.
+# 5,000 rows: the largest transaction. At 30,000 rows/s it occupies SQLite's writer for a sixth of a second.
 MAX_BATCH_ROWS: Final = 5_000
-# Bounds a batch of large payloads.
+# 16 MiB: the most payloads in one transaction, if they are large.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-# Four batches, so that filters continue while a batch is written. A process has one recorder, so this bounds the
-# pending payloads of all its streams.
+# 64 MiB: room for four transactions of large payloads. While one is written, filters can fill the others. A process has
+# one recorder, so this bounds the pending payloads of all its streams.
 MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 
 
 class EventRecorder(GroupCommit[EventBatch]):
-    """The `EventSink` to which streams submit events. It stores and completes them in the order of submission.
+    """The `EventSink` to which streams submit events. It stores and completes the events in the order of submission.
 
     An event has a row for each of its watchers. Once all its rows are durable, `complete(None)` is called on the event.
-    An event of a redelivered message, whose rows are stored already, is completed too. While the database is away,
-    events wait, and none is completed. Streams submit no further events while the recorder is full. If `run` is
-    cancelled, the remaining events are never completed.
+    That also happens if the rows were stored before, because the message was redelivered. While the database is away,
+    events wait, and none is completed. If `run` is cancelled, the remaining events are never completed.
 
     Args:
-        max_pending_bytes: The recorder is full while payloads of this size wait or are being written. A payload counts
-            once for each row.
-        on_fenced: Called on the event loop when a lease no longer holds, because another instance owns the stream.
+        max_pending_bytes: The recorder is full while payloads of this total size wait or are being written. Streams
+            then submit no further events. A payload counts once for each row.
+        on_fenced: Called on the event loop with a lease that no longer holds: another instance owns the stream.
         now: Returns the timestamp of a submitted event. None: the host's time, read once in each turn of the loop.
         random: For the jitter of retries.
     """
 
-    # If a commit with an unknown outcome did succeed, the rows exist. Their idempotency keys then make the second write
-    # harmless.
+    # A commit whose outcome is unknown is repeated too. If it had succeeded, the idempotency keys of the rows make the
+    # second write harmless.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError
 
@@ -101,7 +100,8 @@ class EventRecorder(GroupCommit[EventBatch]):
         """See `EventSink`."""
         self._has_room = Notifier()
         self.unsettled_bytes = 0
-        """The size of the payloads that are submitted and not completed. A payload counts once for each row."""
+        """The size of the payloads of events that are submitted and not completed. A payload counts once for each row.
+        """
         self.trouble: TriggererError | None = None
         """The error that prevents writing at present, or None."""
         self.rows_written = 0
@@ -123,8 +123,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Encode an event's payload and add the event to the next transaction; see `EventSink`."""
         if key is None:
-            # The message has no identity, so its redelivery would be stored as another event. This random key only lets
-            # the store recognise the event if the commit is tried again.
+            # The message has no identity, so its redelivery is stored as another event. This random key only lets the
+            # store recognise the event if the write is tried again.
             key = "~" + uuid4().hex
         batch = self._filling
         try:
@@ -169,7 +169,7 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Add events and their stream's next state to one transaction.
 
-        The state says that the source was read up to these events.
+        The state is the producer's, and says that the source was read up to these events.
         """
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:
@@ -213,8 +213,8 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # The refused row may be a stream state. Or it is an event, and then a state that skips this event must not
-            # be stored. So report all states of the group as failed, and write its events alone.
+            # The refused row may be a stream state. Or it is an event: then a state that passes this event must not be
+            # stored. So report all states of the group as failed, and write its events without them.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()
@@ -224,7 +224,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         return ()
 
     async def _flush(self, batch: EventBatch) -> frozenset[Fence]:
-        """Write the rows whose lease still holds, in one transaction; return the fences of the lost leases."""
+        """Write the rows whose leases still hold, in one transaction. Return the fences of the lost leases."""
         rows = len(batch.keys)
         if not rows:
             return frozenset()
@@ -277,8 +277,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     def _recovered(self) -> None:
         if self.trouble is not None:
             self.trouble = None
-            # During the outage, a commit whose answer was lost may have queued events. The second try found these
-            # events stored, and announced nothing. So announce queued events now.
+            # A commit whose answer was lost may have queued events. The second try found these events stored, and
+            # announced nothing. So announce queued events now.
             self._database.wakeups.publish(Signal.EVENTS_QUEUED)
             _log.info("asset events are written again", events=self.unsettled)
 

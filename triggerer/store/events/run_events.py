@@ -41,10 +41,10 @@ from triggerer.store.schema.models import (
 EventId = ColumnElement[int] | InstrumentedAttribute[int]
 
 PAGE_CHARACTERS: Final = 4 * 2**20
-"""A page ends with the event at which the `extra`s of the page have more characters than this."""
-# Rows are fetched in portions of this size. The rows of the last portion after the end of the page are discarded.
+"""4 Mi characters: a page ends with the event whose `extra` makes the page's `extra`s longer than this in all."""
+# Rows are fetched in portions of 200. If a page ends within a portion, the rest of the portion is discarded.
 _FETCHED_AT_ONCE: Final = 200
-# The most assets in a UNION ALL, which has a part for each asset. SQLite takes at most 500 parts.
+# Assets in a UNION ALL, at most: it has a part for each asset, and SQLite allows 500 parts.
 _ASSETS_MERGED: Final = 100
 
 
@@ -70,10 +70,10 @@ class NamedAsset:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a sequence of events to read. The sequence is ordered by id.
+    """A request for a page: a part of a sequence of events, which is ordered by id.
 
-    A page of large events ends early. It has at least one event, unless the sequence ends before the page begins.
-    Skipped events cost time too, because the database counts their index entries one by one.
+    A page of large events ends early (`PAGE_CHARACTERS`). It has at least one event, unless the sequence ends before
+    the page begins. Skipped events cost time too, because the database counts their index entries one by one.
     """
 
     last_id: int
@@ -112,7 +112,7 @@ async def last_event(
     """Return the id of the newest event of an asset, or of the assets of an alias; 0 if there is none."""
     spans, newest = await _spans(session, uri, alias), 0
     for start in range(0, len(spans), _ASSETS_MERGED):
-        # Ask for the maximum of each span separately, because that is one index look-up for each span.
+        # Ask for the maximum of each span separately: each costs one index look-up.
         each = union_all(
             *(
                 select(func.max(AssetEvent.id).label("id")).where(span.condition())
@@ -126,7 +126,7 @@ async def last_event(
 async def count_events(
     session: AsyncSession, *, last_id: int, uri: str | None = None, alias: str | None = None
 ) -> int:
-    """Return how many events the asset or the alias has, up to the id `last_id`. This is slow if they are many."""
+    """Return how many events the asset or the alias has, up to the id `last_id`. Slow if there are many."""
     counted = (
         select(func.count())
         .select_from(AssetEvent)
@@ -140,8 +140,8 @@ async def page_of_asset(
 ) -> list[dict[str, Any]]:
     """Return a page of the events of an asset, or of the assets of an alias.
 
-    If an alias has more than 100 assets, the database sorts all events from the beginning of the page on, which is
-    slow.
+    The query is slow for an alias with more than 100 assets: the database sorts all events from the beginning of the
+    page on.
     """
     spans = await _spans(session, uri, alias)
     if not spans:
@@ -203,7 +203,7 @@ async def _entries_of(
 
 
 async def _spans(session: AsyncSession, uri: str | None, alias: str | None) -> list[Span]:
-    """Return the spans of events that were recorded under a URI, or, for an alias, one span for each of its assets."""
+    """Return the spans of events that were recorded under a URI. For an alias, return a span for each of its assets."""
     if alias is None:
         assert uri is not None
         return await spans_of(session, uri=uri)
@@ -232,8 +232,8 @@ def columns_of(
     Args:
         timestamp: An expression to select in place of the timestamp. None: the timestamp itself.
     """
-    # `extra` stays text. Decoding and encoding it for thousands of events would delay the event loop more than the
-    # rest.
+    # `extra` stays text. Decoding and encoding it for thousands of events would delay the event loop more than all else
+    # here.
     postgresql = session.get_bind().dialect.name == "postgresql"
     extra = cast(AssetEvent.extra, Text) if postgresql else type_coerce(AssetEvent.extra, Text)
     return (

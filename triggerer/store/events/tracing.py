@@ -1,4 +1,4 @@
-"""Follows an asset event by one step: to its stream, the runs that took it, their tasks, and what these emitted."""
+"""Follows an asset event: to its stream, to the runs that took it, and to the events that these runs emitted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TracedRun:
 
     run: RunView
     part: str
-    """triggered: the event is the newest event of the run. included: the run also took newer events."""
+    """`triggered`: the event is the newest one that the run took. `included`: the run also took newer events."""
     tasks: list[TaskRunView]
     events: list[AssetEventView]
     """The first events that the run emitted, oldest first, at most 50."""
@@ -57,7 +57,8 @@ class Trace:
     runs: list[TracedRun]
     """The newest runs that took the event, at most 20."""
     waiting: list[WaitingDag]
-    """At most 20 DAGs that have not divided the event or have no keys, then at most 20 shares of the event."""
+    """At most 20 DAGs in whose queue the event waits undivided, then at most 20 partition keys for whose runs it waits.
+    """
     has_more_runs: bool
 
 
@@ -95,7 +96,7 @@ async def _source_run(session: AsyncSession, event: AssetEventView) -> RunView |
 async def _runs_with(session: AsyncSession, event_id: int) -> list[tuple[int, str, str]]:
     """Return the primary key, DAG id and run id of runs that took the event, newest first.
 
-    If there are more runs than the trace shows, at least one of them is returned too, so that the caller can tell.
+    If there are more runs than the trace shows, the result is longer than the trace, so that the caller can tell.
     """
     found: set[tuple[int, str, str]] = set()
     for entry in (QueuedAssetEvent, DagPartitionEvent):
@@ -115,7 +116,8 @@ async def _traced(
 ) -> TracedRun:
     newest = 0
     for entry in (QueuedAssetEvent, DagPartitionEvent):
-        # `+ 0` lets PostgreSQL read the run's own entries. Without it, the planner walks down the events of all runs.
+        # `+ 0` makes PostgreSQL read the run's own entries. Without it, the planner reads the entries of all runs from
+        # the newest down.
         of_run = select(func.max(entry.asset_event_id + 0)).where(entry.run_pk == run_pk)
         newest = max(newest, await session.scalar(of_run) or 0)
     emitted = (
@@ -123,8 +125,8 @@ async def _traced(
         .where(
             AssetEvent.source_dag_id == dag_id,
             AssetEvent.source_run_id == run_id,
-            # The run took the event before it emitted its own, so those have higher ids. This condition saves reading
-            # older events.
+            # The run took the traced event before it emitted its own events, so its events have higher ids. This
+            # condition saves reading older events.
             AssetEvent.id > event_id,
         )
         .order_by(AssetEvent.id)

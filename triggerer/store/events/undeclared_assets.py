@@ -1,4 +1,4 @@
-"""Finds the assets of events, and creates assets that no DAG declares."""
+"""Finds the assets that events name, and creates those that do not exist because no DAG declares them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _FIND: Final = Statement(
     IN_NAMES=in_list("names", "text"),
     IN_URIS=in_list("uris", "text"),
 )
-# Sorted, so that two transactions that create the same assets cannot deadlock. ON CONFLICT, because another transaction
-# may create an asset at this moment. `alias_attachment` says why "WHERE true" is needed.
+# The rows are sorted, so that two transactions that create the same assets cannot deadlock. ON CONFLICT is needed,
+# because another transaction may create an asset at this moment. `alias_attachment` says why "WHERE true" is needed.
 _CREATE: Final = Statement(
     """
 INSERT INTO asset (name, uri, "group", extra, created_at)
@@ -49,8 +49,8 @@ async def ensure_asset(
 ) -> StoredAsset:
     """Return the asset with this name and URI. If it does not exist, create it, and log a warning.
 
-    If only the name or only the URI is given, the asset is found by that. A new asset then gets this text both as its
-    name and as its URI.
+    If only the name or only the URI is given, the asset is found by this text. A new asset gets the text as its name
+    and as its URI.
 
     Raises:
         AssetConflict: The name belongs to an asset with another URI, or the URI to an asset with another name.

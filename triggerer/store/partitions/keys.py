@@ -1,10 +1,12 @@
-"""The steps for DAGs that are scheduled by partition keys.
+"""The steps for DAGs that are scheduled by partition keys, such as one run for each day.
 
-An event of such a DAG waits in the DAG's queue (`queued_asset_event`) until a scheduler divides it among partition
-keys. Each key then has a share of the event (a row in `dag_partition_event`). The run of a key can wait for events with
-several keys, such as all hours of a day. Each of these event keys is a part of the run's key, and `dag_partition_part`
-has the parts that have arrived. Once the key is due, its run takes all its shares. A scheduler performs these steps
-while it has locked the DAG's row, so two schedulers never work on one DAG.
+1. An event of such a DAG waits in the DAG's queue (`queued_asset_event`) until a scheduler divides it among keys.
+2. Each of these keys then has a share of the event: a row in `dag_partition_event`.
+3. The run of a key may need events with several keys, such as all hours of a day. Each of these keys is a part of the
+   run's key. `dag_partition_part` has the parts that have arrived.
+4. Once the key is due, so that its run may start, the run takes all shares of the key.
+
+A scheduler performs these steps while it has locked the DAG's row, so two schedulers never work on one DAG.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# Only events of assets that the DAG's condition names. If the condition no longer names an asset, its events stay in
-# the queue, because the asset may come back. The query goes through the named assets in the order of the index, and
-# reads only the rows that it returns. On PostgreSQL a plain join would also read all entries of unnamed assets.
+# The assets that the DAG's condition names. If the condition no longer names an asset, the asset's events stay in the
+# queue, because the asset may come back. The query goes through the named assets in the order of the index, and reads
+# only the rows that it returns. On PostgreSQL a plain join would also read all entries of assets that are not named.
 _ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
       UNION
       SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id
@@ -223,9 +225,9 @@ def newest_events(dag_id: str) -> Script[list[KeyedEvent]]:
 
 
 def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
-    """Store the shares of divided events, and the parts that have arrived with them; return the shares that are new.
+    """Store the shares of divided events, and the parts that have arrived with them. Return the shares that are new.
 
-    A share that is stored already is not returned: it waits for a run, or a run has taken it.
+    A share that is stored already is not new: it waits for a run, or a run has taken it.
     """
     if not shares:
         return []
@@ -243,7 +245,7 @@ def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
 
 
 def leave_queue(dag_id: str, *, divided: Iterable[int], refused: Iterable[int]) -> Script[None]:
-    """Remove events from the DAG's queue. Entries of divided events stay with the mark `DIVIDED`, others are deleted.
+    """Remove events from the DAG's queue. Entries of divided events stay, marked as `DIVIDED`. The others are deleted.
 
     Args:
         divided: The ids of divided events.
@@ -289,7 +291,7 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
 
 
 def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Script[None]:
-    """Store when the runs of these keys may start. For keys with such an instant, store when it was computed: `now`."""
+    """Store when the runs of these keys may start, and `now` as the instant when this was computed."""
     if keys:
         rows = [
             (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)
@@ -301,28 +303,28 @@ def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Scr
 def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[list[str]]:
     """Return up to `limit` keys whose due time was computed after `soon`, an instant slightly in the future.
 
-    Such a due time was computed before the clock was set back, so it must be computed again.
+    Such a due time was computed before the clock was set back. So it must be computed again.
     """
     return [key for (key,) in (yield LATER(dag_id=dag_id, soon=soon, limit=limit))]
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """In the parts of these keys, if the time of the first event is later than `after`, set it to `at`.
+    """Set the time of the first event to `at`, in each part of these keys where this time is later than `after`.
 
-    `after` is in the future, so such an event was recorded before the clock was set back. The deadlines of the part
-    count from this time.
+    `after` is in the future, so a later event was recorded before the clock was set back. The deadlines of a part count
+    from the time of its first event.
     """
     yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
 
 
 def due_keys(dag_id: str, *, limit: int) -> Script[list[tuple[str, datetime]]]:
-    """Return the keys whose run needs no further event, and the instant when each run may start; earliest first."""
+    """Return the keys whose run needs no further event, with the instant when the run may start; earliest first."""
     rows = yield DUE(dag_id=dag_id, limit=limit)
     return [(key, _instant(at)) for key, at in rows]
 
 
 def waiting_keys(dag_id: str, *, limit: int) -> Script[list[str]]:
-    """Return the keys that have events waiting for a run, due or not, sorted by key, at most `limit`."""
+    """Return at most `limit` keys for which events wait for a run, due or not, sorted by key."""
     return [key for (key,) in (yield _WAITING(dag_id=dag_id, limit=limit))]
 
 
@@ -347,7 +349,7 @@ class TakePartition:
         return _POSTGRES_TAKE, (self.dag_id, self.partition_key, self.run_pk)
 
 
-# INDEXED BY, because SQLite without statistics would read all events that the key ever had.
+# INDEXED BY is needed, because SQLite without statistics would read all events that the key ever had.
 SQLITE_TAKE: Final = (
     """
 UPDATE dag_partition_event INDEXED BY ix_dag_partition_event_waiting SET run_pk = :run_pk

@@ -1,7 +1,7 @@
 """Puts events that wait for partition keys back into the DAG's queue, to be divided again.
 
 This is needed if the DAG now assigns events to other keys. It is also the first step when an operator deletes waiting
-events: they are deleted from the queue, and the scheduler divides the other events again.
+events. The events to delete are then removed from the queue, and the scheduler divides the others again.
 """
 
 from __future__ import annotations

@@ -20,14 +20,14 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import Dag, DagRun, Instance
 
 MAX_CALLS: Final = 3
-"""A callback is given up after this number of executors died while they called it, because it may have killed them."""
+"""After this number of executors died while they called a callback, it is given up: it may have killed them."""
 
 _DUE: Final = "due"
 _RUNNING: Final = "running"
 
 
 async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
-    """Mark the callbacks of these ended runs as due, and announce them. Skip runs whose state needs no callback."""
+    """Mark the callbacks of these ended runs as due, and announce them. Skip runs that have no callback to call."""
     if not run_pks:
         return
     # A text search is safe: `callbacks` contains only the names of states.
@@ -47,7 +47,7 @@ async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
 async def claim_call(
     session: AsyncSession, *, executor: str, log_home: str
 ) -> CallbackOrder | None:
-    """Claim the due call of the oldest run for this executor; None if no call is due."""
+    """Claim the callback of the oldest run whose callback is due, for this executor. None: no callback is due."""
     row = (
         await session.execute(
             select(DagRun, Dag.path, Dag.callbacks)
@@ -89,10 +89,10 @@ async def mark_called(
 ) -> None:
     """Store the outcome of a call.
 
-    Nothing changes if another executor has the call by now, or if the run was queued again.
+    Nothing changes if another executor has claimed the call since, or if the run was queued again.
 
     Args:
-        is_done: False if the call was interrupted: it becomes due again, and does not count for `MAX_CALLS`.
+        is_done: False: the call was interrupted, so it becomes due again. It does not count towards `MAX_CALLS`.
     """
     await session.execute(
         update(DagRun)
@@ -110,11 +110,12 @@ async def mark_called(
 
 
 async def recover_calls(session: AsyncSession, *, executor: str, alone: bool) -> list[str]:
-    """Make the calls of dead executors due again; return the ids of the runs whose calls are given up.
+    """Make the calls of dead executors due again. Return the ids of the runs whose calls are given up.
 
     Args:
-        executor: The executor that calls this. It makes no call now, so a call under its id was interrupted.
-        alone: True if no other executor can be alive. Then all calls that are under way are made due again.
+        executor: The executor that calls this function. It is calling no callback now, so a call under its id was
+            interrupted.
+        alone: True: no other executor can be alive, so all calls that are under way become due again.
     """
     gone: list[ColumnElement[bool]] = []
     if not alone:

@@ -1,4 +1,4 @@
-"""Finds the old runs that neither the scheduler nor a waiting event needs, and deletes them."""
+"""Finds old runs and the reasons to keep them, and deletes runs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _AUTOMATED: Final = text(
 )
 _AUTOMATIC_TYPES: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
 
-# One look-up by event id for each entry that a run has taken. The odd conditions (`w.dag_id || ''`, `coalesce`) keep
-# both databases from using an index that begins with the DAG. Without statistics the planners would choose such an
-# index, and read everything that waits for the DAG, for each entry.
+# This query costs one look-up by event id for each event that a run has taken. The odd conditions (`w.dag_id || ''`,
+# `coalesce`) keep both databases from using an index that begins with the DAG. Without statistics the planners would
+# choose such an index, and for each event read everything that waits for the DAG.
 SHARED: Final = Statement(
     """
 SELECT DISTINCT t.run_pk FROM dag_partition_event t
@@ -71,12 +71,15 @@ class NeededRuns:
     pks: frozenset[int]
     """The primary keys of single runs that must stay.
 
-    They are the newest run, the newest run that is not a backfill's, and the newest timed or event-driven run. The last
-    timed run before the limit of the cleaning stays too: the timetable continues from it if the clock is set back."""
+    - the newest run,
+    - the newest run that is not a backfill's,
+    - the newest run of the types `scheduled` and `asset_triggered`,
+    - the last run with a logical date before the limit of the cleaning. If the clock is set back, the timetable
+      continues from this run."""
     since: datetime | None
-    """The logical date of that last timed run, or None.
+    """The logical date of the last of the runs in `pks`, or None.
 
-    Timed and event-driven runs with later data intervals must stay too."""
+    Runs of the types `scheduled` and `asset_triggered` with a later logical date or data interval must stay too."""
 
     def includes(self, run: OldRun) -> bool:
         """True if the run is needed."""
@@ -136,7 +139,7 @@ async def open_backfills(session: AsyncSession) -> set[int]:
 async def old_runs(
     session: AsyncSession, before: datetime, *, after_pk: int, limit: int
 ) -> list[OldRun]:
-    """Return the next runs, sorted by primary key, that ended before an instant and have no callback left to call.
+    """Return the next runs, sorted by primary key, that ended before an instant and whose callback is not due.
 
     A run whose `run_after` is not before the instant is left out too.
 
@@ -177,10 +180,10 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 
 
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return the runs that must stay, because one of their events still waits for another partition key of the DAG.
+    """Return the runs that must stay, because one of their events still waits for another partition key of their DAG.
 
-    A waiting event may be divided again, also for a key whose run has taken it already. Only that run's entry shows
-    that the key had the event. An event that no longer waits is never divided again.
+    A waiting event may be divided among partition keys again. It must not be queued again for a key whose run has taken
+    it, and only the run's entry shows that. An event that no longer waits is never divided again.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}
@@ -189,7 +192,7 @@ async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]
 async def delete_runs(
     session: AsyncSession, run_pks: Collection[int], before: datetime
 ) -> set[int]:
-    """Delete these runs with their tasks, attempts and queue entries, except runs that somebody queues again now.
+    """Delete these runs with their tasks, attempts and queue entries. Runs that were queued again meanwhile stay.
 
     Returns:
         The primary keys of the deleted runs.

@@ -48,7 +48,7 @@ class Grid:
     """Newest first."""
     states: list[str | None]
     cells: list[int]
-    """For each run, for each of `tasks`: the index in `states` of the state of the task's last try."""
+    """For each run, one number for each of `tasks`: the index in `states` of the state of the task's last try."""
     next_before: str | None
     """The argument `before` for older runs. None: there are no older runs."""
 
@@ -68,7 +68,7 @@ class Calendar:
     year: int
     days: list[Day]
     is_counted_short: bool
-    """True if counting stopped at the bound. Then only the newest runs of the year are counted."""
+    """True: the year has more runs than are counted (50,000), so only the newest runs are counted."""
 
 
 async def read_grid(
@@ -125,7 +125,7 @@ async def read_grid(
 async def read_calendar(session: AsyncSession, dag_id: str, year: int) -> Calendar:
     """Return how many runs were queued on each day of a year, by state.
 
-    The query reads the DAG's runs from the newest run back to the year, and counts at most 50,000 runs of the year.
+    The query reads the DAG's runs from the newest one back to the year. It counts at most 50,000 runs of the year.
 
     Raises:
         UnknownDag: There is no such DAG.

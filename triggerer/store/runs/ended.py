@@ -1,4 +1,4 @@
-"""Chooses ended runs by DAG, state and time, in the order of their creation."""
+"""Finds ended runs by DAG, state and time, in the order of their creation."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _UNSUCCESSFUL = frozenset({RunState.FAILED, RunState.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class EndedRuns:
-    """Conditions that choose ended runs. A run must meet all of them."""
+    """Conditions for ended runs. A run is chosen if it meets all of them."""
 
     states: Collection[RunState]
     """The final states to choose."""
     dag: str | None = None
     start: datetime | None = None
-    """The earliest `run_after`, which is the time in a run's id. None: any."""
+    """The earliest `run_after` (the time in a run's id). None: any."""
     end: datetime | None = None
     """The latest `run_after`, inclusive. None: any."""
 
@@ -42,7 +42,7 @@ class EndedRun:
 
 
 async def count_ended(session: AsyncSession, choice: EndedRuns) -> tuple[int, int, int]:
-    """Return the number of chosen runs, the number of their DAGs, and the highest primary key, or 0."""
+    """Return the number of chosen runs, the number of their DAGs, and the highest primary key (0 if there is none)."""
     query = _chosen(choice, func.count(), func.count(distinct(DagRun.dag_id)), func.max(DagRun.id))
     runs, dags, highest = (await session.execute(query)).one()
     return runs, dags, highest or 0
@@ -51,10 +51,10 @@ async def count_ended(session: AsyncSession, choice: EndedRuns) -> tuple[int, in
 async def next_ended(
     session: AsyncSession, choice: EndedRuns, *, after: int, up_to: int, limit: int, lock: bool
 ) -> Sequence[EndedRun]:
-    """Return the first `limit` chosen runs with primary keys above `after`, up to `up_to`; empty if no run is left.
+    """Return the first `limit` chosen runs with primary keys above `after` and up to `up_to`. Empty: no run is left.
 
     Args:
-        lock: True to keep others from changing these runs until the commit.
+        lock: True: lock these runs, so that no other transaction changes them until the commit.
     """
     columns = (DagRun.id, DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.run_after)
     query = _chosen(choice, *columns).where(DagRun.id > after, DagRun.id <= up_to)

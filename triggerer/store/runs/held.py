@@ -1,13 +1,13 @@
 """Holds queued runs that cannot be executed now, and releases them.
 
-A held run stays queued, counts for `max_active_runs`, and no executor claims it. There are three cases:
+A held run stays queued and counts for `max_active_runs`, but no executor claims it. There are three cases:
 
 - The DAG processor could not load the DAG's file (`dag_file.is_broken`). The run is held until the file loads, or until
   the DAG is stale.
-- Only a worker could not load the file, for instance because its machine lacks a package. The run is held for some
-  seconds, or until the DAG processor has read the file again. Then it is tried again.
-- A former attempt may still be at work, see `triggerer.store.runs.attempts.steps`. The run is held for some seconds.
-  Then it is tried again.
+- The DAG processor could load the file, but a worker could not, for instance because its machine lacks a package. The
+  run is held for 5 to 60 seconds, or until the DAG processor has read the file again. Then it is tried again.
+- An earlier attempt may still be at work, see `triggerer.store.runs.attempts.steps`. The run is held for 5 to 60
+  seconds. Then it is tried again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _FIRST_DELAY_S: Final = 5.0
 _LONGEST_DELAY_S: Final = 60.0
 _OTHERS_FIRST: Final = timedelta(seconds=12)
-"""How long other executors are preferred for a run whose file this executor could not load.
+"""How long an executor waits before it releases a held run whose file it could not load itself.
 
-Executors release held runs in their sweeps, which are more frequent. So another executor gets the run first.
+Meanwhile another executor releases the run in its next sweep, and claims it first. Sweeps are more frequent than this.
 """
 
-# The query reads only the next claimable runs. A run that is held leaves their index, so later claims do not read it
-# again. PostgreSQL locks the file's row. The DAG processor writes that row before it releases runs, so one of the two
-# waits for the other, and no run is held after its file was repaired.
+# The query reads only the next claimable runs. A run that is held leaves their index, so later claims do not read the
+# run again. PostgreSQL locks the file's row, which the DAG processor writes before it releases runs. So one of the two
+# transactions waits for the other, and no run is held after its file was repaired.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}
@@ -95,16 +95,16 @@ def hold_broken(*, limit: int) -> Script[None]:
 
 
 def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
-    """A step: queue a run again whose file the worker could not load, and hold it for 5 to 60 seconds.
+    """A step: queue a run again, because a worker could not load its file, and hold it for 5 to 60 seconds.
 
     The attempt does not count towards `MAX_ATTEMPTS`, and its row in `run_attempt` is deleted. The step returns one
     row.
 
-    The step changes nothing, and returns no row, if another attempt has the run, if the run must be cancelled, or if no
-    file defines the DAG any longer.
+    The step changes nothing and returns no row if another attempt has the run, if the run must be cancelled, or if the
+    DAG is stale.
     """
-    # The delay doubles with the number of the attempt. So the run keeps this number, although the attempt does not
-    # count: `after_attempt` says that attempts up to this one do not count.
+    # The delay doubles with the number of the attempt, so the run keeps this number. `after_attempt` says that the
+    # attempts up to this number do not count.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
     delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)
@@ -126,12 +126,12 @@ async def any_file_is_broken(session: AsyncSession) -> bool:
 
 
 async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[str]:
-    """Release the held runs whose file loads now, or whose DAG is stale; return the ids of their DAGs.
+    """Release the held runs whose file loads now, or whose DAG is stale. Return the ids of their DAGs.
 
-    Earlier in this transaction, the caller has stored what the files define now.
+    The caller has stored before, in this transaction, what the files define now.
 
     Args:
-        reread: The files that were read since the last call. If such a file loads, its DAGs' runs that are held for
+        reread: The files that were read since the last call. If such a file loads, runs of its DAGs that are held for
             some seconds are released too.
     """
     rows = (await session.execute(_held())).all()
@@ -146,15 +146,15 @@ async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[s
 async def release_due(
     session: AsyncSession, *, holds: bool, executor: str, alone: bool
 ) -> list[str]:
-    """Release the held runs whose next try is due; return the ids of their DAGs.
+    """Release the held runs whose next try is due. Return the ids of their DAGs.
 
     Runs that were held until their file loads are released too, if the file loads now or the DAG is stale.
 
     Args:
-        holds: False if the configuration says that no runs are held for broken files. Then all runs that wait for their
+        holds: False: the configuration says that no runs are held for broken files, so all runs that wait for their
             file are released.
-        executor: The executor that calls this. If this executor could not load a run's file, it releases the run later
-            than other executors would, see `_OTHERS_FIRST`.
+        executor: The executor that calls this function. It releases a run whose file it could not load itself later
+            than another executor would, see `_OTHERS_FIRST`.
         alone: True if there is no other executor.
     """
     now = datetime.now(UTC)

@@ -29,7 +29,7 @@ from triggerer.store.schema.models import (
 )
 
 _ENTRIES: Final = (QueuedAssetEvent, DagPartitionEvent)
-"""The tables of the runs' events. All events of one run are in the same table."""
+"""The two tables of the events that runs have taken. All events of one run are in the same table."""
 
 
 async def list_runs(
@@ -45,8 +45,8 @@ async def list_runs(
     """Return runs, newest first.
 
     Args:
-        asset: Only runs that took an event of this asset, given by name or URI. This is slow if few of the newest runs
-            took one, see `_with_events_of`.
+        asset: Only runs that took an event of this asset, given by name or URI. The query is slow if few of the newest
+            runs took such an event, see `_with_events_of`.
         with_events: True to fill `RunView.asset_event_ids`.
     """
     found = await list_keyed_runs(
@@ -75,7 +75,7 @@ async def list_keyed_runs(
     """Return runs as `list_runs` does, each with its primary key.
 
     Args:
-        after: Only older runs, whose primary keys are lower than this key.
+        after: Only older runs, whose primary keys are lower than this.
     """
     query = select(DagRun).where(*_runs(dag, run_id, state)).order_by(DagRun.id.desc())
     if after is not None:
@@ -126,8 +126,8 @@ def _runs(
     if run_id is not None:
         wanted.append(DagRun.run_id == run_id)
     if state in ("queued", "running"):
-        # A subquery, so that the planners use the partial index. Otherwise they read all runs by primary key, because
-        # the list is sorted by it.
+        # With this subquery the planners use the partial index of active runs. Otherwise they would read all runs by
+        # primary key, because the list is sorted by it.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):
@@ -200,10 +200,11 @@ async def _with_events_of(
 ) -> list[DagRun]:
     """Return the runs of `query` that took an event of one of the assets, newest first, up to `limit` runs (0: all).
 
-    The runs can be found by a look-up for each event of the assets and each DAG, or by reading runs from the newest on.
-    It is not known beforehand which is quicker. So runs are read in growing windows, until the look-ups seem cheaper
-    for the rest. This takes a few times as long as the quicker way alone. Both ways are slow if the asset has many
-    events and no recent run took one. An index for this would slow down the insert of every event.
+    There are two ways: a look-up for each event of the assets and each DAG, or reading runs from the newest on. It is
+    not known beforehand which way is quicker. So runs are read in growing windows, until the look-ups seem cheaper for
+    the rest. This takes a few times as long as the quicker way alone. Both ways are slow if the asset has many events
+    and no recent run took any of them. An index of the events by asset and run would slow down the insert of every
+    event.
 
     Args:
         dags: The ids of the DAGs to which the runs belong.
@@ -221,10 +222,10 @@ async def _with_events_of(
         by_way_of_events = entries is not None and entries <= width
         lower = 0 if by_way_of_events else upper - width
         some: list[DagRun] = []
-        # One query for each of the two tables: PostgreSQL would read all entries if one query had both.
+        # There is one query for each of the two tables. In one query for both, PostgreSQL would read all entries.
         for one in _ENTRIES:
             if by_way_of_events:
-                # No lower bound on run ids: this query finds the remaining runs of all events at once.
+                # This query finds the remaining runs of all events at once, so it has no lower bound on primary keys.
                 taken = select(one.run_pk).where(
                     one.dag_id.in_(dags), one.asset_event_id.in_(events)
                 )
@@ -268,7 +269,7 @@ def _run_view(row: DagRun, event_ids: list[int], wait: RunWait | None) -> RunVie
     return view_of(
         row,
         RunView,
-        # Show when the first attempt began, so that the run's duration covers all attempts.
+        # A run is shown from the beginning of its first attempt, so that its duration covers all attempts.
         started_at=row.first_started_at or row.started_at,
         log_path=path,
         waiting_for=None if wait is None else wait.reason,

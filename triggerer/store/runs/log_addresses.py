@@ -1,4 +1,4 @@
-"""Stores and finds the addresses at which executors serve the logs of runs to other machines."""
+"""Stores and finds the addresses (`host:port`) at which executors serve the logs of runs to other machines."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ async def publish_log_address(session: AsyncSession, instance_id: str, address: 
 
 
 async def log_address_for(session: AsyncSession, executor: str) -> str | None:
-    """Return the address of a living executor that serves the logs on the machine of `executor`.
+    """Return the address of a living executor that serves the logs on the machine where `executor` ran.
 
-    `executor` itself may have ended. None: no executor on its machine serves logs.
+    `executor` itself may have ended. None: no living executor on its machine serves logs.
     """
     host, _ = host_and_pid(executor)
     now = await database_now(session)

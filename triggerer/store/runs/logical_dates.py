@@ -1,4 +1,4 @@
-"""Sets the logical date of a run that a person triggered."""
+"""Sets the logical date of a run that a user has triggered."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ from triggerer.store.runs.state_conditions import RUNNING
 from triggerer.store.schema.models import DagRun, Instance, TaskRun
 
 MAX_ATTEMPTS: Final = 3
-"""A run fails if the executor died in this number of the run's attempts, because the run may have killed them."""
+"""A run fails if executors died in this number of its attempts, because the run may have killed them."""
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
-# Attempts whose worker never began them. `started_at` shows this only from the second attempt on, because the claim of
-# the first attempt sets `started_at` at once (see `begin_run`).
+# The condition that no worker has begun the attempt. It holds for no first attempt, because the claim of a first
+# attempt sets `started_at` at once (see `begin_run`).
 _NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
 
 
@@ -45,16 +45,17 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
     """Queue the running runs of dead executors again. A run fails if `MAX_ATTEMPTS` of its attempts ended in this way.
 
     If the executor died before the attempt began, the attempt does not count, because it cannot have killed the
-    executor. The next attempt then has the same number, but a higher epoch. A first attempt always counts: it begins
-    with its claim.
+    executor. The next attempt then gets the same number, and a higher epoch. A first attempt always counts, because it
+    begins with its claim.
 
-    The workers of a dead executor are gone, see `triggerer.executor.lease.lease_guard`. But their launches may still be
-    at work. So an attempt with open launches becomes `unknown`, and an attempt without open launches becomes `lost`.
+    The workers of a dead executor are gone, see `triggerer.executor.lease.lease_guard`. But what they launched
+    elsewhere, such as a Spark Connect session, may still be at work. So an attempt with open launches becomes
+    `unknown`, and one without becomes `lost`.
 
     Args:
-        executor: The executor that calls this. Its own runs are no orphans.
-        alone: True if no other executor can be alive, because SQLite is locked for this process. Then the runs of all
-            other executors are orphans. False: an executor is dead if its instance is deregistered or has expired.
+        executor: The executor that calls this function. Its own runs are no orphans.
+        alone: True: no other executor can be alive, because SQLite is locked for this process, so the runs of all other
+            executors are orphans. False: an executor is dead if its instance was deregistered or has expired.
     """
     gone: list[ColumnElement[bool]] = [
         or_(_RUNS.c.executor.is_(None), _RUNS.c.executor != executor)

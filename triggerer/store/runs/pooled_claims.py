@@ -1,4 +1,7 @@
-"""Claims queued runs if some DAG uses a pool. No slot goes to two runs, even if several executors claim at once."""
+"""Claims queued runs if some DAG uses a pool (a number of runs that may use a resource at once).
+
+No slot of a pool goes to two runs, even if several executors claim at the same time.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from triggerer.store.runs.attempts.claims import claim_these
 from triggerer.store.runs.state_conditions import ACTIVE
 from triggerer.store.schema.models import Dag, DagRun
 
-# The key of the advisory lock under which executors claim runs with pools one after another. The number is arbitrary,
-# but unique in the database.
+# The key of PostgreSQL's advisory lock, under which executors claim runs with pools one after another. The number is
+# arbitrary, but unique in the database.
 _LOCK: Final = 0x7472_6967_706F
 MOST_LOOKED_AT: Final = 1_000
-"""How many queued runs are considered. If 1,000 runs wait for pools, later runs wait too, even without a pool."""
+"""The queued runs that a claim considers. If they all wait for pools, later runs wait too, even without a pool."""
 
 _QUEUED: Final = Statement(
     """
@@ -43,7 +46,7 @@ WHERE r.state IN ('queued', 'running') AND r.state = 'running' AND r.pools IS NO
 
 @dataclass(frozen=True, slots=True)
 class _TakeTurns:
-    """A step: lock out other executors that claim runs with pools, until the commit. SQLite has one writer anyway."""
+    """A step: keep other executors from claiming runs with pools until the commit. SQLite has one writer anyway."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         return []
@@ -54,7 +57,7 @@ class _TakeTurns:
 
 @dataclass(frozen=True, slots=True)
 class PooledRuns:
-    """The runs from which `choose` decides which queued runs to claim."""
+    """The input of `triggerer.domain.pools.choose`, which decides which queued runs to claim."""
 
     queued: list[tuple[QueuedRun, str, str]]
     """The queued runs in the order of execution, each with its DAG id and run id."""
@@ -90,8 +93,8 @@ def claim_with_pools(
     Args:
         slots: The number of slots of each pool, by name.
     """
-    # Lock in a statement of its own: the later statements then see what other executors claimed before. A statement
-    # sees only what was committed before it began, so one that waited for the lock would not see their claims.
+    # Lock in a separate statement. A statement sees only what was committed before it began. So the statements after
+    # the lock see what other executors have claimed, and a statement that itself waited for the lock would not.
     yield _TakeTurns()
     waiting = yield from pooled_runs()
     queued = [run for run, _, _ in waiting.queued]

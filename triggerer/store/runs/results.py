@@ -21,7 +21,7 @@ from triggerer.store.database.wakeups.signals import Signal
 
 @dataclass(frozen=True, slots=True)
 class AttemptUpdate:
-    """A report of an executor about an attempt: tasks, a wait, launches, and the end of the run if it has ended."""
+    """A report of an executor about an attempt: its tasks, a wait, launches, and the end of the run if it has ended."""
 
     order: RunOrder
     tasks: tuple[TaskResult, ...] = ()
@@ -35,7 +35,7 @@ class AttemptUpdate:
     launches: tuple[Launch, ...] = ()
     """The new states of launches, in order."""
     is_blocked: bool = False
-    """True if the attempt did not begin, because a former attempt may still be at work.
+    """True if the attempt did not begin, because an earlier attempt may still be at work.
 
     The run is held for a while, or ends if it was cancelled.
     """
@@ -51,7 +51,7 @@ class AttemptUpdate:
         if self.end is None:
             return AttemptState.RUNNING
         if not all(launch.state.has_ended for launch in self.launches):
-            # The run's process has ended, but something that it started outside may still be at work.
+            # The run's process has ended, but something that it started elsewhere may still be at work.
             return AttemptState.UNKNOWN
         return self.end.attempt_state
 
@@ -67,18 +67,18 @@ class RunClaim:
 
 @dataclass(frozen=True, slots=True)
 class SaveResults:
-    """A step: write updates of running runs. An update counts only if `executor` still has the run in the same epoch.
+    """A step: write updates of running runs. An update counts only if `executor` still has the run in its epoch.
 
     Tasks are inserted or replaced, and the end of a run is written. If the run ends without success, its running tasks
     get the run's state. On PostgreSQL the statement also notifies other processes of the ended runs, so it can be a
     whole transaction.
 
-    It returns a row (primary key, epoch, state, cancel_requested) for each run that `executor` was the last to claim,
-    with the values from before this step. `run_claims` reads the rows.
+    The step returns a row (primary key, epoch, state, cancel_requested) for each of the runs that `executor` was the
+    last to claim, with the values from before this step. `run_claims` reads the rows.
 
     Args:
-        updates: Updates in the order of reporting. If several contain the same task, the last one counts. At most one
-            update ends a run.
+        updates: Updates in the order of the reports. If several updates contain the same task, the last one counts. At
+            most one update ends a run.
         sender: The id of this process, so that it ignores its own notification.
     """
 
@@ -237,8 +237,8 @@ _SQLITE_ATTEMPTS: Final = Statement(
     GIVEN=_ATTEMPTS,
 )
 
-# A PostgreSQL statement can change a row only once. So the state of an ended run is only written to running tasks that
-# have no update of their own in this statement.
+# If a run ends, its running tasks end too. But a PostgreSQL statement can change a row only once, so tasks that have an
+# update of their own in this statement are left out (`others`).
 _POSTGRES: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id, epoch, state, cancel_requested FROM dag_run

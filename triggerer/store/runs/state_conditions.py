@@ -1,6 +1,7 @@
 """Conditions on the state of runs, written so that the databases use the partial indexes of `dag_run`.
 
-The states are literals in the text. With parameters, the planners cannot know that the index's condition holds.
+A partial index covers only the runs in some states. The states are literals here, because with parameters the planners
+could not know that the index's condition holds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """State changes of runs and tasks: waits, progress, queueing again, and cancelling. The caller commits.
 
-An executor's change counts only if the run's row shows this executor and this epoch. So an executor that seemed dead,
-and whose runs were queued again, can no longer write.
+An executor's change counts only if the run's row shows this executor, and the epoch of its claim. So an executor that
+seemed dead, and whose runs were queued again, can no longer write.
 """
 
 from __future__ import annotations
@@ -101,14 +101,13 @@ WHERE run.id = {run_pk} AND run.executor = {executor} AND run.epoch = {epoch} AN
 async def requeue_runs(
     session: AsyncSession, *, executor: str, epochs: Mapping[int, int], have_begun: bool = True
 ) -> int:
-    """Queue runs of this executor again, for instance because it stops; return how many of the runs it still had.
+    """Queue runs of this executor again, for instance because it stops. Return how many of the runs it still had.
 
-    These attempts do not count towards `MAX_ATTEMPTS`. Only attempts whose executor died count, because the run may
-    have killed it.
+    These attempts do not count towards `MAX_ATTEMPTS`, which counts attempts that may have killed their executor.
 
     Args:
         epochs: The epoch of each run, by primary key.
-        have_begun: False if no worker has begun any of these attempts. Then the rows of the attempts are deleted.
+        have_begun: False: no worker has begun any of these attempts, so their rows are deleted.
     """
     requeued: dict[int, int] = {}
     for pk, epoch in epochs.items():
@@ -152,9 +151,9 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
     """Cancel a queued run at once, or ask the executor of a running run to cancel it.
 
     Returns:
-        The run's state now. CANCELLED: the run was queued and has ended now, or had been cancelled before. RUNNING: its
-        executor will end it. SUCCESS or FAILED: it had ended before. None: there is no such run. The caller announces
-        RUNS_ENDED or RUNS_CANCELLED accordingly.
+        The state of the run now. CANCELLED: the run was queued and has ended now, or was cancelled before. RUNNING: its
+        executor will end it. SUCCESS or FAILED: the run had ended before. None: there is no such run. The caller
+        announces RUNS_ENDED or RUNS_CANCELLED accordingly.
     """
     state = (
         await session.execute(select(_RUNS.c.state).where(_RUNS.c.id == run_pk).with_for_update())
@@ -173,7 +172,7 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
 
 
 async def cancel_queued(session: AsyncSession) -> list[str]:
-    """End the queued runs that somebody asked to cancel; return the DAG id of each."""
+    """End the queued runs that a user has asked to cancel. Return the DAG id of each run."""
     now = datetime.now(UTC)
     ended = await session.execute(
         update(_RUNS)
@@ -188,9 +187,9 @@ async def cancel_queued(session: AsyncSession) -> list[str]:
 
 
 async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
-    """Set the running tasks of these queued runs to cancelled.
+    """Set tasks that are shown as running to cancelled, for runs that were queued.
 
-    They were running when an earlier attempt was interrupted.
+    The tasks were running when an earlier attempt was interrupted.
     """
     await session.execute(
         update(_TASKS)
@@ -200,7 +199,7 @@ async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: date
 
 
 async def any_dag_needs_spark(session: AsyncSession) -> bool:
-    """Return True if a task of an active DAG names `spark`."""
+    """Return whether a task of a DAG that is neither stale nor paused uses `spark`."""
     rows = await session.execute(
         select(Dag.tasks).where(Dag.is_stale.is_(False), Dag.is_paused.is_(False))
     )

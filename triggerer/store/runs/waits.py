@@ -1,8 +1,17 @@
 """Finds the reason why a run does not proceed.
 
-A queued run waits for its DAG's file to load, the end of a former attempt, a slot of a pool, a free worker or an
-executor. A running run waits for a worker, for its silent executor, for another executor if its own is gone, or for the
-reason that its attempt reported.
+A queued run may wait:
+
+- until its DAG's file loads,
+- for the end of an earlier attempt,
+- for a slot of a pool, a free worker or an executor.
+
+A running run may wait:
+
+- for a free worker,
+- for its executor, which has missed a heartbeat,
+- for another executor, because its own is gone,
+- for something that its attempt has reported.
 """
 
 from __future__ import annotations
@@ -36,7 +45,7 @@ class RunWait:
 
 
 async def waits_of(session: AsyncSession, rows: Sequence[DagRun]) -> dict[int, RunWait]:
-    """Return why these runs wait, by primary key. Runs that have ended, or that proceed, are left out."""
+    """Return, by primary key, why these runs wait. Runs that have ended or that proceed are left out."""
     active = [row for row in rows if row.state in (RunState.QUEUED, RunState.RUNNING)]
     if not active:
         return {}
@@ -64,7 +73,7 @@ def readable_problem(problem: Mapping[str, Any]) -> str:
 
 
 async def broken_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[str, str]:
-    """Return, by DAG id, the first error of the DAG's file, if the DAG processor cannot load it."""
+    """Return, by DAG id, the first error of the DAG's file. DAGs whose file the DAG processor can load are left out."""
     found: dict[str, str] = {}
     query = select(Dag.dag_id, DagFile.errors).join(DagFile, DagFile.path == Dag.path)
     for chosen in some_of(sorted(dag_ids), Dag.dag_id):
@@ -74,7 +83,7 @@ async def broken_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[
 
 
 async def unloaded_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[str, str]:
-    """Return, by DAG id, why an executor could not load the DAG's file. Only DAGs with a held run are returned."""
+    """Return, by DAG id, why an executor could not load the DAG's file. DAGs without such a held run are left out."""
     found: dict[str, str] = {}
     query = select(DagRun.dag_id, DagRun.waiting_for).where(
         QUEUED,
@@ -95,7 +104,7 @@ async def count_queued(session: AsyncSession, dag_id: str) -> int:
 
 
 async def awaited_worker(session: AsyncSession) -> str:
-    """Return what a queued run waits for if nothing else holds it up: an executor, or a worker that is free."""
+    """Return what a queued run waits for if it has no other reason to wait: an executor, or a worker that is free."""
     now = await database_now(session)
     alive = select(Instance.id).where(Instance.kind == "executor", Instance.expires_at > now)
     if await session.scalar(alive.limit(1)) is None:
@@ -104,7 +113,7 @@ async def awaited_worker(session: AsyncSession) -> str:
 
 
 async def _blocked(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return the runs, among these, that wait because a former attempt may still be at work."""
+    """Return those of these runs that wait because an earlier attempt may still be at work."""
     found: set[int] = set()
     query = select(RunLaunch.run_pk).where(RunLaunch.ended_at.is_(None))
     for chosen in some_of(run_pks, RunLaunch.run_pk):

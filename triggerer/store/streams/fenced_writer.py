@@ -42,7 +42,7 @@ class FencedWriter(GroupCommit[list[C]]):
     """Writes changes in groups, each group in one transaction. While the database is away, the changes wait.
 
     Args:
-        on_fenced: Called on the event loop when a lease no longer holds, because another instance owns the stream.
+        on_fenced: Called on the event loop with a lease that no longer holds: another instance owns the stream.
         random: For the jitter of retries.
     """
 
@@ -63,11 +63,11 @@ class FencedWriter(GroupCommit[list[C]]):
         self._database = database
         self._on_fenced = on_fenced
         self._unwritten: Counter[str] = Counter()
-        """Stream digest to the number of changes whose `on_done` has not been called yet."""
+        """By stream digest, the number of changes whose `on_done` has not been called yet."""
         self._has_answered = Notifier()
 
     def is_writing(self, stream_digest: str) -> bool:
-        """Return True if changes of the stream were submitted, and `on_done` has not been called for all of them."""
+        """Return whether `on_done` has not been called yet for some submitted change of the stream."""
         return stream_digest in self._unwritten
 
     async def wait_until_written(self, stream_digests: Collection[str]) -> None:

@@ -9,7 +9,7 @@ from triggerer.domain.events import Fence
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
 
-# Locked in the order of the digests. The recorder of events locks these rows too, in this order, so that no two
+# The rows are locked in the order of the digests. The recorder of events locks them in the same order, so that no two
 # transactions can deadlock.
 VALID: Final = Statement(
     "SELECT s.digest, s.owner, s.epoch FROM stream s "
@@ -35,6 +35,6 @@ def lock_out_owners(stream_digests: Iterable[str]) -> Script[None]:
     """Lock these streams, so that their owners cannot write for them until the transaction ends.
 
     The lock first waits for writes that are under way. So a transaction that moves a watcher to another stream sees
-    everything that was written for the watcher before. The owner's later writes see that the watcher has moved.
+    everything that was written for the watcher before. The owner's later writes find that the watcher has moved.
     """
     yield _LOCK(digests=sorted(stream_digests))

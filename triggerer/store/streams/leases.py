@@ -1,8 +1,8 @@
 """Leases: which instances are alive, and which triggerer (an instance that hosts streams) owns which stream.
 
-The lease of a stream is (owner, epoch, expiry). Each claim raises the stream's epoch, so that every transaction can
-tell the current owner from a former owner. `EventRecorder` locks the stream's row while it writes events. All instants
-are by the database's clock.
+The lease of a stream is (owner, epoch, expiry). Each claim raises the stream's epoch, so that a transaction can tell
+the current owner from an earlier one. `EventRecorder` locks the stream's row while it writes events. All instants are
+by the database's clock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REMEMBERED: Final = timedelta(days=1)
 async def register_instance(
     session: AsyncSession, instance_id: str, *, kind: str, expiry: timedelta = LEASE_EXPIRY
 ) -> None:
-    """Register an instance as alive for `expiry` from now. Later calls for the instance are its heartbeats.
+    """Register an instance as alive until `expiry` from now. Later calls for the instance are its heartbeats.
 
     Rows of instances that expired more than a day ago are deleted.
 
@@ -50,7 +50,7 @@ async def register_instance(
             index_elements=[Instance.id], set_={"expires_at": now + expiry, "heartbeat_at": now}
         )
     )
-    # SKIP LOCKED: skip the rows that another transaction deletes or renews at this moment.
+    # SKIP LOCKED skips the rows that another transaction deletes or renews at this moment.
     dead = select(Instance.id).where(Instance.expires_at < now - _REMEMBERED)
     await session.execute(
         delete(Instance).where(Instance.id.in_(dead.with_for_update(skip_locked=True)))
@@ -78,8 +78,8 @@ async def live_instances(session: AsyncSession, *, kind: str) -> list[str]:
 async def forget_instances(session: AsyncSession) -> None:
     """Free all streams, and delete all registrations.
 
-    A starting standalone calls this while it holds `lock_exclusively`, so all other processes are dead. Without this
-    call, the standalone would wait until the leases of a killed process expire.
+    A standalone service calls this function when it starts. It holds `lock_exclusively`, so all other processes are
+    dead. Without this call, the service would wait until the leases of a killed process expire.
     """
     await session.execute(update(Stream).values(owner=None, expires_at=None))
     await session.execute(delete(InstanceReport))
@@ -89,8 +89,8 @@ async def forget_instances(session: AsyncSession) -> None:
 async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) -> None:
     """Free the streams of all other instances, and delete the registrations of the other instances of this kind.
 
-    The triggerer in a starting standalone calls this. `forget_instances` would also delete the registrations of the
-    standalone's other parts, which may have registered before.
+    The triggerer of a standalone service calls this function when it starts. `forget_instances` would also delete the
+    registrations of the service's other parts, which may have registered before.
     """
     others = select(Instance.id).where(Instance.kind == kind, Instance.id != instance_id)
     await session.execute(
@@ -100,7 +100,7 @@ async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) ->
 
 
 def may_open(now: datetime) -> ColumnElement[bool]:
-    """Return the condition that the `Stream` may be opened. A new stream stays closed while DAG files are read."""
+    """Return the condition that the `Stream` may be opened. A new stream stays closed until all DAG files were read."""
     return or_(Stream.closed_until.is_(None), Stream.closed_until <= now)
 
 
@@ -118,14 +118,14 @@ async def claim_streams(
     sizes: Mapping[str, int],
     expiry: timedelta = LEASE_EXPIRY,
 ) -> list[Fence]:
-    """Claim up to `limit` streams that are free and may be opened; empty if there are none.
+    """Claim up to `limit` streams that are free and may be opened. Return their leases; empty if there are none.
 
     Streams that another instance claims at this moment are skipped. The leases hold from the caller's commit on. If the
     outcome of the commit is unknown, `owned_streams` tells which leases were claimed.
 
     Args:
         room: The most triggers that the claimed streams may have in total. Streams that do not fit are skipped.
-        sizes: The digests of the streams that may be claimed, each with the number of its triggers.
+        sizes: The streams that may be claimed: by digest, the number of the stream's triggers.
         expiry: How long the leases hold unless they are extended.
     """
     fitting = [digest for digest, size in sizes.items() if size <= room]
@@ -155,7 +155,7 @@ async def claim_streams(
 
 
 async def owned_streams(session: AsyncSession, instance_id: str) -> list[Fence]:
-    """Return the leases that the store shows for this instance, expired or not."""
+    """Return the leases that the store shows for this instance, whether they have expired or not."""
     owned = select(Stream.digest, Stream.epoch).where(Stream.owner == instance_id)
     return [
         Fence(digest, instance_id, epoch)
@@ -168,7 +168,7 @@ async def extend_leases(
 ) -> list[Fence]:
     """Extend these leases, and return the leases that were extended. A lease that is not returned is lost.
 
-    A lease that has expired is extended too if no other instance has claimed the stream since.
+    An expired lease is extended too, if no other instance has claimed the stream since.
     """
     valid = await _valid(session, fences)
     if valid:
@@ -195,7 +195,7 @@ async def _valid(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
     wanted = list(fences)
     if not wanted:
         return []
-    # Select by owner and digest, and compare the epochs in Python: PostgreSQL refuses an expression with thousands of
+    # Select by owner and digest, and compare the epochs in Python. PostgreSQL refuses a condition with thousands of
     # triples, because it is nested too deeply.
     shown = (
         select(Stream.digest, Stream.owner, Stream.epoch)

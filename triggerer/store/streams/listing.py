@@ -71,8 +71,7 @@ def _stream_view(
         watchers=watchers,
         reported_at=None,
     )
-    # The instance may have lost the lease and claimed the stream again. A report about the earlier lease is out of
-    # date.
+    # Ignore a report about an earlier lease: the owner may have lost the lease since, and claimed the stream again.
     if report is None or live is None or not is_owned or live.epoch != row.epoch:
         return view
     return _with_report(replace(view, reported_at=report.reported_at), live)

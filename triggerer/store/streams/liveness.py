@@ -1,4 +1,4 @@
-"""Finds instances that missed a heartbeat: the stored states of their streams and runs may be out of date."""
+"""Finds instances that missed a heartbeat. The stored states of their streams and runs may be outdated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.store.database.transactions import database_now
 from triggerer.store.schema.models import Instance
 
 _LATE: Final = {"triggerer": 0.35, "executor": 0.45}
-"""By kind, the fraction of a lease after which a heartbeat is late.
+"""By kind of instance, the fraction of a lease after which a heartbeat is late.
 
 A triggerer sends a heartbeat after a quarter of its lease, and an executor after a third."""
 
@@ -41,7 +41,7 @@ GONE: Final = Liveness(None, None, is_silent=True)
 
 
 async def known_instances(session: AsyncSession) -> dict[str, Liveness]:
-    """Return the signs of life of each registered instance, by id: live instances, and some that died within a day."""
+    """Return the signs of life of each registered instance, by id. Some of the instances died within the last day."""
     now = await database_now(session)
     return {row.id: _judge(row, now) for row in await session.scalars(select(Instance))}
 

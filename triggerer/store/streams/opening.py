@@ -24,7 +24,7 @@ REASON: Final = "the DAGs folder has not been read yet"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far the DAG processor has read the files of the folder. The fields are arguments of `closings`."""
+    """How far the DAG processor has read the files of the DAG folder. The fields are arguments of `closings`."""
 
     is_reading: bool = False
     """True if some files are not read yet."""
@@ -36,7 +36,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """Which of the streams that no instance has opened yet may be opened now."""
+    """The outcome for new streams, which no instance has claimed yet."""
 
     opened: frozenset[str] = frozenset()
     """The digests of streams that were closed and may be opened now."""
@@ -45,7 +45,7 @@ class Openings:
 
 
 async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) -> Openings:
-    """Set the end of the time for which new streams stay closed, and show the reason at their watchers.
+    """Set until when new streams stay closed, and show the reason at their watchers.
 
     A stream is new until an instance has claimed it for the first time.
 

@@ -34,7 +34,7 @@ class Report:
 async def write_report(
     session: AsyncSession, instance_id: str, streams: Sequence[StreamLive]
 ) -> bool:
-    """Replace the report of an instance; return whether somebody has read the report in the last minute."""
+    """Replace the report of an instance. Return whether somebody has read the report in the last minute."""
     now = await database_now(session)
     report = {"streams": [asdict(stream) for stream in streams]}
     statement = insert_into(session, InstanceReport).values(
@@ -68,7 +68,7 @@ async def load_reports(session: AsyncSession, instance_ids: Collection[str]) -> 
 async def ask_for_reports(reading: Sessions, changing: Sessions) -> None:
     """Make all instances report often for the next minute, because somebody reads the reports now.
 
-    If instances were asked less than 20 seconds ago, this is only one short query.
+    If instances were asked less than 20 seconds ago (a third of the minute), this costs only one short query.
 
     Args:
         reading: `Database.reading`, or a function that calls it with a time limit.

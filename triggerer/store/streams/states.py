@@ -16,7 +16,7 @@ from triggerer.store.database.statement import ParameterRows, Statement, paramet
 from triggerer.store.schema.models import StreamState, Trigger
 from triggerer.store.streams.fences import valid_fences
 
-# EXISTS leaves out streams whose last watcher was deleted meanwhile.
+# Stores states. EXISTS leaves out streams whose last watcher was deleted meanwhile.
 SAVE: Final = Statement(
     "INSERT INTO stream_state (stream_digest, epoch, value) "
     "SELECT g.digest, g.epoch, g.value FROM {STATES} g "
@@ -28,7 +28,7 @@ SAVE: Final = Statement(
 
 
 def write_states(changes: Sequence[StateChange]) -> Script[frozenset[Fence]]:
-    """Store these states if their fences hold; return the fences that do not hold.
+    """Store these states, each only if its fence (lease) holds. Return the fences that do not hold.
 
     Args:
         changes: At most one for each stream.

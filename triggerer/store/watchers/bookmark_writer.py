@@ -1,4 +1,7 @@
-"""Stores the bookmarks of watchers, each in one transaction with the events before it."""
+"""Stores the bookmarks of watchers, each in one transaction with the events before it.
+
+A bookmark is the JSON value from which a trigger without a shared stream continues.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ class BookmarkWriter(FencedWriter[BookmarkChange]):
         """The events of the submitted changes as rows, by change id, so that a repeated write has identical rows."""
 
     async def load(self, fence: Fence, watcher_id: int, classpath: str) -> Bookmark:
-        # The watcher's former trigger may have submitted a change just before its end. Wait until the change is stored.
+        # The watcher's earlier trigger may have submitted a change just before it ended. Wait until the change is
+        # stored.
         await self.wait_until_written([fence.stream_digest])
         async with self._database.reading() as session:
             return await load_bookmark(session, watcher_id, classpath)
@@ -89,7 +93,7 @@ class BookmarkWriter(FencedWriter[BookmarkChange]):
         while self._waiting and len(group) < _MOST_CHANGES:
             change = self._waiting[0]
             events += len(change.events)
-            # Take only one change of each watcher. The next one can be checked only after this one is stored.
+            # Take only one change for each watcher. The next change can be checked only after this one is stored.
             if group and (events > _MOST_EVENTS or change.watcher.watcher_id in watchers):
                 break
             group.append(self._waiting.popleft())

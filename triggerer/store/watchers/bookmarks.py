@@ -50,7 +50,7 @@ class Written:
         self.errors: dict[str, StoreError] = {}
         """The errors of the changes that were not stored, by change id."""
         self.has_repeats = False
-        """True if a change was stored by an earlier transaction, which may have woken no scheduler."""
+        """True if a change was stored by an earlier transaction. That transaction may have woken no scheduler."""
         self.dag_ids: Sequence[str] = ()
         """The DAGs for which events may have been queued."""
 
@@ -60,8 +60,9 @@ def write_bookmarks(
 ) -> Script[Written]:
     """Store these changes with their events, each only if its fence holds and it follows the stored bookmark.
 
-    A change follows the stored bookmark if it names the id of that bookmark's change as `previous`. If the change
-    itself is stored already, an earlier commit had no answer. The change then counts as stored.
+    A change has an id, and names the id of the change before it as `previous`. It follows the stored bookmark if the
+    store has `previous`. If the store has the change itself, an earlier commit succeeded without an answer, and the
+    change counts as stored.
 
     Args:
         changes: At most one for each watcher.
@@ -98,7 +99,7 @@ def write_bookmarks(
 def _without_known_keys(
     changes: Sequence[BookmarkChange], rows: Mapping[str, EventRows], written: Written
 ) -> Script[list[BookmarkChange]]:
-    """Refuse changes with an event whose key the watcher has used before: the store would drop it as a duplicate.
+    """Refuse changes with an event whose key the watcher has used before. The store would drop such an event.
 
     Returns:
         The other changes.

@@ -1,9 +1,12 @@
 """Finds the watchers whose old events must stay, because their messages may be delivered again.
 
 If a message is delivered again, its stored event shows by its idempotency key that the message is not new. So a
-watcher's events may be deleted only once the broker has advanced past their messages. The store does not see the
-broker's position. But the broker has advanced if the stream is in good order. That means: an instance has the stream's
-lease, all watchers of the stream have been running for a while, and this watcher has no backlog.
+watcher's events may be deleted only once the broker has advanced past their messages. The store does not know the
+broker's position. But the broker has advanced if the stream is in good order:
+
+- an instance has the stream's lease,
+- all watchers of the stream have been running for a while,
+- this watcher has no backlog, and no replay was requested for it.
 """
 
 from __future__ import annotations
@@ -102,7 +105,7 @@ class _Shown(NamedTuple):
     is_replayed: bool
 
     def disorder(self, now: datetime, quiet_since: datetime) -> str | None:
-        """Return why the watcher's stream is not in good order. None: this watcher is no reason."""
+        """Return why this watcher shows that its stream is not in good order. None: it shows no reason."""
         if self.expires_at is None or self.expires_at <= now:
             return "has a stream that nobody reads"
         if self.state != "running":
@@ -119,15 +122,15 @@ def _formatted(instant: datetime) -> str:
 async def mark_cleaned(
     session: AsyncSession, watcher_ids: Collection[int], before: datetime
 ) -> Mapping[int, UnsettledWatcher]:
-    """Store that events of these watchers from before an instant will be deleted now.
+    """Store that events of these watchers from before the instant `before` will be deleted now.
 
     Returns:
         The watchers whose events must stay nevertheless, because they are behind, or because a replay was requested. A
         replay that is requested after this call is refused, see `ask_for_replay`.
     """
     chosen = Watcher.id.in_(watcher_ids)
-    # Locked in the order of the ids, so that two such transactions cannot deadlock. Replay requests are read by a later
-    # statement, which sees a request whose transaction held the lock before.
+    # Lock the watchers in the order of their ids, so that two such transactions cannot deadlock. Replay requests are
+    # read by a later statement. It sees a request whose transaction held the lock before.
     await session.execute(select(Watcher.id).where(chosen).order_by(Watcher.id).with_for_update())
     rows = await session.execute(
         select(Watcher.id, Asset.name, Watcher.name)
@@ -155,7 +158,7 @@ def _has(watcher_id: InstrumentedAttribute[int]) -> ColumnElement[bool]:
 
 
 async def events_of_parked(session: AsyncSession) -> set[int]:
-    """Return the ids of events whose message is stored or parked: the message may be delivered again."""
+    """Return the ids of events whose message is stored or parked, so that the watcher may receive the message again."""
     found = select(AssetEvent.id).join(
         ParkedMessage,
         (ParkedMessage.idempotency_key == AssetEvent.idempotency_key)

@@ -1,4 +1,4 @@
-"""Reads and writes for an instance that hosts streams: the triggers of its streams, and the states of watchers."""
+"""Reads the triggers of an instance's streams, and writes the states of its watchers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class TriggerRow:
     positions: tuple[LanePosition, ...] = ()
     """The positions of the trigger's watchers that are behind in a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes with messages that were parked for the trigger's watchers and that an operator wants to replay.
-
-    In the row of a trigger that is hosted for the first time: all lanes with stored messages of its watchers."""
+    """The lanes with parked messages that an operator replays for the trigger's watchers. When the trigger is hosted
+    for the first time: all lanes with stored messages of its watchers.
+    """
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests for the trigger's watchers, by watcher, in the order of the requests."""
     guarantee: str | None = None
-    """The lowest delivery guarantee that the DAG files accept. None: they accept any."""
+    """The lowest delivery guarantee that the DAG files accept. None: they accept any guarantee."""
 
     @property
     def display_name(self) -> str:
@@ -57,7 +57,8 @@ class StreamLoad:
     owner: str | None
     """The instance that owns the stream. None: nobody owns it, or the lease has expired."""
     may_open: bool = True
-    """False while the stream is new and DAG files are still read; see `triggerer.domain.dag_files.new_streams`."""
+    """False while the stream is new and not all DAG files have been read; see `triggerer.domain.dag_files.new_streams`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
         .where(Trigger.stream_digest.in_(list(stream_digests)))
         .order_by(Trigger.id, Watcher.id)
     )
-    # Read replay requests before positions. If another transaction carries out a request in between, the request and
-    # the positions that it set are then both seen. In the other order, both could be missed.
+    # Read replay requests before positions. If a request is carried out in between, this code sees both the request and
+    # the positions that it set. In the other order, it could miss both.
     replays = await load_replays(session, stream_digests)
     positions = await load_positions(session, stream_digests)
     stored_backlogs = await stored_backlog.load_stored_backlogs(
@@ -144,14 +145,14 @@ async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
 
 
 async def write_waiting_reasons(session: AsyncSession, reasons: Mapping[str, str]) -> None:
-    """Store why the watchers of free streams wait, for display. A stream that is being claimed is skipped.
+    """Store why the watchers of streams without an owner wait, for display. A stream that is being claimed is skipped.
 
     Args:
-        reasons: The reason why a stream's watchers wait, by digest of the stream.
+        reasons: By digest of a stream, the reason why its watchers wait.
     """
     now = await database_now(session)
-    # Lock the streams as a claim does. Otherwise an instance could claim a stream and store its watchers as running,
-    # and this transaction would then overwrite that.
+    # Lock the streams as a claim does. Otherwise an instance could claim a stream and store `running` for its watchers,
+    # and this transaction would overwrite that state.
     free = (
         select(Stream.digest)
         .where(Stream.digest.in_(list(reasons)), is_free(now))
@@ -173,7 +174,7 @@ async def write_waiting_reasons(session: AsyncSession, reasons: Mapping[str, str
 
 
 async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -> set[int]:
-    """Return the ids of the watchers, among these, that DAG files still declare. Their triggers may have changed."""
+    """Return the ids of those of these watchers that DAG files still declare. Their triggers may have changed."""
     declared = select(Watcher.id).where(
         Watcher.id.in_(list(watcher_ids)), Watcher.trigger_id.is_not(None)
     )
@@ -219,7 +220,8 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
                 "b_owner": state.fence.owner,
                 "b_epoch": state.fence.epoch,
             }
-            # Sorted by id. All transactions that lock several watchers keep this order, so that they cannot deadlock.
+            # All transactions that lock several watchers lock them in the order of their ids, so that they cannot
+            # deadlock.
             for state in sorted(states, key=lambda one: one.watcher_id)
         ],
     )

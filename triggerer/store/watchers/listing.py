@@ -154,7 +154,7 @@ def _watchers(
 async def list_ailing_watchers(
     session: AsyncSession, dag: str, *, limit: int
 ) -> list[AilingWatcherView]:
-    """Return the watchers that are not running, of the assets that the DAG's schedule names, sorted by asset and name.
+    """Return the watchers, of assets in the DAG's schedule, that are not running. They are sorted by asset and name.
 
     A watcher whose owner has missed a heartbeat is included too, because it may no longer run.
     """
@@ -207,7 +207,7 @@ async def streams_of_watchers(
 def _messages_behind(state: str, positions: Sequence[PositionView]) -> int | None:
     """Return how many messages a watcher is behind; None if unknown.
 
-    A failing watcher without a backlog may miss messages that are still at the broker, so their number is unknown.
+    A failing watcher without a backlog may miss messages that are still at the broker. Their number is unknown.
     """
     numbers = [one.behind for one in positions]
     if state == "failing" and not numbers:
@@ -218,14 +218,14 @@ def _messages_behind(state: str, positions: Sequence[PositionView]) -> int | Non
 def _shown_state(now: datetime) -> ColumnElement[str]:
     """Return an expression for the state of the `Watcher`, in a query with its `Stream`.
 
-    The state is waiting if nobody owns the stream, even if the last owner stored another state.
+    The state is `waiting` if no instance owns the stream, even if the last owner stored another state.
     """
     is_unowned = or_(Stream.owner.is_(None), Stream.expires_at <= now)
     return case((is_unowned, "waiting"), else_=Watcher.state)
 
 
 def _why_unsure(row: Watcher, shown: str, known: Liveness, now: datetime) -> str | None:
-    """Return why the stored state may be out of date, or why another state is shown instead.
+    """Return why the state that is stored may be outdated, or why another state is shown instead.
 
     None: the stored state is right.
     """
@@ -237,7 +237,7 @@ def _why_unsure(row: Watcher, shown: str, known: Liveness, now: datetime) -> str
 async def _positions_of(
     session: AsyncSession, watchers: Sequence[Watcher]
 ) -> dict[int, list[PositionView]]:
-    """Return the backlogs of these watchers, by watcher id. A running watcher has caught up, so it has no backlog."""
+    """Return the backlogs of these watchers, by watcher id. A running watcher has none, because it has caught up."""
     behind = [row.id for row in watchers if row.state != "running"]
     found: dict[int, list[PositionView]] = {}
     query = select(WatcherPosition).order_by(WatcherPosition.watcher_id, WatcherPosition.lane)

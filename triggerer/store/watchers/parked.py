@@ -1,7 +1,7 @@
 """Writes stored and parked messages for the instance that owns their stream. `stored_backlog` reads stored messages.
 
-A stored message belongs to the backlog of a watcher that is behind in a queue. A parked message is one that the watcher
-cannot process.
+A stored message belongs to the backlog of a watcher that is behind in a queue (state `kept`). A parked message is set
+aside, because its watcher cannot process it (state `set_aside`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.watchers.parked_usage import TOTAL, USAGE, ParkedUsage
 
-# How many messages and bytes are stored for a watcher, and how many bytes in total, before a message is parked. That
-# message is left out, because it may be stored already.
+# Reads how many messages and bytes are stored for a watcher, and how many bytes for all watchers. The message that is
+# to be parked is left out, because it may be stored already.
 USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
     "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body) - coalesce((SELECT size_bytes FROM parked_body "
@@ -55,9 +55,9 @@ SET_ASIDE: Final = Statement(
     "ON CONFLICT (watcher_id, idempotency_key) DO UPDATE SET state = excluded.state, "
     "failures = excluded.failures, error = excluded.error, traceback = excluded.traceback"
 )
-# A message that is stored already keeps its state and its id, which is its place in the order. If the watcher was
-# deleted, or its trigger moved to another stream, the message is parked, because the watcher will not read this stream
-# again.
+# Stores messages for backlogs. A message that is stored already keeps its state and its id, which is its place in the
+# order. If the watcher was deleted, or its trigger moved to another stream, the message is parked instead, because the
+# watcher will not read this stream again.
 STORE: Final = Statement(
     "INSERT INTO parked_message "
     "(watcher_id, body_id, lane, idempotency_key, state, failures, error, parked_at) "
@@ -115,7 +115,7 @@ PARKING: Final = {
     DROP,
     DROP_BODIES,
 }
-"""The statements that `write_parked` yields. The simulated database recognises them and returns their rows itself."""
+"""The statements that `write_parked` yields. The simulated database recognises these objects."""
 
 
 class Body(NamedTuple):
@@ -128,9 +128,9 @@ class Body(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreBodies:
-    """A step: store these bodies, unless they are stored already; return a row (stream digest, key, id) for each.
+    """A step: store these bodies, unless they are stored already. It returns a row (stream digest, key, id) for each.
 
-    This is not a `Statement`, because that passes rows as JSON, which has no bytes.
+    This step is no `Statement`, because a `Statement` passes rows as JSON, which has no bytes.
     """
 
     bodies: Sequence[Body]
@@ -152,13 +152,13 @@ def write_parked(
 ) -> Script[tuple[frozenset[Fence], list[ParkedChange]]]:
     """Store these changes, each only if its fence holds and the bounds allow it.
 
-    Messages that a watcher no longer needs are deleted last, because an earlier change of the group may have stored
-    them.
+    Messages that a watcher no longer needs are deleted last: another change of the group may just have stored them.
 
     Args:
         changes: The changes in the order of submission.
         bounds: How many messages and bytes may be stored.
-        usage: The space that is used so far. It is updated by reads and by the changes. Do not use it after an error.
+        usage: The space that is used so far. Reads and changes update this object. After an error it must not be used
+            again.
     Returns:
         The fences that do not hold, and the changes that a bound did not allow.
     """
@@ -213,7 +213,7 @@ def _store(
     size_bytes = sum(len(what.data) for _, what in messages)
     known: set[tuple[int, str]] = set()
     if any(not usage.has_room(one, len(messages), size_bytes, bounds) for one in set(watchers)):
-        # There seems to be no room. Read the usage again, because rows may have been deleted since the last read.
+        # There seems to be no room. Read the usage again, because rows may have been deleted since it was read.
         usage.forget()
         yield from usage.read(watchers)
         keys = sorted({(change.watcher_id, what.key) for change, what in messages})
@@ -253,7 +253,7 @@ def _store(
         )
         if len(new) < len(rows):
             # Some messages were stored before. If their watcher read another stream at that time, their rows refer to
-            # the bytes that were stored for that stream. Then no row needs the bytes stored just now.
+            # the bytes that were stored for that stream. Then no row needs the bytes that were stored just now.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 
@@ -267,8 +267,8 @@ def _set_aside(
         return True
     yield from usage.read([watcher_id])
     if not usage.has_room(watcher_id, 1, size_bytes, bounds):
-        # There seems to be no room. Read the usage again without this message: rows may have been deleted since the
-        # last read, or this message may be stored already.
+        # There seems to be no room. Read the usage again, without this message: rows may have been deleted since the
+        # usage was read, or this message may be stored already.
         usage.forget()
         ((messages, used, total),) = yield USED(digest=digest, key=what.key, watcher_id=watcher_id)
         if (
@@ -297,7 +297,7 @@ def _set_aside(
 
 
 def drop_parked(ids: Collection[int]) -> Script[int]:
-    """Delete these messages, and the bytes that no other message needs; return the number of deleted messages."""
+    """Delete these messages, and the bytes that no other message needs. Return the number of deleted messages."""
     if not ids:
         return 0
     rows = yield DROP(ids=sorted(ids))

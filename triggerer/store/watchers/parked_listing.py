@@ -1,4 +1,4 @@
-"""Lists stored and parked messages, and carries out what people decide about parked messages: replay or discard."""
+"""Lists stored and parked messages, and carries out an operator's decisions: to replay or to discard messages."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def find_parked(session: AsyncSession, message_id: int) -> ParkedMessageVi
 
 
 async def parked_body(session: AsyncSession, message_id: int) -> bytes | None:
-    """Return the bytes of a stored or parked message, as its producer wrote them; None if there is no such message."""
+    """Return the bytes of a stored or parked message, as its producer wrote them. None: there is no such message."""
     query = select(ParkedBody.data).join(ParkedMessage, ParkedMessage.body_id == ParkedBody.id)
     found: bytes | None = await session.scalar(query.where(ParkedMessage.id == message_id))
     return found
@@ -114,10 +114,10 @@ async def choose_parked(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> list[int]:
-    """Return the ids of stored and parked messages: the given messages, all messages of a watcher, or all messages.
+    """Return the ids of stored and parked messages: those in `ids`, or all messages of a watcher, or all messages.
 
     Args:
-        ids: The messages to choose. Empty: all messages of the watcher, or all messages if `asset` is None.
+        ids: The messages to choose. Empty: all messages of the watcher or, if `asset` is None, all messages.
         asset: Only messages for the watcher of this name of this asset. It needs `watcher`.
     Raises:
         UnknownMessage: Some of `ids` do not exist.
@@ -139,7 +139,7 @@ async def choose_parked(
 
 
 async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
-    """Let the watchers receive these parked messages again; return how many of the messages were parked.
+    """Let the watchers receive the parked messages among these again. Return how many messages were parked.
 
     Raises:
         TriggererError: No file declares the watcher of one of the messages any longer.
@@ -174,7 +174,7 @@ async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
 
 
 async def discard_parked(session: AsyncSession, ids: Sequence[int]) -> int:
-    """Delete these messages; return how many there were."""
+    """Delete these messages. Return how many there were."""
     return await perform(session, drop_parked(ids))
 
 

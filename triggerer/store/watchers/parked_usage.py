@@ -19,10 +19,10 @@ TOTAL: Final = Statement("SELECT coalesce(sum(size_bytes), 0) FROM parked_body")
 
 
 class ParkedUsage:
-    """How much space stored and parked messages take: the values that were last read, plus what was written since.
+    """How much space stored and parked messages take: the values that were last read, plus what was added since.
 
-    Deletions are not subtracted, so the values may be too high. Messages that other instances write for other streams
-    are not seen, so `total_bytes` must be read again from time to time.
+    Deletions are not subtracted, so the values may be too high. Messages that other instances store for other streams
+    are not counted, so `total_bytes` must be read again from time to time.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class ParkedUsage:
     def has_room(
         self, watcher_id: int, messages: int, size_bytes: int, bounds: ParkedBounds
     ) -> bool:
-        """Return True if these further messages and bytes fit into the bounds of the watcher and of all watchers."""
+        """Return whether these further messages and bytes fit into the bounds of the watcher and of all watchers."""
         there, used = self.of_watchers[watcher_id]
         assert self.total_bytes is not None
         return (

@@ -20,9 +20,9 @@ from triggerer.store.watchers.stored_backlog import read_stored
 
 _MOST_ROWS: Final = 200
 _MOST_BYTES_READ: Final = 4 * 1024 * 1024
-"""How many bytes are read for one watcher at once. The last message can exceed this number."""
+"""4 MiB: the bytes that one read returns for a watcher, at most. The last message may exceed this number."""
 _USAGE_HOLDS_S: Final = 10.0
-"""The usage of space is read again after this time. Until then it lacks messages that other processes store."""
+"""The used space is read again after this time. Until then it lacks messages that other processes store."""
 
 
 class ParkedWriter(FencedWriter[ParkedChange]):
@@ -79,7 +79,8 @@ class ParkedWriter(FencedWriter[ParkedChange]):
             self._usage_read_at = now
         usage, self._usage = self._usage, ParkedUsage()
         lost, refused = await self._database.perform(write_parked(group, self._bounds, usage))
-        # If the write raised, nobody knows what was stored. Then this line is skipped, so that the usage is read again.
+        # If the write raised an error, it is unknown what was stored. Then this line is not reached, and the usage is
+        # read again.
         self._usage = usage
         for fence in lost:
             self._on_fenced(fence)

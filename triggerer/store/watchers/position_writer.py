@@ -22,7 +22,7 @@ _Change = PositionChange | ReplayEnd
 class PositionWriter(FencedWriter[_Change]):
     """The `PositionSink` to which streams submit positions and finished replays.
 
-    Only a few changes wait at a time, because streams submit one change at a time for each watcher and lane.
+    Few changes wait at a time, because a stream submits one change at a time for each watcher and lane.
     """
 
     what = "positions of watchers that are behind"
@@ -56,8 +56,8 @@ class PositionWriter(FencedWriter[_Change]):
         group: list[_Change] = [*self._ends]
         self._ends.clear()
         for key in list(self._waiting)[:_MOST_ROWS]:
-            # Take the first change of each position, because a statement cannot write a row twice. Later changes of the
-            # position wait for the next group, in order.
+            # Take the first change for each watcher and lane, because a statement cannot write a row twice. Later
+            # changes wait for the next group, in order.
             changes = self._waiting[key]
             group.append(changes.pop(0))
             if not changes:

@@ -1,7 +1,7 @@
 """Reads and writes the positions of watchers that are behind in a log.
 
-The positions are read when the watcher's stream opens, and written only while the stream's lease holds. The module also
-reads requests for a replay, and deletes each request after the replay.
+Positions are read when the watcher's stream opens, and written only while the stream's lease holds. This module also
+reads requests for replays, and deletes each request after the replay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.schema.models import Trigger, Watcher, WatcherPosition, WatcherReplay
 from triggerer.store.streams.fences import valid_fences
 
-# The joins leave out watchers that were deleted meanwhile, or whose trigger now belongs to another stream.
+# Stores positions. The joins leave out watchers that were deleted meanwhile, or whose trigger now belongs to another
+# stream.
 SAVE: Final = Statement(
     "INSERT INTO watcher_position "
     "(watcher_id, lane, stream_digest, position, since, head, failures, reemit, rewound_to) "
@@ -49,7 +50,8 @@ SAVE: Final = Statement(
         rewound_to="json",
     ),
 )
-# The condition includes the stream's digest: if the watcher has moved to another stream, its position there must stay.
+# Deletes positions. The condition includes the stream's digest: if the watcher has moved to another stream, its
+# position there must stay.
 DROP: Final = Statement(
     "DELETE FROM watcher_position WHERE (watcher_id, lane, stream_digest) IN "
     "(SELECT g.watcher_id, g.lane, g.digest FROM {POSITIONS} g)",
@@ -63,7 +65,7 @@ END: Final = Statement(
 def write_positions(
     changes: Sequence[PositionChange], ends: Sequence[ReplayEnd] = ()
 ) -> Script[frozenset[Fence]]:
-    """Store these changes, each only if its fence holds; return the fences that do not hold.
+    """Store these changes, each only if its fence (lease) holds. Return the fences that do not hold.
 
     Args:
         changes: At most one for each watcher and lane. A change with the position None deletes the position.

@@ -17,7 +17,8 @@ from triggerer.store.listing.filters import is_asset
 from triggerer.store.schema.models import Asset, Trigger, Watcher, WatcherReplay
 
 _STANDALONE: Final = ("trigger-", "watcher-")
-"""How the digest of a trigger without a shared stream begins, without and with a bookmark; see `Stream.digest`."""
+"""The beginnings of the digest of a trigger without a shared stream: without and with a bookmark; see `Stream.digest`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +43,17 @@ async def ask_for_replay(
     Args:
         asset: The asset's name or URI.
         start: Replay messages that were published from this instant on. None: from the earliest message.
-        reemit: True to create events again, under new keys, for messages that already have events.
+        reemit: True: create events again, under new keys, for messages that already have events.
     Raises:
         TriggererError: There is no such watcher, it has no shared stream, or `start` is in the future. Or `reemit` is
-            False, and events from after `start` were deleted, so that the store cannot tell which messages had events.
+            False, and events from after `start` were deleted: the store cannot tell which messages had events.
     """
     rows = await session.execute(
         select(Watcher, Asset.name, Trigger.stream_digest)
         .join(Asset, Asset.id == Watcher.asset_id)
         .join(Trigger, Trigger.id == Watcher.trigger_id)
         .where(is_asset(asset), Watcher.name == name)
-        # `db clean` takes this lock too. It looks for replay requests before it deletes the watcher's events.
+        # `db clean` takes this lock too, before it looks for replay requests and deletes the watcher's events.
         .with_for_update(of=Watcher)
     )
     found = rows.first()

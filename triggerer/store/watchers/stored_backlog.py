@@ -34,7 +34,8 @@ async def read_stored(
     """Return the next stored messages of a watcher, in the order of storing.
 
     Args:
-        stream_digest: The stream of the reader. If the watcher belongs to another stream by now, the result is empty.
+        stream_digest: The stream that reads the messages. If the watcher belongs to another stream by now, the result
+            is empty.
         after: Only messages with higher ids than this.
         lane: Only messages of this lane. None: of all lanes.
         max_bytes: Reading stops after the message that reaches this size.
@@ -77,7 +78,7 @@ async def read_stored(
             summed.c.failures,
         )
         .join(ParkedBody, ParkedBody.id == summed.c.body_id)
-        # The sum does not include the message itself, so the first message is read even if it alone exceeds the limit.
+        # The sum covers the messages before this one, so the first message is read even if it alone exceeds the limit.
         .where(summed.c.bytes_before < max_bytes)
         .order_by(summed.c.id)
     )
@@ -90,8 +91,8 @@ async def load_stored_backlogs(
     """Return, by watcher id, the lanes with stored messages for watchers of these streams.
 
     Args:
-        are_replayed: True to return only lanes with parked messages that an operator wants to replay. The stream's
-            owner knows all other stored messages, because it stored them itself.
+        are_replayed: True: return only lanes with parked messages that an operator replays. The stream's owner knows
+            all other stored messages, because it stored them itself.
     """
     query = (
         select(
@@ -125,8 +126,8 @@ async def park_strays(session: AsyncSession) -> None:
     Messages that an operator replays are parked only if the watcher was deleted. A watcher of another stream still
     receives them.
     """
-    # A join, because with EXISTS the planner compared all pairs of rows: it had no statistics of a table that had just
-    # grown.
+    # This query joins. With EXISTS, the planner compared all pairs of rows when it had no statistics of a table that
+    # had just grown.
     message = aliased(ParkedMessage)
     stray = (
         select(message.id)

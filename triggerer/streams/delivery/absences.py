@@ -1,4 +1,4 @@
-"""Records which events count as failed for a watcher: it was absent, or failed them. Synchronous, no I/O."""
+"""For each watcher, the events that it failed, or that were broadcast while it was absent. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _since = attrgetter("since")
 
 
 class Absences:
-    """By watcher, the ranges of events that count as failed for it.
+    """For each watcher, the ranges of event numbers that count as failed.
 
-    The ledger only counts how many subscribers failed an event; this class tells which watchers they serve. Each
-    failure of a trigger adds a range, and `trim` removes the ranges before the oldest outstanding event.
+    The ledger counts how many subscribers failed an event. This class tells which watchers those subscribers serve.
+    Each failure of a trigger adds a range, and `trim` removes the ranges that end before the oldest outstanding event.
     """
 
     def __init__(self) -> None:

@@ -12,7 +12,8 @@ from triggerer.streams.delivery.lane import Entry, Lane
 class Admission:
     """Decides for one subscriber which messages its filter receives, and for which watchers their events count.
 
-    The subscriber asks only while a lane of the stream has a backlog, or if its filter was absent.
+    A lane is a partition or a FIFO group; a watcher that is behind in it misses messages there, its backlog. The
+    subscriber asks this class only while a lane of the stream has a backlog, or if its filter was absent.
     """
 
     __slots__ = ("_member", "_missed_to", "open_source", "sent_ahead", "was_absent")
@@ -38,9 +39,9 @@ class Admission:
     def admits(self, entry: Entry) -> bool:
         """Return whether the filter receives this message; False if its watchers are, or may be, behind in the lane.
 
-        A filter that was absent skips a lane which still has messages from before its return. Whether its watchers fall
-        behind at such a message is decided when the message is at the lane's head. The filter also skips a lane with a
-        failed message that is redelivered.
+        A filter that was absent skips a lane while the lane has messages from before the filter's return. When such a
+        message is at the lane's head, it is decided whether the filter's watchers fall behind there. The filter also
+        skips a lane with a failed message that the broker redelivers.
         """
         state, lane = self._member.state, entry.lane
         assert lane is not None
@@ -74,7 +75,7 @@ class Admission:
         return True
 
     def waits_for(self, key: Hashable) -> bool:
-        """Return whether the filter skips this lane, until the messages from before its return are decided."""
+        """Return whether the filter skips this lane while messages from before its return are not decided."""
         lane = self._member.state.lanes.get(key)
         return self.was_absent and lane is not None and self._reads_nothing_of(lane)
 
@@ -95,7 +96,7 @@ class Admission:
         return state.backlogs.live_source(self._member.source, lane.key, position) is None
 
     def _miss(self, entry: Entry) -> None:
-        """Fail a message that the filter does not receive.
+        """Count a message that the filter does not receive as failed.
 
         Whether the filter's watchers fall behind at the message is decided when it is at the head of its lane.
         """

@@ -1,6 +1,7 @@
 """Counts the outcomes of a stream's messages over all of its groups.
 
-Only failed and rejected messages are counted one by one, so an acked message costs no time here.
+Acked messages are not counted one by one, because counting would cost time for every message. Their number follows from
+the ledger.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class StreamCounts:
 
 
 def counting(state: GroupState, decide: Decide) -> Decide:
-    """Return a function that decides like `decide`, and counts the messages that it lets fail or be rejected."""
+    """Return a function that decides like `decide`, and counts the failed and the rejected messages."""
 
     def decide_and_count(entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         decided = decide(entry, outcome)

@@ -1,4 +1,4 @@
-"""Ack timeouts: of subscribers, of the store's confirmations, and of advances."""
+"""The ack timeout, which limits three waits: for a filter, for the store's answer, and for an advance of the broker."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Deadlines:
     async def run(self) -> None:
         """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
 
-        An advance has the same timeout, which begins when this task first sees the advance. An advance that takes
-        longer ends the group, because its lane would otherwise wait without a visible reason. The time for which the
-        event loop was blocked is added to all timeouts.
+        An advance has the same timeout, counted from the moment when this task first sees the advance. An advance that
+        takes longer ends the group, so that the watchers show an error. Time for which the event loop was blocked is
+        added to all timeouts.
 
         Raises:
             BrokerUnavailable: An advance has not returned in time.
@@ -106,7 +106,7 @@ class Deadlines:
 
 
 class _Advances:
-    """The times at which awaited advances were first seen. Recording each start would cost time for every event."""
+    """When this task first saw each awaited advance. If the pump recorded start times, each event would cost more."""
 
     def __init__(self, pump: Pump, timeout: float) -> None:
         self._pump = pump
@@ -123,7 +123,7 @@ class _Advances:
         return min((since for _, since in self._first_seen.values()), default=now)
 
     def has_overdue(self, at: float) -> bool:
-        """Return whether an advance that was due at `at` is still awaited."""
+        """Return whether an advance is still awaited whose timeout was over at `at`."""
         awaited = {id(batch) for batch in self._pump.awaited}
         return any(
             since + self._timeout <= at and batch in awaited

@@ -1,4 +1,4 @@
-"""Events that a filter has derived, until the store has answered."""
+"""Trigger events that a filter has yielded, from their submission until the store has answered."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def tells_sizes(producer: type[SharedStreamProducer]) -> bool:
 
 
 class FanOut:
-    """Broadcasts what the poll pulls. The methods are long, because they run for each message."""
+    """Broadcasts each message of the poll. The methods are long, because each call costs time for each message."""
 
     def __init__(self, state: GroupState, subscribers: Subscribers, flow: Flow) -> None:
         self._state = state
@@ -50,7 +50,8 @@ class FanOut:
             elif not present:
                 state.progress.signal()
             if has_checked:
-                # Wait after the broadcast, and not before: nothing would redeliver an event of the fast path.
+                # The wait comes after the broadcast: this event was pulled, and on the fast path nothing would
+                # redeliver it.
                 await flow.wait_while_stopping()
 
     async def run_acknowledged(

@@ -59,10 +59,11 @@ class Flow:
     async def check(self, payload: Any = None) -> None:
         """Let other tasks run, and wait until an event may be broadcast.
 
-        No event is pulled meanwhile: the messages stay with the broker. A subscriber with a full queue that reads no
-        event within the grace is failed, and the others continue. While the group stops, an event that is already
-        pulled is broadcast on the fast path only, where nothing would deliver it again. In ack mode the broker
-        redelivers it.
+        Meanwhile no event is pulled, so the messages stay with the broker. A subscriber with a full queue fails if it
+        reads no event within the grace (`overflow_grace`).
+
+        While the group stops, the event that was pulled last is broadcast on the fast path only, because nothing would
+        deliver the event again. In ack mode the broker redelivers it.
 
         Args:
             payload: The broker payload of the pulled event, from which the producer tells the lane. None on the fast
@@ -105,7 +106,7 @@ class Flow:
         return min(self._settings.burst, self._settings.burst_readings // max(readers, 1)) or 1
 
     def _first_not_free(self) -> int:
-        """Return the number of the first event that must not be broadcast now. The event's lane does not matter."""
+        """Return the number of the first event that must not be broadcast now. Limits of lanes are not considered."""
         head = self._ledger.head
         if (
             self._state.is_closed

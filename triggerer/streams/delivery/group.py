@@ -1,4 +1,4 @@
-"""A group's life: open the stream, supervise its tasks, end. After its end, a new group serves the stream key."""
+"""A group: one opening of a shared stream, its tasks and its end. When a group has ended, a new group replaces it."""
 
 from __future__ import annotations
 
@@ -155,12 +155,12 @@ class Group:
 
         Raises:
             GroupEnded: The stream has ended; the error's `__cause__` tells why. Every subscriber has been ended with
-                this error. No event counts as advanced after the last `advance` that succeeded.
+                this error. Events after the last successful `advance` are not advanced.
         """
         key, state = self.key, self.state
         try:
-            # Open before the tasks start, so that a producer that cannot be created ends the group like a later
-            # failure.
+            # Open before the tasks start: a producer that cannot be created then ends the group as a later failure
+            # does.
             events = await self._open()
             _log.info(f"Shared stream group started key={key}", stream=state.name)
             async with anyio.create_task_group() as tasks:
@@ -335,7 +335,7 @@ class Group:
         self._flow.stop_pulling()
 
     def await_members(self) -> None:
-        """If no member is present, pull no event until a member has joined. See `mark_joined`."""
+        """If no member is present, pull no event until a member has joined."""
         if not len(self.subscribers):
             self._flow.await_members()
 

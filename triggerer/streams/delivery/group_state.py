@@ -30,7 +30,7 @@ from triggerer.streams.settings import RuntimeSettings
 
 _MOST_NEWEST: Final = 20
 _MOST_BYTES_OF_NEWEST: Final = 256 * 1024
-"""A larger message is not stored in `newest`."""
+"""256 KiB: a larger message is not stored in `GroupState.newest`."""
 
 
 class Stages(EventSink, Protocol):
@@ -93,9 +93,9 @@ class GroupState:
     standing: dict[Hashable, str] = field(default_factory=dict)
     """The lanes that the producer reports as standing still, with its reason (`SharedStreamProducer.use_standing`)."""
     failing: dict[Hashable, Position] = field(default_factory=dict)
-    """By lane, the lowest position that has failed, until the broker has learned of the failure.
+    """By lane, the lowest position that has failed. Deleted once the broker has learned of the failure.
 
-    The broker redelivers all later messages of the lane, also messages that are broadcast meanwhile.
+    The broker redelivers all later messages of the lane, including those that are broadcast until then.
     """
     redelivered_before: dict[Hashable, int] = field(default_factory=dict)
     """By lane, an event number. Outstanding events before this number are redelivered, because a message failed."""
@@ -109,17 +109,20 @@ class GroupState:
     """By watcher id, the selector of the watcher's newest trigger."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """By lane with backlogs: the dictionary of its backlogs when the tail began, and the tail.
+    """By lane with backlogs: its dictionary of backlogs at the tail's start, and the tail (the newest messages).
 
-    If `Backlogs` has another dictionary for the lane now, those backlogs have ended, and the tail is outdated.
+    If `Backlogs` has another dictionary for the lane now, the earlier backlogs have ended, and the tail is outdated.
     """
     newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
-    """The last broadcasts of a queue that has backlogs, for use as probes (`probes.py`)."""
+    """The last broadcasts of a queue that has backlogs.
+
+    A watcher that catches up may try these messages as probes. They tell whether it fails every message, or only one.
+    """
     lane_ends: LaneEnds = field(default_factory=LaneEnds)
     progress: Progress = field(default_factory=Progress)
     selection: Selection = field(default_factory=Selection)
     readers: dict[Reader, None] = field(default_factory=dict)
-    """The readers that the next broadcast wakes, once."""
+    """The readers that await a broadcast. The next broadcast wakes them and empties the dictionary."""
     producer: SharedStreamProducer | None = None
     """The producer, in ack mode, once the stream is open."""
     staging: Stages | None = None
@@ -135,7 +138,7 @@ class GroupState:
     is_closed: bool = False
     """True if no event may be broadcast or advanced.
 
-    Cancelling the tasks is not enough, because a task that was woken before still executes one step.
+    Cancelling the tasks is not enough, because a task that was already woken still executes one step.
     """
 
     @property
@@ -226,7 +229,7 @@ class GroupState:
             self.newest.append(Newest(entry.lane.key, entry.event, entry.payload, entry.seq))
 
     def mark_advanced(self, batch: Sequence[AdvanceItem]) -> None:
-        """Drop the lane's backlogs that have caught up, if the broker has reached their ends with this advance."""
+        """Drop each backlog of the lane that has caught up and whose end the broker has reached with this advance."""
         assert self.producer is not None
         key = self.producer.get_advance_lane(batch[-1].broker_payload)
         if self.stores_messages:
@@ -274,11 +277,11 @@ class GroupState:
         return None if found is None else found.head
 
     def last_broadcast_from(self, entry: Entry) -> Position:
-        """Return the highest outstanding position of the lane, from this message on."""
+        """Return the highest position of this message and the later outstanding messages of its lane."""
         return self.span_from(entry)[1]
 
     def span_from(self, entry: Entry) -> tuple[Position, Position]:
-        """Return the lowest and the highest outstanding position of the lane, from this message on.
+        """Return the lowest and the highest position of this message and the later outstanding messages of its lane.
 
         A redelivered message may come after messages with higher positions.
         """
@@ -334,10 +337,11 @@ class GroupState:
         self.backlogs.writes.move(backlog)
 
     def end_if_advanced(self, backlog: Backlog) -> None:
-        """Drop a backlog that has caught up, if the broker has advanced to its end already.
+        """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        A rewound backlog that re-emits nothing also ends if the lane had no broadcast since. Its messages were resolved
-        before the rewind. If the broker redelivers one of them, its idempotency key makes the repeat harmless.
+        A rewound backlog (a replay) that re-emits nothing also ends if its lane had no broadcast since the rewind. Its
+        messages were resolved before the rewind. If the broker redelivers a message, the idempotency key prevents a
+        second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)

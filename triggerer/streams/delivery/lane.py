@@ -1,4 +1,4 @@
-"""One lane: its outstanding events in order, the outcome of each, and which of them may be advanced next."""
+"""One lane (a partition or a FIFO group): its outstanding events in order, and what to advance next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triggerer.domain.events import WatcherRef
 
 
 class OutcomeCounts:
-    """Counts of the subscribers that ack an event, that fail it, and that fail it without having pulled it."""
+    """How many subscribers ack an event, how many fail it, and how many of these fail it without having pulled it."""
 
     __slots__ = ("acking", "failing", "outcome", "unread")
 
@@ -32,7 +32,7 @@ class Rejection(NamedTuple):
 
 
 class Nacks:
-    """The rejections and failures of one event, in addition to the counts that many events share (`OutcomeCounts`)."""
+    """The rejections and failures of one event, in addition to the shared counts (`OutcomeCounts`)."""
 
     __slots__ = ("failed", "is_set_aside", "refused_by", "rejected", "rejected_by", "unread")
 
@@ -40,17 +40,20 @@ class Nacks:
         self.rejected = 0
         self.failed = 0
         self.unread = 0
-        """A correction to add to `OutcomeCounts.unread`.
+        """A correction to `OutcomeCounts.unread`, the number of subscribers that failed the event without pulling it.
 
-        That count includes each subscriber that failed at this event or an earlier one. A subscriber that failed with
-        this event open had pulled the event: minus one. The count lacks a subscriber that did not receive the event
-        (`Ledger.miss`): plus one.
+        - Minus one for each subscriber that failed with this event open: it had pulled the event, but counts as unread.
+        - Plus one for each subscriber that did not receive the event (`Ledger.miss`): it does not count as unread.
         """
         self.refused_by: set[object] | None = None
         """The subscribers that `failed` counts, each once.
 
-        The store refused an event that the subscriber derived, or refused to park the event that it rejected. Or the
-        subscriber failed after it had rejected the event. Or it did not receive the event (`Ledger.miss`).
+        There are four causes:
+
+        - The store refused an event that the subscriber derived.
+        - The subscriber rejected the event, and the store refused to park it.
+        - The subscriber rejected the event, and then failed.
+        - The subscriber did not receive the event (`Ledger.miss`).
         """
         self.rejected_by: dict[object, Rejection | None] | None = None
         """The subscribers that rejected the event. They count in `rejected` unless they fail the event later."""
@@ -86,9 +89,11 @@ class Nacks:
 class Entry:
     """One outstanding event: broadcast, and not advanced.
 
-    `unresolved` counts what the event waits for: one until every subscriber has passed the event, and one for each
-    derived event that the store has not answered. A write for a watcher that rejected or missed the event counts too,
-    until the store has answered.
+    `unresolved` is the number of answers that the event waits for:
+
+    - one until every subscriber has passed the event,
+    - one for each derived event, until the store has answered,
+    - one for each write for a watcher that rejected or missed the event, until the store has answered.
 
     The entries of a lane form a linked list, so that a lane with one event at a time needs no queue.
     """
@@ -111,7 +116,7 @@ class Entry:
     """The event, set for queues only: a watcher that misses the event needs a stored copy."""
     payload: Any
     lane: Lane | None
-    """None once the event is being advanced."""
+    """The event's lane. None: the event is being advanced."""
     broadcast_at: float
     size_bytes: int
     """The size that the producer reports; 0: unknown."""
@@ -185,7 +190,7 @@ class Lane:
     has_failed: bool
     """Whether an event of the current `advance` has failed."""
     clean_to: int
-    """If `has_failed`: the number after the last event before the first failed event of the current `advance`.
+    """If `has_failed`: the number after the last event that precedes the first failed event of the current `advance`.
 
     0: the first failed event is the first of its batch.
     """
@@ -246,6 +251,7 @@ class Lane:
 Decide = Callable[[Entry, AdvanceOutcome], AdvanceOutcome | None]
 """Decides the outcome for `advance` of an event at its lane's head.
 
-It is called if a subscriber failed or rejected the event, and for every event of a lane in `Lanes.decided_lanes`. If it
-returns None, the event waits: the event is unresolved again, and its lane is queued once the event is resolved.
+The function is called if a subscriber failed or rejected the event, and for every event of a lane in
+`Lanes.decided_lanes`. If it returns None, the event waits: the function has made the event unresolved again, and the
+lane is queued once the event is resolved.
 """

@@ -11,7 +11,7 @@ from triggerer.abc import AdvanceItem, AdvanceOutcome
 from triggerer.streams.delivery.lane import Decide, Entry, Lane
 
 _EMPTY_LANES: Final = 128
-"""The most empty lanes that a group remembers, at 100 bytes each. Most of them are needed again soon."""
+"""A group remembers at most this number of empty lanes, at 100 bytes each. Most are soon needed again."""
 
 
 def _ignore(_: Lane) -> None:
@@ -25,12 +25,12 @@ def _as_it_is(_: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
 class Lanes:
     """The lanes of a group, and a queue of lanes whose head is ready.
 
-    Adding an event, queueing a lane and finishing a lane cost O(1). Taking events costs O(number of events taken). A
-    lane with a stuck head costs nothing until the head resolves. Only some of the empty lanes are remembered.
+    Costs: O(1) to add an event, and to queue or finish a lane; O(events taken) to take events. A lane with a stuck head
+    costs nothing until the head resolves.
 
     A lane is full when it has reached its bound in events or in bytes. The caller of `append` enforces the bounds. The
-    message that reaches the bound in bytes may exceed the bound. Otherwise a message larger than the bound would wait
-    for ever.
+    message that reaches the bound in bytes may exceed it. Otherwise a message larger than the bound would wait for
+    ever.
     """
 
     def __init__(self, bound: int = sys.maxsize, bound_bytes: int = sys.maxsize) -> None:
@@ -41,7 +41,7 @@ class Lanes:
         self.full: dict[Hashable, Lane] = {}
         """The lanes that have been full and are still above half of a bound.
 
-        `on_low_water` is called when a lane leaves.
+        `on_low_water` is called when a lane has fallen to half of its bounds, and leaves this dictionary.
         """
         self.newly_full: Lane | None = None
         """The lane that has just reached a bound. The caller of `append` handles it, and sets this to None."""
@@ -117,7 +117,7 @@ class Lanes:
         self.outstanding = self.outstanding_bytes = 0
 
     def queue(self, lane: Lane) -> None:
-        """Queue a lane for its next advance, once: its head has become ready."""
+        """Queue a lane whose head has become ready for its next advance. Does nothing if the lane is queued."""
         if not lane.is_scheduled:
             lane.is_scheduled = True
             self._ready.append(lane)
@@ -183,8 +183,7 @@ class Lanes:
                 # The lane that has waited longest.
                 self.oldest_at = head.broadcast_at
             if not (head.next or head.nacks or head.counts.failing or lane.key in decided_lanes):
-                # This does the same as `Lane.take`, without a call: it runs for each message if each message is its own
-                # lane.
+                # Do what `Lane.take` does, without a call: if each message is its own lane, this runs for each message.
                 head.lane = lane.head = lane.tail = None
                 lane.in_flight, lane.in_flight_bytes, lane.in_flight_to = (
                     1,

@@ -1,16 +1,16 @@
 """Tracks which subscriber has passed which event. Synchronous, no I/O.
 
-A subscriber passes an event when its filter moves past the event or rejects it. The events that the filter derived may
-not be durable then, so an event that was passed is not always resolved (`Entry.unresolved`).
+A subscriber passes an event when its filter moves past the event or rejects it. The event is resolved later, when the
+trigger events that the filter derived from it are durable too (`Entry.unresolved`).
 
 Events are numbered consecutively in broadcast order. A subscriber passes events in order, so one cursor, `done`, tells
 which events it has passed. Events before the lowest cursor were passed by all subscribers, and the ledger releases them
-to the lanes. A heap finds the lowest cursor; its items are corrected only when they reach the top. An idle member
-passes each event as it is broadcast, so its cursor is after all numbers.
+to the lanes. A heap finds the lowest cursor. Its items are corrected only when they reach the top. An idle subscriber,
+whose selector names none of the events, passes each event as it is broadcast. So its cursor is after all numbers.
 
-For each event the ledger counts the members that ack it, the members that fail it, and the members that fail it without
-having pulled it. These counts are stored as step functions of the event's number. When a member joins, fails or leaves,
-one or two steps are added, however many events are outstanding.
+The ledger counts how many members ack an event, how many fail it, and how many of these fail it without having pulled
+it. Neighbouring events have equal counts, so only the changes ("steps") are stored, each with an event number. When a
+member joins, fails or leaves, one or two steps are added, however many events are outstanding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from triggerer.streams.delivery.lane import Entry, OutcomeCounts, Rejection
 from triggerer.streams.delivery.lanes import Lanes
 
 IDLE: Final = sys.maxsize
-"""The cursor of a member that passes every event as it is broadcast, until `Ledger.mark_active`."""
+"""The cursor of an idle member, which passes every event as it is broadcast, until `Ledger.mark_active`."""
 _TRIM_AT = 512
 _TRIM_AT_BYTES = 1024 * 1024
 _number = itemgetter(0)
@@ -46,7 +46,7 @@ class LedgerMember:
         self.failed_from: int | None = None
         """The first event that counts as failed because the member failed or left. None: the member is present."""
         self.order = 0
-        """Tells the member's current item of the heap from outdated items."""
+        """The order number in the member's current heap item. Items of the member with another number are outdated."""
 
 
 class Ledger:
@@ -65,7 +65,7 @@ class Ledger:
         self.head = 0
         """The number that the next event gets."""
         self.passed = 0
-        """Every member has passed the events before this number, and they were released to the lanes."""
+        """The events before this number were passed by every member, and released to the lanes."""
         self._passed_bytes = 0
         """The total size of the events before `passed` that are still in the lists."""
         self._heap: list[tuple[int, int, LedgerMember]] = []
@@ -84,7 +84,7 @@ class Ledger:
     def broadcast_in_lane(
         self, event: Any, payload: Any, lane: Hashable, now: float, size_bytes: int = 0
     ) -> None:
-        """Append an event. Present members must resolve the event. For absent members it counts as failed."""
+        """Append an event, which present members must resolve. For absent members the event counts as failed."""
         assert self.lanes is not None
         seq = self.head
         self.entries.append(self.lanes.append(lane, seq, payload, now, size_bytes))
@@ -141,8 +141,8 @@ class Ledger:
                 # The member has rejected its open event, and now fails. The event counts as failed.
                 self.refuse(member, opened)
             elif opened.nacks is not None and opened.nacks.has_refused(member):
-                # The member was counted when the store refused an event derived from the open event. The step below
-                # counts the member again, so take back the first count.
+                # The store has refused an event that the member derived from the open event, so the member counts as
+                # failing. The step below counts the member again, so take back the first count.
                 opened.nacks.failed -= 1
         if opened is not None and opened.seq >= member.done and not opened.is_in_flight:
             opened.make_nacks().unread -= 1
@@ -154,7 +154,7 @@ class Ledger:
     def leave(self, member: LedgerMember, opened: Entry | None) -> None:
         """Remove `member`.
 
-        The member acks the events that it received, once the derived events are durable, and fails the others.
+        Events that the member received are acked once their derived events are durable. The other events fail.
         """
         member.done = min(member.done, self.head)
         if opened is not None and opened.seq >= member.done:
@@ -181,8 +181,8 @@ class Ledger:
 
     def _compact(self) -> None:
         if len(self._heap) > 2 * self._present + 16:
-            # Usually outdated items are removed when they reach the top. Below a stuck member they never reach it, so
-            # remove them here.
+            # Usually outdated items are removed when they reach the top of the heap. Below a stuck member's item they
+            # never reach the top, so remove them here.
             self._heap = [item for item in self._heap if self._is_current(item)]
             heapq.heapify(self._heap)
 
@@ -210,12 +210,12 @@ class Ledger:
                 # An event that is both rejected and failed counts as failed (contract, rule 5).
                 return
             nacks.rejected += 1
-            # Remember the rejection even if no event is being stored: the filter may still derive an event, which the
-            # store may refuse.
+            # Remember the rejection even if no derived event is being stored. The filter may still derive an event from
+            # this one, and the store may refuse it.
             nacks.remember_rejection(member, rejection)
 
     def refuse(self, member: LedgerMember, entry: Entry) -> None:
-        """Count `entry` as failed by `member`, once. Does nothing if `fail` or `leave` has failed the event already.
+        """Count `entry` as failed by `member`, once. Does nothing if `fail` or `leave` has counted the event already.
 
         For example, the store has refused an event that the member derived from `entry`.
         """

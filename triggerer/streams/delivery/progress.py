@@ -12,7 +12,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.is_signalled = False
-        """Whether `signal` was called since the pump last ran, or a task last began to wait for room.
+        """Whether `signal` was called since the pump last ran, and since a task last began to wait for room.
 
         Check this first, to save the call of `signal`.
         """

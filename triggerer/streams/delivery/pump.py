@@ -18,9 +18,10 @@ from triggerer.streams.delivery.lane import Lane
 from triggerer.streams.loop_tick import LoopTick
 
 _BURST: Final = 512
-"""Events that are handled before other tasks run, if many become ready at once."""
+"""Events that the pump handles before other tasks run, if many events become ready at once."""
 _REQUEST: Final = 2_048
-"""The most events of a lane in one advance, if lanes advance side by side: each advance is a request to the broker."""
+"""Events of one lane in one advance, at most, if lanes advance side by side. Each advance is a request to the broker.
+"""
 
 
 class Pump:
@@ -40,7 +41,7 @@ class Pump:
         self._durations = OPERATION_DURATION.of(self._name, "advance", "")
         self._ages = PROCESS_DURATION.of(self._name)
         self._awaited: Sequence[AdvanceItem] | None = None
-        # The advances of lanes that advance side by side.
+        # The awaited advances of lanes that advance side by side.
         self._awaited_beside: dict[Lane, Sequence[AdvanceItem]] = {}
         self._awaited_together: dict[int, Sequence[Sequence[AdvanceItem]]] = {}
         # The lanes that an awaited call has reported as advanced.
@@ -107,8 +108,8 @@ class Pump:
                 progress.signal_room()
                 await checkpoint()
             elif turns.has_turned:
-                # The former batch is finished, so wake the tasks that wait for room. If the loop has not turned, no
-                # task waits yet.
+                # The batch before this one is finished, so wake the tasks that wait for room. If no other task has run
+                # since, no task waits yet.
                 progress.signal_room()
             self._awaited = batch
             if is_first:
@@ -120,7 +121,7 @@ class Pump:
                 self._state.mark_advanced(batch)
             if turns.has_turned:
                 # The pump may have been cancelled while the plugin shielded this advance. Then no further advance may
-                # follow. If the loop has not turned, no task can have cancelled the pump.
+                # follow. If no other task has run meanwhile, nothing can have cancelled the pump.
                 await checkpoint_if_cancelled()
                 if self._state.lease.is_over:
                     return
@@ -254,9 +255,10 @@ class Pump:
         advance: Callable[[Sequence[AdvanceItem]], Awaitable[None]],
         batch: Sequence[AdvanceItem],
     ) -> None:
-        """Advance, and record how long it took.
+        """Advance, and record how long the advance took.
 
-        Only the first advance of each pass is measured, because a measurement costs a tenth of a message's time.
+        Only the first of the advances that the pump makes in one turn is measured. A measurement costs a tenth of the
+        time that the runtime needs for a message.
         """
         began, oldest_at = self._state.clock.monotonic(), self._state.lanes.oldest_at
         try:

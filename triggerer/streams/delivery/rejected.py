@@ -27,28 +27,28 @@ from triggerer.streams.producer_answers import (
 _log = structlog.get_logger(__name__)
 
 _MOST_AHEAD: Final = 200
-"""The most messages after a lane's head that are looked at, to park them together with the head."""
+"""Messages after a lane's head, at most, that are examined so that rejected ones are parked together with the head."""
 _MOST_KNOWN: Final = 10_000
 """The most parked messages that a group remembers in `_known`."""
 _NO_REASON: Final = "the watcher's filter rejected it"
 
 
 class Rejected:
-    """Adds a step to the decision of `decide`: parks rejected messages before the broker advances past them.
+    """Wraps another decision about a lane's head (`decide`): parks rejected messages before they are advanced.
 
-    A rejected message that the producer does not dead-letter would be lost. So it is stored for each watcher that
-    rejected it, under its idempotency key: a redelivery stores nothing new. The lane waits until the message is stored.
-    If it cannot be stored, it counts as failed for the watcher.
+    A rejected message that the producer does not dead-letter would be lost. So the message is stored for each watcher
+    that rejected it, under its idempotency key. A redelivery has the same key, and stores nothing new. The lane waits
+    until the message is stored. If it cannot be stored, it counts as failed for the watcher.
     """
 
     def __init__(self, state: GroupState, decide: Decide) -> None:
         self._state = state
         self._decide = decide
         self._known: dict[tuple[int, str], None] = {}
-        """The watcher ids and keys that this group has parked, the oldest first.
+        """The watcher id and idempotency key of each message that this group has parked, the oldest first.
 
-        If an earlier message fails, the broker redelivers these messages, perhaps many times. They must not be parked
-        again, because an operator may have replayed or discarded them meanwhile.
+        If an earlier message of the lane fails, the broker redelivers the parked messages, perhaps many times. They
+        must not be parked again, because an operator may have replayed or discarded them meanwhile.
         """
 
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
@@ -73,7 +73,7 @@ class Rejected:
         )
 
     def _look_ahead(self, entry: Entry) -> None:
-        """Park following messages of the lane too; otherwise each would wait for its own transaction."""
+        """Also park later rejected messages of the lane. Otherwise each of them would wait for its own transaction."""
         following = entry.next
         for _ in range(_MOST_AHEAD):
             if following is None or following.unresolved:
@@ -85,7 +85,7 @@ class Rejected:
             following = following.next
 
     def _begin(self, entry: Entry) -> bool:
-        """Park a message for the watchers that rejected it; False if that is needless or was done before."""
+        """Park a message for the watchers that rejected it. False: it need not be parked, or was parked before."""
         nacks, producer = entry.nacks, self._state.producer
         assert producer is not None
         if nacks is None or nacks.is_set_aside or dead_letters_rejected(producer, entry.payload):
@@ -169,7 +169,7 @@ class Rejected:
             del self._known[next(iter(self._known))]
 
     def _refuse(self, entry: Entry, nacks: Nacks, member: Subscriber, error: Exception) -> None:
-        """Count the message as failed for the watcher, because it is not stored."""
+        """Count a message that could not be stored as failed for the watcher."""
         nacks.is_set_aside = False
         self._state.ledger.refuse(member, entry)
         if member.on_refused is not None:

@@ -1,7 +1,8 @@
 """Finds the subscribers that want an event, by the values that their selectors name.
 
-Selectors with an equal `by` read the same value of an event. So an event costs one lookup for each distinct `by`, for
-any number of subscribers. A subscriber sleeps until an event has one of its values (`Ledger.mark_idle`).
+A selector's `by` names the value of an event that it reads, and `values` are the values that it wants. Selectors with
+an equal `by` share one lookup per event, for any number of subscribers. A subscriber sleeps until an event has one of
+its values (`Ledger.mark_idle`).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ class Selecting(Protocol):
 
 
 class Selection:
-    """The subscribers of one group that have a selector. Synchronous; no I/O, except in a selector's `read`."""
+    """The subscribers of one group that have a selector. Synchronous, without I/O of its own."""
 
     def __init__(self) -> None:
         self.tables: dict[Hashable, _Table] = {}
-        """By `SharedStreamSelector.by`; empty if no subscriber has a selector.
+        """The subscribers' tables, by `SharedStreamSelector.by`. Empty: no subscriber has a selector.
 
         The attribute is never assigned again, because the poll keeps a reference to this dictionary.
         """
@@ -63,7 +64,7 @@ class Selection:
 
 
 class _Table:
-    """The subscribers by the values they look for. All of them read the value from events in the same way."""
+    """The subscribers whose selectors have an equal `by`, by the values that they look for."""
 
     __slots__ = ("_read", "_seekers", "members")
 
@@ -87,7 +88,8 @@ class _Table:
     def find(self, event: Any) -> Iterable[Selecting]:
         """Return the subscribers that look for the event's value.
 
-        If the value cannot be read, these are all subscribers: only their filters can judge such an event.
+        If the event's value cannot be read, the result is all subscribers, because only their filters can judge the
+        event.
         """
         try:
             return self._seekers.get(self._read(event), _NOBODY)
@@ -115,11 +117,11 @@ def is_wanted(selector: SharedStreamSelector | None, event: Any) -> bool:
 
 
 def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
-    """Return the trigger's selector. None: it has none, or a subclass overrides the selector's filter alone.
+    """Return the trigger's selector. None: it has no selector, or the selector does not belong to its filter.
 
     Raises:
-        PluginError: The method returned something else, or the selector's `values` are no frozenset, or its `by` is
-            not hashable.
+        PluginError: `shared_stream_selector` returned something else, the selector's `values` are no frozenset, or its
+            `by` is not hashable.
     """
     if not is_selecting(type(trigger)):
         return None
@@ -130,7 +132,7 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
 
 
 def _check(selector: Any, method: str) -> None:
-    """Raise an error for a wrong selector now, where only its trigger fails, and not in the poll."""
+    """Raise an error for a wrong selector when its trigger joins. In the poll, the error would end the whole group."""
     if not isinstance(selector, SharedStreamSelector):
         raise PluginError(
             f"{method} returned {type(selector).__qualname__}",

@@ -21,7 +21,8 @@ from triggerer.streams.pending_limit import PendingLimit
 from triggerer.synchronization import AutoResetEvent
 
 TURNS_BEFORE_OVERFLOW: Final = 8
-"""Loop ticks that a slow subscriber gets before it is failed. A reader that only waits for its turn is not slow."""
+"""Loop ticks that a slow subscriber gets before it is failed. In this time a filter that can read gets its turn to run.
+"""
 
 
 class _Filled(NamedTuple):
@@ -40,13 +41,15 @@ class _Filled(NamedTuple):
 class SlowSubscribers:
     """Fails subscribers that hold up the poll or a paused lane while a sibling waits for more: they fall behind alone.
 
-    A paused lane, or a poll at a bound of the stream, continues at half of the bound. So if the events that one
-    subscriber has not passed fill more than half of the bound, this subscriber causes the pause, not the store or the
-    broker. A sibling waits for more of a lane once it has passed all messages of the lane, or has read them while it
-    catches up. A sibling waits for more of the stream once it has passed all messages.
+    A full lane is paused, and a stream at its bound pauses the poll, until the outstanding events fill at most half of
+    the bound. So a subscriber whose unpassed events fill more than half causes the pause, and not the store or the
+    broker.
 
-    While the store is slow, no subscriber counts as slow, because all wait for the store. If a single message fills
-    half of a bound in bytes, a subscriber has the overflow grace to pass it, counted from its broadcast.
+    A sibling waits for more of a lane once it has passed all messages of the lane, or has read them while it catches
+    up. A sibling waits for more of the stream once it has passed all messages.
+
+    While the store is slow, no subscriber counts as slow, because all wait for the store. If the newest message alone
+    fills half of a bound in bytes, a subscriber has the overflow grace to pass it, counted from its broadcast.
 
     `run` is a task of the group if watchers may fall behind. It searches once a lane has become full or the poll pauses
     (`request_check`), and again at each progress of the group, until the pause is over. Otherwise it costs nothing.
@@ -118,7 +121,7 @@ class SlowSubscribers:
                     await checkpoint()
                 for subscriber in self._find():
                     self.fail(subscriber, "its siblings wait for more")
-                # Do not wait for a change here: a change during these ticks would wake nobody.
+                # Search again without waiting for a change: a change during the ticks above would not wake this task.
             elif self._is_store_slow:
                 await self._wait_for_store()
             else:
@@ -172,7 +175,7 @@ class SlowSubscribers:
         state, ledger, lanes = self._state, self._state.ledger, self._paused_lanes()
         self._again_at = math.inf
         if len(self._filled) > len(lanes) + 1:
-            # Some lanes have room again: forget what was found for them.
+            # Some lanes have room again: drop the results that were found for them.
             self._filled.clear()
         if state.is_ending or state.is_stopping or state.blocked_by or self._is_store_slow:
             # Nothing would be broadcast even if a subscriber fell behind.
@@ -218,10 +221,10 @@ class SlowSubscribers:
         return state.backlogs.live_source(subscriber.source, lane.key, coming) is not None
 
     def _has_sibling_past(self, slow: Subscriber) -> bool:
-        """Return whether a sibling has passed the first message that the slow subscriber has not passed.
+        """Return whether a sibling has passed, or caught up past, the slow subscriber's first unpassed message.
 
-        A watcher that has read the message while it caught up is such a sibling too. Without a sibling, nobody can fall
-        behind alone: the message would fail for all, and use up a delivery.
+        Without such a sibling the slow subscriber cannot fall behind alone: the message would fail for all, and be
+        redelivered.
         """
         entry = self._state.ledger.entry(slow.done)
         lane = entry.lane
@@ -257,7 +260,8 @@ class SlowSubscribers:
     def _find_filled(self, lane: Lane | None, tail: Entry, half: int, half_bytes: int) -> _Filled:
         """Return the newest events of the lane, or of the stream (None), that fill more than half of a bound.
 
-        The result is stored until a newer event comes. It may include events that all subscribers have passed since.
+        The result is used again until a newer event comes. It may include events that all subscribers have passed
+        since.
         """
         filled = self._filled.get(lane)
         if filled is None or filled.newest != tail.seq:

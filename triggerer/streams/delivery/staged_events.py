@@ -1,4 +1,4 @@
-"""Collects events until the pump's next turn, and stores them with the producer's new state in one transaction."""
+"""Collects derived events until the pump runs, to store them with the producer's new state in one transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.streams.delivery.lane import Entry
 from triggerer.streams.supervision.stream_state import StoredState, tells_state_ahead
 
 _MOST: Final = 512
-"""The most messages that one state covers. The pump's burst has the same size."""
+"""Messages, at most, whose passing one stored state records. The pump handles the same number in one burst."""
 
 
 def stage(
@@ -38,10 +38,11 @@ def stage(
 class Staging:
     """The `EventSink` of the subscribers of a group whose producer has `state_after`.
 
-    Derived events are submitted in the pump's next turn. Usually the subscribers have moved past the message by then,
-    and the state after it is stored in the same transaction. If a subscriber has not moved past the message, the events
-    are submitted without a state. The state is then stored with later events of the message, or by `advance`. While a
-    state is being stored, no event is advanced, and no other state is submitted.
+    Derived events are submitted when the pump next runs. Usually all subscribers have moved past the message by then,
+    and the producer's state after the message is stored in the same transaction. Otherwise the events are submitted
+    without a state. The state is then stored with later events of the message, or by `advance`.
+
+    While a state is being stored, no event is advanced, and no other state is submitted.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Staging:
         self._stored = stored
         self._staged: list[Submission] = []
         self.is_ahead = False
-        """True while a state is being stored whose messages are not advanced yet."""
+        """True while a state is being stored. The messages that it covers are advanced afterwards."""
         self._is_advance_due = False
         self._is_ended = False
         stored.on_saved = state.progress.signal
@@ -89,7 +90,7 @@ class Staging:
             self._state.progress.signal()
 
     def flush(self) -> None:
-        """Submit the staged events. The pump calls this after it has released the events that are passed."""
+        """Submit the staged events. The pump calls this after it has released the passed events to their lanes."""
         if not self._staged or self.is_ahead or self._is_advance_due or self._stored.is_saving:
             # When one of the last three conditions ends, the pump calls `flush` again.
             return
@@ -121,14 +122,15 @@ class Staging:
         self._is_advance_due = False
 
     def end(self) -> None:
-        """End with the group: submit the staged events, and later ones at once."""
+        """Submit the staged events, because the group ends. From now on, `submit_nowait` submits each event at once."""
         self._is_ended = True
         self._hand_on()
 
     def _find_passed(self) -> list[AdvanceItem]:
-        """Return the items that could be advanced if all staged events were durable.
+        """Return the messages that could be advanced if all staged events were durable.
 
-        Empty: no staged event belongs to one of these items.
+        The list is empty if no staged event belongs to one of these messages: a state would then be stored without
+            events.
         """
         lanes, passed = self._state.lanes, self._state.ledger.passed
         staged: Counter[Entry] = Counter()

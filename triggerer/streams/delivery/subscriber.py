@@ -1,4 +1,4 @@
-"""One member's reading end in one group: the stream that its filter reads, the events that it derives, and its end."""
+"""A subscriber: the stream that one member's filter reads in one group, and the events that the filter derives."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from triggerer.streams.pending_limit import PendingLimit
 class Subscriber(Deriver):
     """A member of a group, with the stream that its filter reads.
 
-    `run` drives the filter, and returns or raises when the filter ends; its caller decides what that means
-    (`Subscribers.fail`, `Subscribers.leave`). `interrupt` ends it from outside.
+    `run` drives the filter, and returns or raises when the filter ends. The caller of `run` then calls
+    `Subscribers.fail` or `Subscribers.leave`. `interrupt` ends the filter from outside.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Subscriber(Deriver):
         """The number of the first event that the filter has not received; `IDLE` while the subscriber is idle."""
         self.admission = Admission(self)
         self.wanted: deque[int] | None = None
-        """The numbers of the events that the selector names and that the filter has not received. None: no selector."""
+        """The numbers of the events that the selector wants and that the filter has not received. None: no selector."""
         self.is_open = False
         """Whether the filter has pulled an event and not yet asked for the next."""
         self.open_entry: Entry | None = None
@@ -116,7 +116,8 @@ class Subscriber(Deriver):
         If the filter awaits the stream, the stream raises the error there. Otherwise the filter is cancelled.
 
         Returns:
-            Whether the stream raises the error. The filter may catch it and continue; see `cancel`.
+            True: the stream raises the error, which the filter may catch to continue; see `cancel`. False: the filter
+            was cancelled, or had been ended before.
         """
         if self.error is not None:
             return False
@@ -133,7 +134,7 @@ class Subscriber(Deriver):
         self._scope.cancel()
 
     def offer(self, seq: int) -> None:
-        """Let the filter receive the newest event, because the subscriber's selector names it."""
+        """Let the filter receive the newest event, because the subscriber's selector wants it."""
         assert self.wanted is not None
         self.wanted.append(seq)
         if self.done == IDLE:
@@ -142,9 +143,10 @@ class Subscriber(Deriver):
             self.wake()
 
     def known_ahead(self, limit: int) -> list[Any]:
-        """Return up to `limit` raw events that the filter receives next, in order. Resolves none of them.
+        """Return up to `limit` raw events that the filter will receive next, in order, without resolving them.
 
-        The list is empty once the subscriber has ended. An isolated filter gets these events sent ahead.
+        The events are sent ahead to a filter that runs in a thread or process of its own (`triggerer.isolation`). The
+        list is empty once the subscriber has ended.
         """
         if self.error is not None or not self.is_present:
             return []
@@ -153,8 +155,8 @@ class Subscriber(Deriver):
         events = ledger.events[at : at + limit]
         admission = self.admission
         if admission.may_skip:
-            # Stop at an event that the filter will skip: it is not known yet whether the filter receives the events
-            # after it.
+            # Stop before the first event that the filter will skip: whether it receives the later events is not known
+            # yet.
             for place, entry in enumerate(ledger.entries[at : at + limit]):
                 if admission.will_skip(entry):
                     events = events[:place]
@@ -195,7 +197,7 @@ class Subscriber(Deriver):
             if wanted is not None:
                 seq = wanted.popleft() if wanted else ledger.head
                 if seq > self.done:
-                    # The selector names none of the events in between, so the subscriber passes them.
+                    # The selector wants none of the events from `done` to `seq`, so the subscriber passes them.
                     self.done = self.pulled = seq
                     if not progress.is_signalled:
                         progress.signal()
@@ -240,7 +242,8 @@ class Subscriber(Deriver):
         self.open_entry = None
         if self.error is not None:
             raise self.error
-        # The subscriber has left, so the ledger does not wait for it. Its filter swallowed the cancellation.
+        # The subscriber has left, and its filter swallowed the cancellation. The ledger does not wait for the
+        # subscriber.
 
     async def run(self) -> None:
         """Drive the filter until it ends, and submit its events to the sink.
@@ -250,7 +253,8 @@ class Subscriber(Deriver):
         """
         current_subscriber.set(self)
         try:
-            # The order matters: a cancellation that leaves our scope and reaches `plugin_code` is not ours.
+            # The order matters. Our scope swallows our own cancellation, so a cancellation that reaches `plugin_code`
+            # is not ours.
             with plugin_code(f"The filter of {self.name}"), self._scope:
                 self._select(selector_of(self.trigger))
                 stream = self.stream()
@@ -268,10 +272,10 @@ class Subscriber(Deriver):
     def _select(self, selector: SharedStreamSelector | None) -> None:
         for watcher in self.source.watchers:
             self.state.selectors[watcher.watcher_id] = selector
-        # A subscriber that was ended before it started must not be added: nobody would remove it.
+        # A subscriber that was ended before it started must not be added, because nothing would remove it again.
         if selector is not None and self.may_read:
-            # Events that were broadcast since the subscriber joined were not offered to it, so its filter gets all of
-            # them.
+            # The events since the subscriber joined were broadcast before the selector was known, so the filter gets
+            # all of them.
             self.wanted = deque(range(self.pulled, self.state.ledger.head))
             self.state.selection.add(self, selector)
 
@@ -298,8 +302,8 @@ class Subscriber(Deriver):
                     f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
             if not self.may_read:
-                # The filter continues although its subscriber has ended. Its message is redelivered, or its watcher is
-                # gone.
+                # The filter continues although its subscriber has ended. Drop the event: the message is redelivered, or
+                # the watcher was deleted.
                 continue
             entry = self.open_entry
             derived = DerivedEvent(self, entry)
@@ -324,7 +328,8 @@ class Subscriber(Deriver):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             ordinal += 1
-            # Wait for the sink first: while the service stops, `pending` never has room again.
+            # Wait for the sink first: while the service stops, `pending` never has room again, and this wait ends with
+            # a cancellation.
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:

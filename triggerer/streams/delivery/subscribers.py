@@ -30,9 +30,9 @@ class Subscribers:
     ) -> None:
         self.present: dict[Subscriber, None] = {}
         self.departed: dict[Subscriber, None] = {}
-        """Subscribers that have failed or left, and some of whose events the store has not answered."""
+        """Subscribers that have failed or left while some of their events wait for the store's answer."""
         self._gone: list[Subscriber] = []
-        """Subscribers that have failed or left, and had passed an event that may still be outstanding."""
+        """Subscribers that have failed or left. Each had passed an event that may still be outstanding."""
         self._state = state
         self._sink = sink
         self._pending = pending
@@ -46,7 +46,7 @@ class Subscribers:
         return len(self.present)
 
     def answered_for(self, seq: int) -> Iterator[Subscriber]:
-        """Yield the present subscribers that must resolve this event, and the former subscribers that had passed it."""
+        """Yield the present subscribers that must resolve this event, and the former ones that passed it."""
         for subscriber in self.present:
             if subscriber.joined_at <= seq:
                 yield subscriber
@@ -67,7 +67,8 @@ class Subscribers:
         """Add a subscriber for `trigger`, which must resolve every event that is broadcast from now on.
 
         Args:
-            on_refused: Called with the error of an event that will not be durable; synchronous, must not raise.
+            on_refused: Called with the store's error when it refuses an event of the subscriber. Synchronous, and must
+                not raise.
         Raises:
             GroupEnded: The group is ending; wait for the next one.
         """
@@ -110,9 +111,9 @@ class Subscribers:
                 self._on_interrupted(subscriber)
 
     def leave(self, subscriber: Subscriber, *, comes_back: bool = False) -> None:
-        """Remove a subscriber that has not failed.
+        """Remove a subscriber whose filter returned, or whose watchers were deleted.
 
-        The subscriber acks the events that it pulled, once the derived events are durable, and fails the others.
+        Events that the subscriber pulled are acked once their derived events are durable. The other events fail.
 
         Args:
             comes_back: True: the filter returned, and is started again. False: the watchers were deleted.
@@ -134,12 +135,12 @@ class Subscribers:
         self._state.absences.begin(watchers, self._state.ledger.head)
 
     def remove_absent(self, watchers: Sequence[WatcherRef]) -> None:
-        """Stop counting broadcasts as failed for a member that failed or never joined."""
+        """Stop counting broadcasts as failed for a member that has failed or never joined: it has left."""
         self._state.ledger.remove_absent()
         self._state.absences.end(watchers, self._state.ledger.head)
 
     def replace_absent(self, before: Sequence[WatcherRef], after: Sequence[WatcherRef]) -> None:
-        """Let an absent member serve other watchers."""
+        """Record that an absent member serves other watchers from now on: count broadcasts as failed for these."""
         self._state.absences.end(
             [one for one in before if one not in after], self._state.ledger.head
         )
@@ -152,7 +153,7 @@ class Subscribers:
         self._state.absences.forget(watchers)
 
     def _trim(self) -> None:
-        """Forget what the group need not know any longer, because it concerns no outstanding event."""
+        """Forget absences and departed subscribers that concern no outstanding event."""
         oldest = self._state.oldest_outstanding
         self._state.absences.trim(oldest)
         self._gone = [

@@ -34,9 +34,9 @@ class Stall:
     task: str | None
     """The name of the running task; None if a callback was running."""
     trigger: str | None
-    """The watchers of the trigger whose code the task runs."""
+    """The names of the watchers whose trigger's code the task runs. None: no trigger's code."""
     stream: str | None
-    """The key of the stream whose producer's code the task runs."""
+    """The key of the stream whose producer's code the task runs. None: no producer's code."""
     stack: str
     """The stack of the loop's thread, innermost call last."""
     seconds: float
@@ -50,7 +50,7 @@ class StallSink(Protocol):
     def began(self, stall: Stall) -> None: ...
 
     def ended(self, stall: Stall, seconds: float) -> None:
-        """The loop turns again, after it stood still for `seconds`."""
+        """Report that the loop runs again, after it stood still for `seconds`."""
 
 
 class LogStalls:
@@ -81,10 +81,10 @@ def _blocker(stall: Stall) -> dict[str, Any]:
 class StallWatch:
     """Watches the running event loop from a thread, for as long as the `with` block lasts.
 
-    Twice per `threshold` seconds the thread puts a callback on the loop. If the callback has not been called after
-    `threshold` seconds, the thread reports a stall. So a stall shorter than `threshold` is never reported. A stall of
-    one and a half `threshold` is always reported, unless the system had paused the thread or the process. A stall is
-    measured from the callback, so `Stall.seconds` may leave out its beginning, up to half a threshold.
+    The thread puts a callback on the loop every `threshold / 2` seconds. If the callback has not run after `threshold`
+    seconds, the thread reports a stall. So a stall shorter than `threshold` is never reported, and a stall of 1.5
+    `threshold` always, unless the system had paused the thread or the process. `Stall.seconds` counts from the
+    callback, and may lack up to `threshold / 2` seconds of the stall's beginning.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:
@@ -109,8 +109,8 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Set `_stopped` first. The thread clears `_answered`, and then checks `_stopped`. So if it clears the
-        # `_answered` that is set here, it sees `_stopped` and does not wait.
+        # Set `_stopped` first, because the thread clears `_answered` and then checks `_stopped`. If the thread clears
+        # the `_answered` that is set here, it finds `_stopped` set, and does not wait.
         self._stopped.set()
         self._answered.set()
         self._watcher.join(_JOIN_S)
@@ -123,8 +123,8 @@ class StallWatch:
             self._answered.clear()
             if self._stopped.is_set():
                 return
-            # If this thread woke late, other code held the interpreter's lock until now. Read the loop's stack at once,
-            # before the loop goes on.
+            # If this thread woke late, the loop's code probably held the interpreter's lock until now. Read the loop's
+            # stack at once, before the loop continues.
             is_late = time.monotonic() - due > self._threshold
             stall = self._find_stall(due, before) if is_late else None
             try:
@@ -142,7 +142,7 @@ class StallWatch:
                 self._sink.ended(stall, time.monotonic() - due)
 
     def _find_stall(self, since: float, before: Usage) -> Stall | None:
-        """Return the stall. None: the loop runs again, or the system had paused its thread or the whole process."""
+        """Return the stall. None: the loop runs again, or the system had paused its thread or the process."""
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  (documented, for this)
         if frame is None or self._answered.is_set():
@@ -193,13 +193,18 @@ class Usage(NamedTuple):
 
     computing: float | None
     queueing: float | None
-    """The time while the thread was ready and no processor was free."""
+    """The time for which the thread could have run, but no processor was free."""
 
 
 def usage_of(thread: int, native: int) -> Callable[[], Usage]:
-    """Return a function that measures a thread of this process, given by Python's and by the system's identifier."""
+    """Return a function that measures a thread of this process.
+
+    Args:
+        thread: Python's identifier of the thread (`threading.get_ident`).
+        native: The system's identifier of the thread (`threading.get_native_id`).
+    """
     clock = getattr(time, "pthread_getcpuclockid", lambda _: None)(thread)
-    # The numbers in this file of Linux: nanoseconds on a processor, nanoseconds in the run queue, time slices.
+    # This file of Linux has three numbers: nanoseconds on a processor, nanoseconds in the run queue, and time slices.
     statistics = Path(f"/proc/self/task/{native}/schedstat")
 
     def measure() -> Usage:
@@ -217,7 +222,7 @@ def _is_most(before: float | None, after: float | None, seconds: float) -> bool 
 
 
 def _owner_of(task: asyncio.Task[Any] | None) -> tuple[str | None, str | None, str | None]:
-    """Return the task's name, and whose code the task runs: the kind, such as `watcher`, and the name."""
+    """Return the task's name, and the owner of the code that it runs: the owner's kind, such as `watcher`, and name."""
     if task is None:
         return None, None, None
     name = task.get_name()

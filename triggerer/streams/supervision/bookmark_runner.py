@@ -32,11 +32,12 @@ async def run_from_bookmark(
 ) -> None:
     """Store the events and bookmarks that `trigger.run_from()` yields, until it returns.
 
-    The generator is resumed once the events and the bookmark that it yielded are durable.
+    A bookmark is the JSON value from which such a trigger continues. The generator is resumed once the events and the
+    bookmark that it yielded are durable.
 
     Args:
-        source: Has exactly one watcher, because `triggerer.dag_processing.describing` makes a trigger of its own for
-            each watcher with a bookmark.
+        source: Has exactly one watcher: `triggerer.dag_processing.describing` makes a separate trigger for each watcher
+            with a bookmark.
     Raises:
         Exception: The error of `run_from()`, or of the store. The trigger starts again from the durable bookmark.
     """
@@ -55,7 +56,8 @@ async def run_from_bookmark(
     async with aclosing(batches):
         async for batch in batches:
             events, value = _checked(batch, name)
-            # While the service stops, the limit is zero: this call waits until cancelled, and nothing new is stored.
+            # While the service stops, the limit is zero. This call then waits until it is cancelled, so nothing new is
+            # stored.
             await pending.wait_for_room()
             answer = _Answer(pending)
             change = BookmarkChange(

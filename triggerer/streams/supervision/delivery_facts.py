@@ -1,4 +1,4 @@
-"""Calls a trigger's `describe_delivery`, and checks the result, so that a wrong type is an error of the plugin."""
+"""Calls a trigger's `describe_delivery`, and checks the types in the result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def facts_of(trigger: BaseEventTrigger, *, ask: bool) -> DeliveryFacts:
 
 
 def raised_by(what: str, error: Exception) -> PluginError:
-    """Return the error for a plugin's hook that raised an error which `triggerer.errors` does not define."""
+    """Return the error to raise when a plugin's hook has raised an error that is no `TriggererError`."""
     return PluginError(f"{what} raised {error_text(error)}", hint=_HINT)
 
 

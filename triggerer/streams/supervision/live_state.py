@@ -1,7 +1,7 @@
 """Reads the live state of streams, for reports and metrics.
 
-Any thread may call `read_streams`. It takes no lock: it copies each container in one step, and a number that changes
-meanwhile is at most a moment old. So reports do not slow the delivery of messages.
+Any thread may call `read_streams`. It takes no lock, so that reports do not slow the delivery of messages. It copies
+each container in one step, and a number that changes meanwhile is at most a moment old.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def read_streams(manager: Manager, *, most_lanes: int = MOST_LANES) -> list[Stre
     """Return the live state of the streams that this process reads, sorted by readable name.
 
     Args:
-        most_lanes: The most lanes to describe of a stream; fewer if there are many streams. The sums cover all lanes.
+        most_lanes: How many lanes of a stream are described at most. With many streams there are fewer. The sums cover
+            all lanes.
     """
     streams = list(manager.streams_by_id.items())
     # All streams of an instance share one row of the store, so the row describes a limited number of lanes.
@@ -100,7 +101,7 @@ def _lanes(group: Group) -> list[Lane]:
 
 
 def _lane_views(group: Group, waiting: Mapping[Hashable, int], *, is_known: bool) -> list[LaneLive]:
-    """Return the lanes that have messages, or that the producer reports as standing still.
+    """Return the lanes that have messages, or that the producer reports as standing still (standing).
 
     Args:
         waiting: By lane, how many messages wait at the broker.
@@ -178,7 +179,7 @@ def _lag_seconds(group: Group) -> float | None:
 def _pauses(
     stream: SharedStream, group: Group | None, members: Sequence[Member]
 ) -> Iterator[Pause]:
-    """Yield why the stream, or one of its lanes, pulls nothing."""
+    """Yield the reasons why the stream, or one of its lanes, pulls no messages now."""
     if group is None:
         yield Pause("restarting", redact_text(stream.last_error) or None)
         return

@@ -1,4 +1,4 @@
-"""Hosts triggers: one stream per key, and triggers without a stream."""
+"""The manager: hosts triggers. Those with equal stream keys share one stream; those without a key run alone."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _ignore(_: Member) -> None:
 
 
 def _ignore_answer(_: Exception | None) -> None:
-    """Ignore whether the row of a refused replay was deleted. If it remains, the next owner refuses the replay too."""
+    """Ignore whether a refused replay's row was deleted. If the row remains, the next owner refuses the replay."""
 
 
 class Manager:
     """Hosts triggers for as long as its `async with` block lasts.
 
-    Leaving the block cancels everything and resolves nothing: the broker redelivers to the next owner. Call `drain`
-    first for an orderly stop. No method raises because of a plugin: see `Member.error`.
+    Leaving the block cancels everything and resolves nothing, so the broker redelivers outstanding messages. For an
+    orderly stop, call `drain` first. A plugin's error is in `Member.error`; no method raises it.
 
     Args:
         on_state: Called after every change of a trigger's state; synchronous, and must not raise.
@@ -47,7 +47,7 @@ class Manager:
         self._ending: dict[Hashable, SharedStream] = {}
         """Streams that were closed and whose tasks have not ended, by key."""
         self._unmade: dict[str | None, dict[Member, None]] = {}
-        """Triggers that could not be made yet, by the id of a stream that no other trigger has opened."""
+        """Triggers that could not be made yet, by the id of their stream, which no other trigger has opened."""
         self._standalone: dict[Member, None] = {}
         self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -83,9 +83,9 @@ class Manager:
     def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         """Host these triggers, in the given order.
 
-        Before a new stream's poll starts, all its triggers have joined or count as absent, so no message is lost for
-        them. A trigger whose code raises is made again after a delay. If another trigger opens the stream that the
-        spec names by `stream_id`, the unmade trigger counts as an absent member of that stream.
+        Before the poll of a new stream starts, each of its triggers has joined or counts as absent, so no trigger loses
+        a message. A trigger whose code raises is made again after a delay. Meanwhile it counts as an absent member of
+        its stream (`TriggerSpec.stream_id`), if another trigger has opened the stream.
         """
         assert self._tasks is not None, "enter the manager first"
         members = [Member(spec, self._context, self._on_state) for spec in specs]
@@ -95,7 +95,8 @@ class Manager:
             else:
                 self._await_making(member)
         for stream in self._streams.values():
-            # By now every replaced trigger was added again. A watcher without a trigger here reads another stream.
+            # By now every replaced trigger was added again. So a watcher that no trigger of this stream serves reads
+            # another stream.
             stream.behind.forget_unserved()
         return members
 
@@ -114,7 +115,7 @@ class Manager:
             member.withdraw(None, on_purpose=on_purpose)
 
     def replace_source(self, member: Member, source: EventSource, *, name: str) -> None:
-        """Send a trigger's events to other watchers from now on. Watchers that it no longer serves were deleted.
+        """Send a trigger's events to other watchers from now on. The watchers that it no longer serves were deleted.
 
         Args:
             name: The trigger's new name in logs and errors.
@@ -126,10 +127,11 @@ class Manager:
             member.replace_source(source, name=name)
 
     def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Rewind watchers of a trigger as soon as its stream is open. `Member.replay_errors` shows failed requests.
+        """Carry out replays for a trigger's watchers once its stream is open. Failures are in `Member.replay_errors`.
 
         Args:
-            requests: All open replays of the trigger's watchers. Known requests are not carried out twice.
+            requests: All open replays of the trigger's watchers. A request that was passed before is not carried out
+                again.
         """
         requests = tuple(requests)
         new = [request for request in requests if request not in member.replays]
@@ -156,7 +158,7 @@ class Manager:
             stream.behind.restart(member)
 
     def replay_parked(self, member: Member, lanes: Collection[StoredBacklog]) -> None:
-        """Let the trigger's watchers process the parked messages of these lanes again: an operator replays them."""
+        """Let the trigger's watchers process the parked messages of these lanes, because an operator replays them."""
         stream = self._stream_of(member)
         if stream is not None and lanes:
             stream.behind.replay_parked(member, lanes)
@@ -231,7 +233,7 @@ class Manager:
         stream = self._streams.get(member.key)
         if stream is None:
             stream = self._streams[member.key] = SharedStream(member.key, self._context)
-            # Its task begins only after this loop tick, when all triggers of this call have been added.
+            # The stream's task begins after this loop tick, when all triggers of this call of `add` are members.
             self._tasks.start_soon(self._run_stream, stream, self._ending.get(member.key))
         stream_id = member.spec.stream_id
         if stream_id is not None:
@@ -271,7 +273,7 @@ class Manager:
 
     async def _run_stream(self, stream: SharedStream, predecessor: SharedStream | None) -> None:
         if predecessor is not None:
-            # A key has one poll at a time, so the former stream must close its producer first.
+            # A key has one poll at a time, so the stream that was closed before must close its producer first.
             await predecessor.ended.wait()
         try:
             with stream.scope:

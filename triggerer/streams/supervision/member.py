@@ -1,4 +1,4 @@
-"""A trigger under supervision: it is made, run, and restarted after growing delays when it ends."""
+"""A member: one trigger, which the runtime makes, runs, and restarts after a growing delay whenever it ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Load(Protocol):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the load has ended, or takes so long that nobody waits for it any longer."""
+        """Whether the load has ended, or has taken so long that callers no longer wait for it."""
 
     async def wait_until_settled(self) -> None:
         """Wait until `is_settled`."""
@@ -43,7 +43,7 @@ class Load(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TriggerSpec:
-    """Describes one trigger: how it is made, its arguments, its watchers, and what the store knows of them."""
+    """Describes one trigger: how to make it, its arguments, its watchers, and their backlogs in the store."""
 
     name: str
     """The names of its watchers, for logs and errors."""
@@ -57,7 +57,8 @@ class TriggerSpec:
     stored_lanes: tuple[StoredBacklog, ...] = ()
     """The lanes with stored messages for its watchers."""
     stream_id: str | None = None
-    """The digest of its stream key, stored by the DAG processor. So its stream is known before the trigger is made."""
+    """The digest of its stream key, which tells its stream before the trigger is made. The DAG processor has stored it.
+    """
     load: Callable[[], Load] | None = None
     """Begins to load the code of `make` again, because the file of the trigger's class may have changed.
 
@@ -66,7 +67,7 @@ class TriggerSpec:
 
 
 class MemberState(StrEnum):
-    """The state of a member. Users see one of the first three states for each watcher, or `catching_up`."""
+    """The state of a member. For each watcher, users see one of the first three states, or `catching_up`."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -136,7 +137,7 @@ class Member:
         return f"watcher[{self.name}]"
 
     def replace_source(self, source: EventSource, *, name: str, group: Group | None = None) -> None:
-        """Send the trigger's events to other watchers from now on.
+        """Let the trigger's events count for other watchers from now on.
 
         Args:
             name: The names of these watchers, for logs and errors.
@@ -165,8 +166,8 @@ class Member:
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
                 stream_name = name_of_stream(trigger.describe_stream(), key)
-                # The runtime calls these methods of the key. If one raises, it must raise here, where only this trigger
-                # fails, and not in code that serves other triggers.
+                # The runtime calls these three methods of the key later, in code that serves other triggers too. An
+                # error must be raised here, where only this trigger fails.
                 hash(key)
                 repr(key)
                 str(key)
@@ -221,7 +222,7 @@ class Member:
         return None if load.is_settled else load
 
     async def _load(self) -> None:
-        """Wait for the load. The caller checks afterwards whether the member still exists."""
+        """Load the trigger's code. Afterwards the caller must check whether the member was stopped meanwhile."""
         load = self.begin_load()
         if load is not None:
             await load.wait_until_settled()
@@ -273,7 +274,7 @@ class Member:
         return True
 
     async def serve(self, group: Group) -> None:
-        """Run in the group, and restart whenever the filter ends; returns when the group is ending, or after `stop`.
+        """Run in the group, and restart whenever the filter ends. Returns when the group is ending, or after `stop`.
 
         In the testing harness it also returns when the filter has ended, unless watchers may fall behind.
         """
@@ -319,7 +320,7 @@ class Member:
             self._restarted = anyio.Event()
             self.record_failure(error)
             return
-        # The filter returned, and is started again. Until then broadcasts count as failed, so that none is lost.
+        # The filter returned, and will be started again. Until then broadcasts count as failed, so that none is lost.
         if not group.is_ending:
             group.subscribers.leave(subscriber, comes_back=self._context.restarts)
             if self._context.restarts:
@@ -342,7 +343,7 @@ class Member:
         if not self._restarted.is_set():
             self.awaits_restart = True
             if not len(group.subscribers):
-                # Nobody reads now: each pulled message would only be redelivered.
+                # No filter reads now, so each message that was pulled would fail and be redelivered.
                 group.stop_pulling()
             await self._restarted.wait()
         group.start_pulling()
@@ -365,7 +366,7 @@ class Member:
                 return False
 
     def withdraw(self, group: Group | None, *, on_purpose: bool) -> None:
-        """Leave the group and stop. `on_purpose`: the watcher was deleted, so the events that it pulled are acked."""
+        """Leave the group and stop. `on_purpose`: the watchers were deleted, so the pulled events are acked."""
         if group is not None and not group.is_ending:
             if self.subscriber is not None and self.subscriber.is_present:
                 if on_purpose:

@@ -36,7 +36,7 @@ async def promised_guarantee_of(
         try:
             facts = await facts_of(trigger, ask=ask)
         except Exception as error:
-            # After the deadline, the cancellation may have caused this error, so the timeout is reported instead.
+            # Once the deadline is over, its cancellation may have caused this error. Report the timeout instead.
             if not scope.cancel_called:
                 raise
             raise _silent(seconds) from error

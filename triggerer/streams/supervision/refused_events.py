@@ -15,7 +15,8 @@ from triggerer.streams.clock import Clock
 
 _log = structlog.get_logger(__name__)
 
-# Report at most one refusal in this time. The store may refuse all rows of a commit, and again after each redelivery.
+# At most one refusal is reported in this time, because the store may refuse every row of a commit, and refuse the rows
+# again after each redelivery.
 _QUIET_S: Final = 1.0
 
 
@@ -45,13 +46,13 @@ class RefusedEvents:
         self._latest: Exception | None = None
         self._at = ""
         self.count = 0
-        """The asset events that the store refused. A message that cannot be parked is not among them."""
+        """The number of asset events that the store refused. Messages that it refused to park are not counted."""
 
     @property
     def latest(self) -> str | None:
-        """Text for users: the last refusal, when a refusal was last reported, and how many events were refused in all.
+        """The last refusal as text for users, with the number of refused events and the time of the last report.
 
-        If the last refusal was about a message to park, the text has no number. None: nothing was refused.
+        The text has no number if the last refusal was about a message to park. None: nothing was refused.
         """
         if self._latest is None:
             return None
@@ -63,7 +64,7 @@ class RefusedEvents:
     def record(self, error: Exception) -> None:
         """Record that the store refused an event, or refused to park a rejected message.
 
-        Other errors are ignored: a lost lease, and errors that are not the store's.
+        A lost lease is no refusal, and is ignored. So are errors that are not the store's.
         """
         if not isinstance(error, StoreError) or isinstance(error, LeaseLost):
             return

@@ -23,7 +23,8 @@ from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
 _LASTS_S: Final = 5.0
-"""A restarted stream that runs for this time has recovered. An unreachable source ends the group sooner."""
+"""A restarted stream has recovered once it has run for this time. If its source is unreachable, the group ends sooner.
+"""
 
 
 class SharedStream:
@@ -135,22 +136,22 @@ class SharedStream:
             if not self.members:
                 return
             if self._is_draining or self._context.lease.is_over:
-                # The stream is about to be closed. Another group would only pull messages that the broker must
-                # redeliver.
+                # The stream is about to be closed. A new group would only pull messages that the broker must redeliver.
                 await anyio.sleep_forever()
             started = self._context.clock.monotonic()
             error = await self._run_group()
             if error is None:
                 continue
             if not self._context.restarts:
-                # All members of that group have ended. A member that is here now joined while the group was ending.
+                # All members of the group that failed have ended. A member that is here now joined while the group was
+                # ending.
                 continue
             delay = self._backoff.next_delay(self._context.clock.monotonic() - started)
             self._log_restart(str(error.__cause__ or error), delay)
             await self._context.clock.sleep_until(self._context.clock.monotonic() + delay)
 
     def _log_restart(self, error: str, delay: float) -> None:
-        """Warn of a new error at once, and of a repeated one at growing intervals."""
+        """Log a warning for a new error at once, and for a repeated error at growing intervals."""
         is_news = error != self._warned_of or is_worth_a_line(self._backoff.failures)
         self._warned_of, self._is_restarting = error, True
         self.counts.restarts += 1
@@ -182,7 +183,7 @@ class SharedStream:
             await load.wait_until_settled()
 
     async def _run_group(self) -> GroupEnded | None:
-        """Serve the members with one group; return why it ended. None: all members left and no event is outstanding."""
+        """Serve the members with one group. Return the group's error, or None if all members left."""
         made = [member for member in self.members if member.make()]
         if not made:
             # No member can open the stream, so nothing is pulled and nothing is missed.
@@ -269,7 +270,7 @@ class SharedStream:
         return ended
 
     async def _drain_emptied(self, group: Group) -> None:
-        """Stop pulling messages. Wait until all are advanced, or a member has joined again."""
+        """Stop pulling messages. Wait until every message is advanced, or a member has joined."""
         while not self.members and group.outstanding:
             group.stop_pulling()
             await group.wait_until_drained()

@@ -1,4 +1,4 @@
-"""The state that a producer stores for its stream, and that the stream's next producer receives."""
+"""A stream's state: a JSON value that a producer stores, and that the stream's next producer receives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triggerer.errors import PluginError, RowRefused
 
 
 def tells_state_ahead(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether states are stored in the transaction of their events: the class overrides `state_after` too."""
+    """Return whether a state is stored with the events before it: the class overrides `state_after` too."""
     return has_state(producer) and producer.state_after is not SharedStreamProducer.state_after
 
 
@@ -46,7 +46,10 @@ async def no_state() -> StreamState:
 
 
 class StoredState(StreamState):
-    """Stores each value under the lease that the stream was opened with, so the store refuses a former owner."""
+    """The stored state of a stream. It writes under the lease with which the stream was opened.
+
+    So the store refuses a write after another instance has claimed the stream.
+    """
 
     def __init__(self, value: Any, store: StateStore, fence: Fence, key: Hashable) -> None:
         self._value = value
@@ -58,7 +61,7 @@ class StoredState(StreamState):
         self._saving = 0
         self._ahead: anyio.Event | None = None
         self.on_saved: Callable[[], None] = lambda: None
-        """Called when the store has answered a `save`."""
+        """Called when the store has answered a change that `save` submitted."""
 
     @property
     def is_saving(self) -> bool:

@@ -1,7 +1,10 @@
-"""The real runtime, recorder and scheduler on virtual time, against models of broker, store and clock with faults.
+"""The simulation: the real runtime, recorder and scheduler on virtual time, with faulty models of broker and store.
 
-A seed is a number that decides all random choices of one run, and names this run. A step is one callback of the event
-loop. The cohort of a message is the set of watchers that must resolve the message.
+Three terms are used in all modules:
+
+- A *seed* is a number that decides all random choices of one run, and names this run.
+- A *step* is one callback of the event loop.
+- The *cohort* of a message is the set of watchers that must resolve the message.
 
 `python -m triggerer.testing.simulation --seeds N` looks for a seed that breaks a promise; `--replay SEED` shows how.
 `docs/notes/simulation.md` describes the models and the checks.

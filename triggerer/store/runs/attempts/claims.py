@@ -1,4 +1,4 @@
-"""Steps that claim queued runs for an executor. Each claim inserts the row of a new attempt, before its work starts."""
+"""Steps that claim queued runs for an executor. A claim also inserts the row of the new attempt."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from triggerer.store.database.statement import Statement, in_list, instant_from,
 
 @dataclass(frozen=True, slots=True)
 class ClaimRuns:
-    """A step: set queued runs to running for this executor alone. `claimed_runs` reads the rows that it returns.
+    """A step: set queued runs to running for this executor alone. `claimed_runs` makes orders from its rows.
 
-    For a run's first attempt, the claim counts as the beginning of the attempt. For later attempts, `begin_run` in
-    `triggerer.store.runs.attempts.steps` stores when they begin. Runs that another executor is claiming are skipped.
+    Runs that another executor is claiming at this moment are skipped. The first attempt of a run counts as begun when
+    it is claimed. For later attempts, `triggerer.store.runs.attempts.steps.begin_run` stores when they begin.
     """
 
     executor: str
@@ -80,17 +80,17 @@ def claim_these(
 def claimed_runs(
     rows: Sequence[Row], *, executor: str, log_home: str, connect: str | None = None
 ) -> list[RunOrder]:
-    """Return the runs that `ClaimRuns` claimed, in the order of execution.
+    """Return orders for the runs that `ClaimRuns` claimed, in the order of execution.
 
     Args:
-        rows: The rows of the step `ClaimRuns`. The other arguments must equal the arguments of `claim_runs`.
+        rows: The rows that the step returned. The other arguments must equal the step's arguments.
     """
     ordered = sorted(rows, key=lambda row: (-row[-1], row[0]))
     return [_order(row[:-1], executor, log_home, connect) for row in ordered]
 
 
 def needs_spark(tasks: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if one of a DAG's stored tasks names `spark`."""
+    """Return whether one of a DAG's stored tasks uses `spark`."""
     return any(task.get("needs_spark") for task in tasks)
 
 
@@ -152,15 +152,15 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# The statement names the index for SQLite, because SQLite ignores the LIMIT when it plans. Without the name, SQLite
-# would read all runs that ever existed. On PostgreSQL the chosen ids form an array, so that the inner query is executed
-# only once.
+# For SQLite the statement names the index, because SQLite ignores the LIMIT when it plans, and would otherwise read all
+# runs that ever existed. On PostgreSQL the chosen ids form an array, so that the inner query is executed only once.
 _CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
 _PICKED: Final = f"""
 SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL
 ORDER BY r.priority DESC, r.id
 LIMIT {{limit}} {{LOCK}}"""
-# `former` has the open launches of former attempts. On a run's first claim there are none, so they are not searched.
+# `former` has the open launches of earlier attempts. A run's first claim does not search for them, because there are
+# none.
 _CLAIMED: Final = """
 UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1, epoch = epoch + 1,
        started_at = CASE WHEN attempt = 0 THEN {NOW} END,

@@ -1,4 +1,4 @@
-"""Finds the launches that may still be at work although their run has ended, and stores how they end."""
+"""Finds launches that may still be at work although their run has ended, and stores how they end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ async def open_launches_of_ended_runs(
 ) -> list[tuple[int, FormerLaunch]]:
     """Return the open launches of ended runs, each with its run's primary key.
 
-    Only the runs of this executor and of dead executors are searched. The launch that was seen longest ago comes first.
+    A launch is something that an attempt started outside its process, such as a Spark Connect session. Only the runs of
+    this executor and of dead executors are searched. The launch that was seen longest ago comes first.
 
     Args:
         alone: True if there is no other executor, so that the runs of all executors are searched.
@@ -68,7 +69,7 @@ async def open_launches_of_ended_runs(
 def update_launches(launches: Sequence[tuple[int, Launch]]) -> BoundStatement:
     """A step: store the current states of launches whose run has ended.
 
-    The state is stored even if the run has a later attempt. If the stored launch has ended already, it does not change.
+    The state is stored even if the run has a later attempt. A launch that the store shows as ended does not change.
 
     Args:
         launches: Each launch with its run's primary key.

@@ -1,6 +1,7 @@
 """Carries out an operator's decision that the unknown attempts of a run are lost (`runs resolve --lost`).
 
-An unknown attempt may still be at work, so the next attempt waits for it. The caller commits.
+An attempt is unknown if its cluster or server does not answer. It may still be at work, so the next attempt waits for
+it. The caller commits.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ async def resolve_as_lost(session: AsyncSession, dag_id: str, run_id: str) -> Re
     if run is None:
         return None
     state = RunState(run.state)
-    # The current attempt of a running run is left out, because its executor is alive and knows its state.
+    # The current attempt of a running run is left out, because its executor knows its state.
     before = run.epoch if state is RunState.RUNNING else run.epoch + 1
     closed = await perform(
         session, close_launches(run.id, AttemptState.LOST, _REASON, before_epoch=before)

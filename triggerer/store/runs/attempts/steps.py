@@ -1,8 +1,11 @@
 """Steps that change the attempts of runs and their launches. `triggerer.store.runs.attempts.claims` inserts attempts.
 
 A launch is something that an attempt started outside its process, such as a Spark Connect session. It is open until
-`ended_at` is set. While a launch of a former attempt is open, it may still write data, so later attempts do not execute
-the user's code. An executor's report about an attempt counts only if the run's row shows this executor and epoch.
+`ended_at` is set. An open launch of an earlier attempt may still write data. Until it ends, later attempts do not
+execute the user's code.
+
+An executor's report about an attempt counts only if the run's row shows this executor, and the epoch of the attempt's
+claim.
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ _LONGEST_DELAY: Final = timedelta(seconds=60)
 def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
     """A step: store that a worker begins an attempt now. It returns one row if this executor still has the run.
 
-    The first attempt does not use this step: its claim counts as its beginning, which saves a transaction. The stored
-    time tells `recover_orphans` that the attempt had begun when its executor died.
+    A run's first attempt does not need this step: its claim counts as its beginning, which saves a transaction. If the
+    executor dies, the stored time tells `recover_orphans` that the attempt had begun.
     """
     values = {"executor": executor, "run_pk": run_pk, "epoch": epoch, "now": datetime.now(UTC)}
     return TwoStatements(_BEGIN, _LAUNCHING, _BEGIN_AND_LAUNCHING, values)
@@ -44,11 +47,11 @@ def save_launches(
 ) -> BoundStatement | None:
     """A step: store the latest states of launches. It returns a row for each stored launch.
 
-    If the stored launch has ended already, it does not change. If a launch of a former attempt is reported as running,
-    it now belongs to the reporting attempt.
+    A launch that the store shows as ended does not change. If a launch of an earlier attempt is reported as running, it
+    belongs to the reporting attempt from now on.
 
     Args:
-        news: States of launches in the order of reporting, each with the attempt that reports it.
+        news: States of launches in the order of their reports, each with the order of the attempt that reports it.
     Returns:
         None if `news` is empty.
     """
@@ -75,8 +78,8 @@ def leave_attempts(
 ) -> Script[None]:
     """End attempts whose process is gone. An attempt with an open launch becomes `unknown` instead.
 
-    An attempt that uses a Spark Connect server may have a session there that was not reported yet. So the session is
-    stored as an open launch, unless a launch with the attempt's tag is stored already.
+    An attempt that uses a Spark Connect server may have a session there that was not reported. So a session is stored
+    as an open launch, unless a launch with the attempt's tag is stored already.
 
     Args:
         epochs: The epoch of each attempt, by the run's primary key.
@@ -93,13 +96,13 @@ def leave_attempts(
 
 
 def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
-    """A step: queue a run again because a former attempt may still be at work, and hold it for a while.
+    """A step: queue a run again, because an earlier attempt may still be at work, and hold the run for a while.
 
-    The attempt of `order` does not count towards `MAX_ATTEMPTS`, and its row is deleted. The run is held for half of
-    the time for which the former attempt has been unknown: at least 5 and at most 60 seconds.
+    The attempt of `order` does not count towards `MAX_ATTEMPTS`, and its row is deleted. The hold lasts for half of the
+    time for which the earlier attempt has been unknown: at least 5 and at most 60 seconds.
 
-    The step returns one row. If no launch is open any longer, the run is not held, and may be claimed at once. If
-    another attempt has the run, or if the run must be cancelled, the step changes nothing and returns no row.
+    The step returns one row. If no launch is open, the run is not held, and may be claimed at once. If another attempt
+    has the run, or if the run must be cancelled, the step changes nothing and returns no row.
     """
     now = datetime.now(UTC)
     since = min((one.unknown_since for one in order.former if one.unknown_since), default=now)
@@ -118,7 +121,7 @@ def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatemen
 def close_launches(
     run_pk: int, state: AttemptState, reason: str, *, before_epoch: int
 ) -> Script[set[int]]:
-    """End all open launches and all unknown attempts of a run from before an epoch.
+    """End all open launches and all unknown attempts of a run that belong to claims before an epoch.
 
     Args:
         state: The final state of the launches and attempts.
@@ -220,8 +223,8 @@ _LAUNCHES: Final = parameter_rows(
     seen_at="timestamptz",
     ended_at="timestamptz",
 )
-# The statement checks that the executor still has the run, then inserts. PostgreSQL locks the run's row, so that no
-# other executor takes the run in between.
+# The statement inserts only if the executor still has the run. PostgreSQL locks the run's row, so that no other
+# executor claims the run between check and insert.
 _SAVE_LAUNCHES: Final = Statement(
     """
 INSERT INTO run_launch (run_pk, tag, epoch, task_id, launcher, place, external_id, link, state, reason, seen_at,

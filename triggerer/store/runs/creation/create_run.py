@@ -27,9 +27,9 @@ from triggerer.store.schema.models import Dag
 _TICK: Final = timedelta(microseconds=1)
 _MAX_RUN_ID: Final = 250
 _STEPS_OF_A_PATH: Final = frozenset({".", ".."})
-"""Clients of HTTP resolve these in a path before they send it, so no URL could name such a run."""
-# If a run has the id of a scheduled run, the scheduler assumes that it created this run. So no manual run may have such
-# an id.
+"""HTTP clients resolve these texts in a path before they send it, so no URL could name a run with such an id."""
+# Beginnings of run ids that only the scheduler may use. If a run has the id of a scheduled run, the scheduler assumes
+# that it created the run.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
 
@@ -48,10 +48,10 @@ def create_run(
     """Insert a queued run with the events that it takes, and announce it.
 
     Args:
-        run_after: The instant of the run. None: the present instant. On PostgreSQL, a run that takes events gets the
-            present instant if `run_after` has passed, so that no event is later than the run. If `run_id` is None and
-            a run with the resulting id exists, the instant is moved to the next free microsecond.
-        run_id: The id of the run. None: `<type>__<run_after>`.
+        run_after: The instant of the run. None: the present instant. On PostgreSQL, a run that takes events is not
+            earlier than the present instant, so that no event is later than the run. If `run_id` is None and a run with
+            the resulting id exists, the instant moves to the next free microsecond.
+        run_id: None: the id is `<type>__<run_after>`.
         selection: Which of the DAG's queued events the run takes. None: no events.
         logical_date: The logical date of the run. None: the run has none.
         interval: The data interval of the run. None: the run has none.
@@ -92,9 +92,9 @@ async def create_manual_run(
     """Queue a run on a user's request, even if the DAG is paused or has `max_active_runs` runs.
 
     Args:
-        params: They replace the DAG's parameters of the same names.
+        params: Parameters that replace the DAG's parameters of the same names.
         partition_key: If the DAG's timetable produces keys, the run covers the data interval that belongs to the key.
-            None: the key of the run's data interval, if the timetable produces keys.
+            None: if the timetable produces keys, the run gets the key of its data interval.
     Raises:
         UnknownDag: There is no such DAG.
         DagError: The DAG is gone from its file, or its timetable never produces this key.

@@ -17,7 +17,7 @@ from triggerer.store.database.statement import sqlite_instant
 from triggerer.store.database.wakeups.notify import notify_cte
 from triggerer.store.database.wakeups.signals import Signal
 
-# The index of waiting events must be named: SQLite without statistics may choose another.
+# Names the index of waiting events, because SQLite without statistics may choose another index.
 _INDEX: Final = "INDEXED BY ix_queued_asset_event_waiting"
 HINT: Final = (_INDEX, "")
 """SQLite's and PostgreSQL's text after the table name `queued_asset_event`. SQLite needs the name of the index."""
@@ -48,11 +48,12 @@ class EventSelection:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """A condition for creating a run: the DAG's row has not changed since it was read.
+    """A condition for creating a run: the DAG's row has not changed since the scheduler read it.
 
-    Every scheduler changes the row when it plans, so no other scheduler has planned for the DAG meanwhile. This is for
-    PostgreSQL only, where the step is then a whole transaction, and notifies other processes of the run. On SQLite
-    nobody else can write between reading the row and creating the run.
+    A scheduler that plans for the DAG changes this row. So if the condition holds, no other scheduler has planned for
+    the DAG meanwhile. The condition is for PostgreSQL only. With it, the step is a whole transaction, and notifies
+    other processes of the run. On SQLite no other process can write between the reading of the row and the creation of
+    the run.
 
     Args:
         version: The version (`xmin`) of the DAG's row when it was read.
@@ -65,11 +66,11 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class CreateRun:
-    """A step: create a run; return its row (primary key, run id, run_after), or no row if its id exists already.
+    """A step: create a run. It returns a row (primary key, run id, run_after), or none if the run's id exists already.
 
     `triggerer.store.runs.creation.create_run.create_run` explains the fields. If the run takes events, the step also
-    changes the row of the DAG, so that another scheduler that plans for the DAG notices. If the condition `unchanged`
-    is given and does not hold, the step changes nothing and returns no row.
+    changes the DAG's row, so that another scheduler that plans for the DAG notices. If `unchanged` is given and does
+    not hold, the step changes nothing and returns no row.
     """
 
     dag_id: str
@@ -171,8 +172,8 @@ _SQLITE_MADE: Final = "UPDATE dag SET last_run_at = :now WHERE dag_id = :dag_id"
 _SQLITE_TAKE_ALL: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
 """
-# The events to take are chosen by an upper bound, not by a list of ids. So the inner query runs only once, even if the
-# planner misjudges the sizes. PostgreSQL's statement below does this too.
+# The inner query finds the highest id to take, and not a list of ids. So it runs only once, even if the planner
+# misjudges the sizes. PostgreSQL's statement below does the same.
 _SQLITE_TAKE_OLDEST: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk
 WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (
@@ -196,12 +197,13 @@ class _Variant:
     takes_all: bool = False
     """The run takes all waiting events."""
     assets: int = 0
-    """The number of assets whose oldest events the run takes; 0 if it takes all events, or none."""
+    """The number of assets whose oldest events the run takes. 0: it takes all waiting events, or none."""
 
 
 # A run must not be older than one of its events. PostgreSQL takes the snapshot of a statement before the statement
-# reads the time. So the events that it sees are older than that time, even if others commit meanwhile. If the run takes
-# events, a given `run_after` is only a lower bound: events may have been committed after that instant was chosen.
+# reads the time. So the events that the statement sees are older than that time, even if other events are committed
+# meanwhile. If the run takes events, a given `run_after` is only a lower bound: events may have been committed since
+# that instant was chosen.
 _POSTGRES: Final = f"""
 at AS MATERIALIZED (
     SELECT {{now}} AS now, {{queued_at}} AS queued_at
@@ -219,8 +221,8 @@ at AS MATERIALIZED (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id, run_after
 )"""
-# If another transaction is changing the row, this UPDATE waits for it, and then compares `xmin` with the committed
-# version of the row.
+# If another transaction is changing the DAG's row, this UPDATE waits for its end. Then it compares `xmin` with the
+# row's committed version.
 _POSTGRES_CHANGED: Final = """dag_row AS (
     UPDATE dag SET last_run_at = clock_timestamp() WHERE dag_id = $2::text {condition} RETURNING dag_id
 )"""

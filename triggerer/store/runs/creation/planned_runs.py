@@ -1,4 +1,4 @@
-"""The step that creates runs of many DAGs in one statement on PostgreSQL. The DAGs need not be locked before.
+"""The step that creates runs of many DAGs in one statement on PostgreSQL, without locking the DAGs before.
 
 The statement skips each DAG whose row has changed since the scheduler read it (optimistic locking).
 """
@@ -27,7 +27,8 @@ class PlannedRun:
 
     run_type: RunType
     selection: EventSelection | None
-    """The events that the run takes, or None. All planned runs of one DAG that take events have equal selections."""
+    """The events that the run takes. None: no events. All planned runs of a DAG that take events have equal selections.
+    """
     run_after: datetime | None
     """None: the instant of creation. Several such runs of a DAG are a microsecond apart."""
     logical_date: datetime | None = None
@@ -55,16 +56,16 @@ class PlannedDag:
     runs: tuple[PlannedRun, ...]
     """The runs to create, in order; may be empty."""
     next_run: NextRun | None
-    """The next run of the timetable, to be stored in the DAG's row. None: the row has it already."""
+    """The next run of the timetable, to store in the DAG's row. None: the row shows it already."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateRuns:
     """A step: carry out the plans for these DAGs. On PostgreSQL it is a whole transaction.
 
-    It returns a row (DAG id, number of new runs) for each DAG whose plan was carried out. A DAG is skipped if its row
-    in the table `dag` has changed since it was read, or if another transaction has locked that row. A run whose id
-    exists already is not created, and takes no events. Other processes are notified of the new runs.
+    The step returns a row (DAG id, number of new runs) for each DAG whose plan was carried out. A DAG is skipped if its
+    row in the table `dag` has changed since it was read, or is locked by another transaction. A run whose id exists
+    already is not created, and takes no events. Other processes are notified of the new runs.
 
     Args:
         sender: The id of this process, so that it ignores its own notification.
@@ -121,9 +122,9 @@ def _run_rows(dag: PlannedDag) -> Iterable[Row]:
 
 
 def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
-    """Yield a row for each asset, if the DAG's runs do not take all events but only the oldest of each asset.
+    """Yield a row for each asset, if the DAG's runs take only the oldest events of each asset. Otherwise yield nothing.
 
-    A row is (DAG id, asset id, most events for each run, most events for all runs).
+    A row is (DAG id, asset id, the most events that one run takes, the most events that all runs take).
     """
     taking = [run.selection for run in dag.runs if run.selection is not None]
     if not taking or (each := taking[0].per_asset) is None:
@@ -132,10 +133,9 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
         yield dag.dag_id, asset_id, each, each * len(taking)
 
 
-# The rows of the DAGs are locked in order, and rows that others have locked are skipped. So two of these statements
-# never wait for each other. A row that changed since it was read has another `xmin`, and PostgreSQL compares `xmin` on
-# the row's last version. If it is equal, no other scheduler has planned for the DAG since, or has taken events from its
-# queue.
+# The rows of the DAGs are locked in order, and rows that another transaction has locked are skipped. So two of these
+# statements never wait for each other. A row that has changed since it was read has another `xmin`. PostgreSQL compares
+# `xmin` on the row's last version. If it is equal, no other scheduler has planned for the DAG since.
 #
 # PostgreSQL takes the statement's snapshot before it reads the time, so a run is never older than one of its events.
 _POSTGRES: Final = f"""
@@ -181,9 +181,9 @@ asked AS (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id
 )"""
-# The update gets the `ctid`s of the queue's rows from lateral queries, one for each DAG. With a plain join, a planner
-# that assumes an empty queue would read the events that wait for all DAGs. `coalesce` keeps the planner from using the
-# partial index for the update, because it would read that index from the start.
+# The update gets the places (`ctid`) of the queue's rows from lateral queries, one for each DAG. With a plain join, a
+# planner that assumes an empty queue would read the waiting events of all DAGs. Without `coalesce`, the planner would
+# use the partial index of waiting events for the update, and read it from the start.
 _TAKE: Final = """{name} AS (
     UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
     WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1

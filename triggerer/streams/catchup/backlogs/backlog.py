@@ -15,7 +15,7 @@ from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 
 
 class InFlightTracker(Protocol):
-    """The messages that a filter received from a lane and whose events are not all durable."""
+    """The messages that a filter has received, while not all events derived from them are durable."""
 
     def forget(self, backlog: Backlog) -> None:
         """Ignore the outcomes of the messages that were read from this lane."""
@@ -23,7 +23,7 @@ class InFlightTracker(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Blocked:
-    """A message at which its lane waits, because the message can be neither stored as events nor parked."""
+    """A message at which its lane waits: the store refuses its events, and the message cannot be parked (set aside)."""
 
     position: Position
     backoff: Backoff
@@ -43,26 +43,27 @@ class Backlog:
     fence: Fence
     """The lease under which the position is stored."""
     position: Position
-    """The first message whose events are not all durable. The store has `stored_position`, or an earlier position."""
+    """The first message whose events are not all durable. The store has `stored_position`, or an older value of it."""
     cursor: Position
-    """How far the watcher has read: the first message that its filter has not passed. Never before `position`."""
+    """The first message that the watcher's catch-up filter has not passed. Never before `position`."""
     failures: int = 0
     """How often the filter has failed with the message at `cursor`."""
     log_end: int | None = None
     """The number that the log's next message will probably have. It is only shown to users."""
     end: Position | None = None
-    """The end of the lane, looked up after the watcher fell behind. None: this group has not looked it up yet."""
+    """The end of the lane, which is looked up after the watcher fell behind. None: this group has not looked it up yet.
+    """
     broadcast_to: Position | None = None
     """The last message of the lane that was broadcast before the watcher fell behind. None: not known."""
     is_stored: bool = False
-    """True if a position is durable. Before that the broker must not advance: a crash would lose the backlog."""
+    """True if a position is durable. Until then the broker must not advance, because a crash would lose the backlog."""
     is_caught_up: bool = False
     """True if the watcher has caught up: the live filter receives the broadcasts from `cursor` on.
 
-    The row is deleted once the broker has advanced to `cursor`.
+    The backlog and its row remain until the broker has advanced to `cursor`.
     """
     is_gone: bool = False
-    """True if this backlog is no longer used: it was dropped, or a newer backlog has replaced it."""
+    """True if this object is no longer used: the backlog was dropped, or a newer object has replaced this one."""
     stored_at: float = -math.inf
     """When the position was last submitted to the sink, by the monotonic clock."""
     is_being_written: bool = False
@@ -73,15 +74,15 @@ class Backlog:
     rewound_to: Position | None = None
     """The position to which a replay has rewound the watcher, until the broker has advanced to that position.
 
-    The broker's own position was unknown when the replay began. So the poll may still broadcast an earlier message,
-    which the watcher would miss. Such a broadcast rewinds the watcher further.
+    The broker's own position was unknown when the replay began. So the poll may still broadcast a message from before
+    `rewound_to`, which the watcher would miss. Such a broadcast rewinds the watcher to that message.
     """
     in_flight_by: InFlightTracker | None = None
-    """The messages whose outcomes move the position. The outcomes of an earlier reader's messages are ignored."""
+    """The messages that the present reader has handed out. Only their outcomes move the position."""
     blocked: Blocked | None = None
     """The message at which the lane waits. It is stored here, because the reader may end before the store answers."""
     gap: tuple[Position, Position] | None = None
-    """The begin and the end of the last stretch of the log that has no messages, for instance because of compaction."""
+    """The last stretch of the log that has no messages, for instance after compaction: its begin and its end."""
     stored_lane: StoredLane | None = None
     """Set for a queue. The positions are then `[None, number of the event in the group]`, and are not stored."""
 
@@ -94,7 +95,8 @@ class Backlog:
     def last_end(self) -> Position:
         """`position`, or the begin of a stretch without messages if such a stretch ends at `position`.
 
-        Compare this with the broker's position, which moves past messages only, never past such a stretch.
+        Compare this property with the broker's position: the broker advances past messages only, never past such a
+        stretch.
         """
         gap = self.gap
         return gap[0] if gap is not None and gap[1] == self.position else self.position
@@ -104,18 +106,19 @@ class Backlog:
         """The position that is stored: usually `position`.
 
         If a stretch without messages ends at `position`, the begin of the stretch is stored. Otherwise a later owner
-        would wait until the broker has advanced past the stretch, which the broker never does. For example, messages 5
-        to 9 were compacted: the watcher is at 10, and 5 is stored. But once the filter has failed with message 10, 10
-        is stored, because the failures belong to that message.
+        would wait until the broker has advanced past the stretch, which the broker never does. Suppose that messages 5
+        to 9 were compacted, and the watcher is at 10: 5 is stored. But once the filter has failed with message 10, the
+        position 10 is stored, because the count of failures belongs to message 10.
         """
         has_failed = self.failures and self.position == self.cursor
         return self.position if has_failed else self.last_end
 
     @property
     def stored_log_end(self) -> int | None:
-        """The value for `PositionChange.head`: users see its distance from `stored_position` as the missed messages.
+        """The value for `PositionChange.head`. Users see `head - stored_position` as the number of missed messages.
 
-        Usually `log_end`. If no message is left, the number of `stored_position`, so that users see the distance zero.
+        Usually the value is `log_end`. If no message is left, it is the number of `stored_position`, so that users see
+        zero.
         """
         log_end = self.log_end
         is_over = log_end is not None and log_end <= self.position[1]

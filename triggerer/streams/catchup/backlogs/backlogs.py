@@ -31,8 +31,8 @@ class Backlogs:
     Args:
         sink: Stores the positions. None: no watcher falls behind, and the broker redelivers to all watchers.
         may_grow: False: no watcher falls behind from now on. The existing backlogs are still read.
-        on_change: Called when a watcher falls behind or has caught up, or when a backlog has changed.
-        on_readable: Called with a backlog that may be read, and again when the lane may have more messages.
+        on_change: Called with a watcher when it falls behind or has caught up, or when one of its backlogs has changed.
+        on_readable: Called with a backlog when it may be read, and again when its lane may have more messages.
         on_settled: Called with a backlog that has caught up, once every event up to its position is durable.
     """
 
@@ -59,7 +59,7 @@ class Backlogs:
         self.live: dict[Hashable, dict[Backlog, None]] = {}
         """By lane, the backlogs that have caught up, but whose rows are not deleted yet."""
         self.rewound: dict[Hashable, dict[Backlog, None]] = {}
-        """By lane the backlogs with `Backlog.rewound_to`."""
+        """By lane, the backlogs whose `Backlog.rewound_to` is set."""
         self.rewinding: set[int] = set()
         """The ids of watchers with an open replay. Each reads no backlog until its new positions are durable."""
         self._by_watcher: dict[int, dict[Hashable, Backlog]] = {}
@@ -101,7 +101,7 @@ class Backlogs:
         return self.by_lane.get(lane, {}).get(watcher_id)
 
     def load(self, watcher: WatcherRef, fence: Fence, row: LanePosition) -> None:
-        """Add a backlog that the store has, unless the watcher has a backlog in this lane already, which is newer."""
+        """Add a backlog from the store, unless the watcher has one in this lane already: that one is newer."""
         lane = decode_lane(row.lane)
         if self.find(lane, watcher.watcher_id) is None:
             self._add(
@@ -131,7 +131,7 @@ class Backlogs:
         *,
         broadcast_to: Position | None = None,
     ) -> bool:
-        """Let the watcher catch up from `position`, or from an earlier position where it is behind already.
+        """Let the watcher catch up from `position`, or from its earlier position if it is behind already.
 
         Return False if the lane cannot be stored, because the lane is not JSON.
 
@@ -147,8 +147,8 @@ class Backlogs:
             backlog = Backlog(watcher, lane, stored_as, now, fence, position, position)
             self._add(backlog)
         elif backlog.is_caught_up and is_before(backlog.position, backlog.cursor):
-            # The watcher had caught up, but some of its events are not durable. The watcher reads the messages of these
-            # events again.
+            # The watcher had caught up, but some of its events are not durable. It reads the messages of these events
+            # again.
             backlog = self._replace(backlog, backlog.position, now)
         else:
             backlog.since = now if backlog.is_caught_up else backlog.since
@@ -166,7 +166,7 @@ class Backlogs:
     def _replace(
         self, backlog: Backlog, position: Position, now: datetime, **changes: Any
     ) -> Backlog:
-        """Replace a backlog by a new backlog, so that outcomes of messages that were read before are ignored."""
+        """Replace a backlog by a new object, so that the outcomes of messages that were read before are ignored."""
         new = replace(
             backlog,
             since=now if backlog.is_caught_up else backlog.since,
@@ -223,11 +223,13 @@ class Backlogs:
         now: datetime,
         on_stored: Callable[[Exception | None], None] = _ignore,
     ) -> None:
-        """Let a watcher read again from `position`. The outcomes of messages that it read before are ignored.
+        """Let a watcher read again from `position`. Outcomes of messages that it read before are ignored.
 
         Args:
-            reemit: The watcher makes events again in this range. None: no range.
-            on_stored: Called once, when the position is durable or was refused. Until then the earlier row is valid.
+            reemit: The range of messages for which the watcher makes events again, under other keys. None: no such
+                range.
+            on_stored: Called once, when the position is durable or was refused. Until then the store has the earlier
+                position.
         """
         if backlog.rewound_to is not None and is_before(position, backlog.position):
             # The watcher may have missed messages before its position. Until the new position is durable, the broker
@@ -240,7 +242,7 @@ class Backlogs:
         self._store(new, on_stored)
 
     def record_broadcast(self, lane: Hashable, position: Position, now: datetime) -> None:
-        """Rewind watchers to a message that is about to be broadcast, if it is before their `Backlog.rewound_to`."""
+        """Rewind watchers to a message that will be broadcast now, if it is before their `Backlog.rewound_to`."""
         for backlog in list(self.rewound.get(lane, ())):
             if backlog.rewound_to is not None and is_before(position, backlog.rewound_to):
                 self.rewind_from(backlog, position, backlog.reemit, now)
@@ -314,9 +316,9 @@ class Backlogs:
     def live_source(
         self, source: EventSource, lane: Hashable, position: Position
     ) -> EventSource | None:
-        """Return the event source without the watchers that are behind at this position. None: all of them are behind.
+        """Return an event source with the watchers that are live at this position. None: all watchers are behind there.
 
-        The events of the live filter are made for the remaining watchers.
+        The events that the live filter derives from the message at this position count for these watchers only.
         """
         from_lane = self.by_lane.get(lane)
         if from_lane is None:
@@ -331,7 +333,7 @@ class Backlogs:
         return EventSource(reading, source.fence) if reading else None
 
     def are_stored(self, source: EventSource, lane: Hashable) -> bool:
-        """Return whether the positions of all watchers of the event source that are behind in the lane are durable."""
+        """Return whether each watcher of the event source that is behind in the lane has a durable position."""
         backlogs = self.by_lane.get(lane, {})
         return all(
             backlog.is_stored
@@ -358,7 +360,7 @@ class Backlogs:
             self._on_change(backlog.watcher)
 
     def mark_settled(self, backlog: Backlog) -> None:
-        """Call `on_settled`: every event of a caught-up backlog is durable, also the events of earlier groups."""
+        """Call `on_settled`: every event of a caught-up backlog is durable, including events of earlier groups."""
         if self._on_settled is not None:
             self._on_settled(backlog)
 

@@ -22,14 +22,15 @@ class PositionWrites:
         self._is_closed = False
 
     def close(self) -> None:
-        """Store no further position, even if events become durable.
+        """Submit no further position, even if events become durable.
 
-        The stream may start again under the same lease. A late write would then replace the new stream's position.
+        A new `SharedStream` for this key may begin under the same lease. A late write of this one would replace its
+        positions.
         """
         self._is_closed = True
 
     def move(self, backlog: Backlog) -> None:
-        """Store the backlog's position. If an earlier position is being stored, do so afterwards."""
+        """Store the backlog's position: at once, or when the write of an earlier position has ended."""
         if backlog.stored_lane is not None:
             return
         if backlog.is_being_written:
@@ -45,7 +46,7 @@ class PositionWrites:
             self.submit(backlog, backlog.stored_position, on_answer)
 
     def store_ahead(self, backlog: Backlog, on_stored: Callable[[Exception | None], None]) -> None:
-        """Store the position of a new backlog. The caller adds the backlog by `Backlogs.enter` once that is durable."""
+        """Store the position of a new backlog. The caller adds the backlog once the position is durable."""
         backlog.is_stored = True
         self.submit(backlog, backlog.stored_position, on_stored)
 

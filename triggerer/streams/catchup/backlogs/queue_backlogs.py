@@ -23,8 +23,8 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
     """
     for backlog in backlogs.all():
         if state.stores_messages and backlog.stored_lane is not None:
-            # The positions are event numbers of the earlier group, so they begin again at 0. Messages of the earlier
-            # group without durable events are read again. `forget` keeps late answers of the store from moving the new
+            # The positions of a queue are event numbers of one group, so they begin again at 0. Messages whose events
+            # are not durable are read again. After `forget`, late answers for the earlier group do not move the new
             # position.
             if backlog.in_flight_by is not None:
                 backlog.in_flight_by.forget(backlog)
@@ -33,13 +33,14 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
             backlog.blocked = None
             backlog.failures = 0
             backlog.stored_lane = StoredLane()
-            # Let the reader begin: each message that the watcher misses is stored already, or the broker redelivers it.
+            # Let the reader begin at once: each message that the watcher misses is in the store, or the broker
+            # redelivers it.
             backlog.is_stored = True
             backlogs.leave_live(backlog)
         elif state.stores_messages or backlog.stored_lane is not None:
             backlogs.forget(backlog)
         else:
-            # Look up the end again: the earlier group may have broadcast messages beyond it.
+            # Look up the lane's end again, because the earlier group may have broadcast messages beyond it.
             backlog.end = None
     if state.stores_messages:
         for member in members:
@@ -47,7 +48,7 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
                 if backlogs.find(decode_lane(one.lane), watcher.watcher_id) is None:
                     unread = math.inf if one.messages is None else one.messages
                     _add(backlogs, watcher, one, fence, [None, 0], StoredLane(unread))
-            # `Backlogs` has these lanes from now on, so a later group must not add them once more.
+            # `Backlogs` has these lanes from now on, so a later group must not add them again.
             member.spec = replace(member.spec, stored_lanes=())
 
 
@@ -75,7 +76,8 @@ def _enter(
 ) -> None:
     lane = decode_lane(one.lane)
     head = state.head_of(lane)
-    # The watcher reads all outstanding messages again, even those read live: idempotency keys prevent repeated events.
+    # The watcher reads all outstanding messages of the lane again, even those that its live filter has read.
+    # Idempotency keys prevent repeated events.
     place = [None, state.ledger.head if head is None else head.seq]
     backlog = backlogs.find(lane, watcher.watcher_id)
     if backlog is None:
@@ -88,8 +90,9 @@ def _enter(
         backlog.position = backlog.cursor = place
         backlogs.leave_live(backlog)
     backlog.stored_lane.restart_reading()
-    # Let the reader begin at once, even while a message is being stored. At a limit of the store, that message is
-    # stored only after the watcher has processed earlier messages. So waiting for it would never end.
+    # Let the reader begin at once, even while a message is being stored. At a limit of the store, the message is stored
+    # only once the watcher has processed earlier messages. If the reader waited for the message, neither could
+    # continue.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

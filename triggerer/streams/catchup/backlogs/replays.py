@@ -1,4 +1,4 @@
-"""Carries out replays of logs: requests to read again from an earlier position (contract, rule 18)."""
+"""Carries out replays of logs: a watcher reads a log again from an earlier position (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _log = structlog.get_logger(__name__)
 class Replays:
     """Carries out the replays of one stream, across its groups, in order and one at a time.
 
-    While a watcher has an open replay, it reads no backlog. If the owner dies during a replay, the next owner repeats
-    the request, and finds the positions that were stored already.
+    While a watcher has an open replay, it reads no backlog. If the stream's owner dies during a replay, the next owner
+    repeats the request. It does not rewind again in lanes whose new position is stored.
 
     Args:
         members: The stream's current members.
-        on_change: Called when a watcher may read again, or when its shown state has changed.
+        on_change: Called with a watcher when its replay has ended, so that it may read its backlogs.
     """
 
     def __init__(
@@ -174,12 +174,12 @@ class Replays:
         on_answer(None)
 
     def _end(self, request: ReplayRequest, failure: Exception | None, fence: Fence) -> None:
-        """Delete the request's row if all positions are durable. Otherwise the next group or owner tries again."""
+        """Delete the request's row if all positions are durable. Otherwise the replay is tried again."""
         if isinstance(failure, GroupEnded):
             # The request stays open for the next group.
             self._stored.set()
         elif failure is not None:
-            # The request's row stays, so the next owner repeats the replay.
+            # The stream's next owner finds the request's row, and repeats the replay.
             self._show(request, failure)
             self._release(request)
         else:

@@ -20,18 +20,18 @@ from triggerer.streams.delivery.group_state import GroupState
 
 
 class Rewind:
-    """One replay in one lane.
+    """One replay in one lane: makes or moves the watcher's backlog, so that it begins at the replay's start.
 
-    A watcher that is live in the lane stays live until the new position is durable. Then the watcher is behind. So the
-    stream need not wait for the store, and no message counts as failed. Events that the watcher derives while it is
-    still live have their ordinary keys. If their messages are before `end`, the replay processes these messages too.
+    A watcher that is live in the lane stays live until the new position is durable, and then is behind. So the stream
+    need not wait for the store, and no message counts as failed. Events that the watcher derives while it is still live
+    have their ordinary keys. The replay covers all messages before `end`, including those that are processed meanwhile.
 
     Args:
-        start: The begin of the replay. The replay begins earlier if an earlier message is outstanding, or if not all
-            events of an earlier message are durable.
+        start: Where the replay begins, unless an earlier message is outstanding, or has events that are not durable.
+            The replay then begins at that message.
         end: The lane's end at a moment after the request.
-        on_stored: Called once. None: the position is durable. `GroupEnded`: the next group must begin the replay again,
-            because it may have broadcast messages before the position.
+        on_stored: Called once. None: the position is durable. `GroupEnded`: the group ended before, so the next group
+            must begin the replay again.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class Rewind:
         return Reemission(self._request.id, self._start, self._end)
 
     def _begin_at(self, backlog: Backlog | None) -> Position:
-        """Return where the replay begins: at `start`, or at the earliest message that keeps it from beginning there.
+        """Return where the replay begins: at `start`, or at an earlier message that must be read too.
 
-        Such a message is outstanding, or not all of its events are durable.
+        Such a message is outstanding, or has events that are not durable.
         """
         others = [
             self._state.lowest_outstanding(self._lane),
@@ -120,8 +120,8 @@ class Rewind:
             # An earlier owner began this replay and stored the position, and has died since.
             return None
         if not is_before(self._start, backlog.position):
-            # The watcher reads the replay's messages anyway, from an earlier position. If an open re-emission covers
-            # these messages too, the events of the messages are made again once, not twice.
+            # The watcher is behind at an earlier position, and reads the replay's messages anyway. If an open
+            # re-emission covers these messages, their events are made again once, not twice.
             if reemit is None or (
                 known is not None
                 and not is_before(self._start, known.start)
@@ -155,7 +155,8 @@ class Rewind:
         place = self._state.lowest_outstanding(self._lane)
         is_known = self._state.backlogs.find(self._lane, self._watcher.watcher_id) is not None
         if is_known or (place is not None and is_before(place, new.position)):
-            # Meanwhile the watcher has fallen behind, or the poll has broadcast an earlier message. So begin again.
+            # Begin again, because meanwhile the watcher has fallen behind, or the poll has broadcast an earlier
+            # message.
             self.begin()
             return
         head = self._state.head_of(self._lane)

@@ -49,23 +49,25 @@ class StoredLane:
         self.after = 0
         """The id of the last message that the filter received."""
         self.arrivals = 0
-        """The number of times that a row was added after the rows that were read."""
+        """How often a row was added after the rows that were already read."""
         self.resets = 0
-        """How often the reading had to begin with the first row again. A page that was read before that is outdated."""
+        """How often the reading went back to the first row. A page whose query began before the last time is outdated.
+        """
         self.rereads = 0
-        """How often the reading began again because the filter must receive all messages again, as after a failure."""
+        """How often the reading went back so that the filter receives all messages again, for example after a failure.
+        """
         self.pending_writes = 0
         """The number of messages that are being stored."""
         self.unread_writes = 0
         """The number of messages being stored that the filter has not received. Later messages must wait for them."""
         self.decided_to = 0
-        """The events before this number are decided: each is stored, is being stored, or need not be stored."""
+        """The events before this number are decided: each is stored, is being stored, or needs no stored copy."""
         self.handed_to = 0
         """The number after the last event that the filter received from memory."""
         self.given_before_stored: dict[int, str] = {}
         """By event number, the keys of messages that the filter received before they were stored."""
         self.passed: list[str] = []
-        """The keys of messages whose rows must be deleted."""
+        """The keys of resolved messages whose rows must be deleted."""
         self.storing: set[str] = set()
         """The keys of messages that are being stored."""
         self.resolved_early: set[str] = set()
@@ -81,7 +83,7 @@ class StoredLane:
         return self.unread > 0
 
     def mark_given(self, id_: int) -> None:
-        """Record that each row up to this id was received by the filter, or need not be received."""
+        """Record that the filter has received each row up to this id, or need not receive it."""
         self.after = id_
         while self.page and self.page[0].id <= id_:
             self._count_down(self.page.popleft())
@@ -96,8 +98,9 @@ class StoredLane:
         """Record that a message is being stored.
 
         Returns:
-            A value to pass to `end_storing`. None: the filter has not received the message. Otherwise the present
-            `rereads`: if `rereads` grows before the store answers, the filter must receive the message again.
+            A value to pass to `end_storing`. None: the filter has not received the message. A number: the filter has
+            received it, and `rereads` has this value now. If `rereads` grows before the store answers, the filter must
+            receive the message again.
         """
         self.decided_to = seq + 1
         self.pending_writes += 1
@@ -109,7 +112,7 @@ class StoredLane:
         return None
 
     def end_storing(self, key: str, given_in: int | None, *, is_stored: bool) -> bool:
-        """Record the store's answer. Return True if the row must be deleted: its message is resolved already."""
+        """Record the store's answer. Return True if the row must be deleted: the message was resolved meanwhile."""
         self.pending_writes -= 1
         self.storing.discard(key)
         is_needless = key in self.resolved_early
@@ -175,7 +178,7 @@ class StoredLane:
         self.restart_reading()
 
     def begin(self) -> None:
-        """Begin again for another reader, which reads the rows of all lanes together, from the first row on."""
+        """Begin again for a new reader. It reads the rows of all lanes together, from the first row on."""
         self.in_flight_keys.clear()
         self.read_again()
         self.is_read_alone = False

@@ -1,6 +1,6 @@
 """Rewinds watchers that are behind in a log that has lost its newest messages (a cut).
 
-New messages get the offsets of the lost messages. A watcher that has read the lost messages would miss the new ones.
+New messages get the offsets of the lost messages. A watcher that has read the lost messages would skip these offsets.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 def mark_cut(backlogs: Backlogs, lane: Hashable, incarnation: Any, now: datetime) -> None:
     """Rewind watchers of this lane after a cut of the log.
 
-    A watcher whose position is after the cut is rewound to the cut. Another watcher may still have messages in memory
-    that the log has lost. So that watcher reads again from its first message whose events are not durable.
+    - A watcher whose position is after the cut is rewound to the cut.
+    - Any other watcher may have messages in memory that the log has lost. It reads again from its position.
 
     Args:
         incarnation: The incarnation of a message that is about to be broadcast. It tells where the log was cut.

@@ -14,30 +14,35 @@ from triggerer.streams.delivery.lane import Entry, Lane
 from triggerer.streams.delivery.subscribers import Subscribers
 
 _MOST_FAILED: Final = 256
-"""When more lanes than this have had a failed message, `FallingBehind` forgets the empty lanes for the first time."""
+"""Lanes with a failure that are remembered. When there are more, the empty ones among them are forgotten."""
 
 
 class FallingBehind:
-    """Decides the outcome of a lane's first message, once all have resolved it and one has failed or rejected it.
+    """Decides the outcome of the message at a lane's head, if a subscriber has failed or rejected it. Used for logs.
 
-    If another watcher acked or rejected the message, the watchers that failed it fall behind: their positions are
-    stored, and then the lane continues. If no watcher acked or rejected the message, the broker redelivers this message
-    and all later messages of the lane. A watcher that was behind already counts as one that acked if it has read the
-    message while it caught up. Otherwise it does not count.
+    All subscribers have resolved the message by then. There are two cases:
 
-    The group may have pulled later messages of the lane before a failed message is redelivered. No watcher falls behind
-    at these messages. Otherwise its position would be after the failed message, and the watcher would miss it.
+    - A watcher acked or rejected the message. Then the watchers that failed it fall behind: their positions are stored,
+      and the lane continues.
+    - No watcher acked or rejected the message. Then the broker redelivers this message and all later messages of the
+      lane.
+
+    A watcher that was behind already counts as acking if it has read the message while it caught up. Otherwise it does
+    not count.
+
+    Before a failed message is redelivered, the group may have pulled later messages of the lane. No watcher falls
+    behind at these messages, because its position would be after the failed message, which it would then miss.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
         self._state = state
         self._subscribers = subscribers
         self._unsuitable: set[Hashable] = set()
-        """No watcher falls behind in these lanes from now on: the lane or one of its positions cannot be stored."""
+        """Lanes in which no watcher falls behind from now on: the lane, or one of its positions, cannot be stored."""
         self._look_through_at = _MOST_FAILED
 
     def record_redelivery(self, lane: Lane) -> None:
-        """Record that the broker has learned of the lane's failed message: the next pulls bring its redelivery."""
+        """Record that the broker has learned of the lane's failed message, and will deliver it again."""
         state = self._state
         position = state.failing.pop(lane.key, None)
         if position is not None:
@@ -50,11 +55,11 @@ class FallingBehind:
                 self._look_through_at = max(_MOST_FAILED, 2 * len(failed_in))
 
     def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
-        """Return whether an earlier message has failed, so that the broker redelivers this one too."""
+        """Return whether the broker redelivers this message, because an earlier message of the lane has failed."""
         return self._state.is_redelivered_in_log(lane.key, entry.seq, position)
 
     def _forget_empty_lanes(self) -> None:
-        """Forget the failures of lanes without any message from before the redelivery.
+        """Forget the failures of lanes that have no outstanding message from before the redelivery.
 
         There may be many such lanes, because each message may be its own lane.
         """
@@ -74,8 +79,7 @@ class FallingBehind:
         lane = entry.lane
         if decided is not None and decided.failed and self._is_possible and lane is not None:
             position, failing = self._state.position_of(entry), self._state.failing
-            # Keep the lowest position: in the same batch, a redelivered copy of an older message may fail after this
-            # message.
+            # Keep the lowest position: later in the same batch, a redelivered copy of an older message may fail too.
             if lane.key not in failing or is_before(position, failing[lane.key]):
                 failing[lane.key] = position
         return decided
@@ -88,7 +92,8 @@ class FallingBehind:
         acked = outcome.acked + outcome.rejected
         failed = self._not_behind(lane, position, self._watchers_that_failed(entry))
         if acked and not failed:
-            # Every watcher that failed is behind in the lane already, or has read the message while it caught up.
+            # Every watcher that failed the message is behind in the lane already, or has read the message while it
+            # caught up.
             return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         fences = {
             watcher: source.fence
@@ -109,7 +114,7 @@ class FallingBehind:
         return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
 
     def _watchers_that_failed(self, entry: Entry) -> set[WatcherRef]:
-        """Return the watchers that were absent, failed the message, or derived a refused event from it."""
+        """Return the watchers that failed the message, were absent, or derived an event that the store refused."""
         failed = set(self._state.absences.find(entry.seq))
         for refused_by in (entry.nacks and entry.nacks.refused_by) or ():
             # The subscriber may have left since, because of a later message.
@@ -120,7 +125,7 @@ class FallingBehind:
     def _not_behind(
         self, lane: Lane, position: Position, watchers: Collection[WatcherRef]
     ) -> set[WatcherRef]:
-        """Drop each watcher that is behind at or before the message, or read the message in catch-up. Return the rest.
+        """Return these watchers without those that are behind at the message, or have read it while they caught up.
 
         A watcher whose position is not durable yet stays: the position is written again, and the lane waits for it.
         """
@@ -169,16 +174,16 @@ class FallingBehind:
 
         def on_answer(error: Exception | None) -> None:
             if error is not None:
-                # The position was refused, so no watcher falls behind in this lane from now on, and the next decision
-                # lets the broker redeliver the message. If the lease was lost, nothing is advanced anyway.
+                # The store refused the position. From now on no watcher falls behind in this lane, and the next
+                # decision lets the broker redeliver the message. If the lease was lost, nothing is advanced anyway.
                 self._unsuitable.add(lane.key)
             entry.unresolved -= 1
             if not entry.unresolved and lane.head is entry:
                 state.lanes.queue(lane)
                 state.progress.signal()
 
-        # Later in the lane there may be redelivered messages with lower positions. A watcher that falls behind now
-        # misses them too, so its backlog begins at the lowest position.
+        # Redelivered messages with lower positions may follow in the lane. A watcher that falls behind now misses them
+        # too, so its backlog begins at the lowest position.
         lowest, broadcast_to = state.span_from(entry)
         # Keep the message unresolved until all positions are submitted, because the store may answer each one at once.
         entry.unresolved += 1

@@ -1,4 +1,4 @@
-"""Decides whether a queue's message is stored for a watcher that failed or missed the message (contract, rule 18)."""
+"""For a queue: decides whether a message is stored for a watcher that failed or missed it (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class _QueueDecision:
 
 
 class FallingBehindInQueues(FallingBehind):
-    """Like `FallingBehind`, for a queue: the messages that a watcher misses are stored, then the lane continues.
+    """Decides as `FallingBehind` does, for a queue: a message that a watcher misses is stored, then its lane continues.
 
-    While a watcher has a backlog in a lane, the messages of the lane are stored for the watcher, in lane order. So the
-    stored messages are always older than the messages that are not decided yet. A message is not stored in these cases:
+    While a watcher has a backlog in a lane, each message is stored for the watcher when it is at the lane's head. So
+    the stored messages come before the outstanding ones. A message is not stored in these cases:
 
-    - The watcher has read the message, and all events of the message are durable.
+    - The watcher has read the message, and all events derived from it are durable.
     - The watcher's selector does not want the message.
     - `dump_event` returns None for the message.
 
@@ -89,8 +89,8 @@ class FallingBehindInQueues(FallingBehind):
         super().record_redelivery(lane)
         state = self._state
         if state.is_poll_waiting and lane.key in state.failed_in:
-            # The poll has pulled one more message before the failure, and waits to broadcast it. That message gets the
-            # next number, and is redelivered too.
+            # The poll pulled one more message before the failure, and waits to broadcast it. The broker redelivers that
+            # message too. So it is included: it will get the next event number.
             state.redelivered_before[lane.key] += 1
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
@@ -108,8 +108,7 @@ class FallingBehindInQueues(FallingBehind):
                 continue
             assert backlog.stored_lane is not None
             if entry.seq < max(backlog.position[1], backlog.stored_lane.decided_to):
-                # The watcher needs no further copy: the message's events are durable, or the message was decided
-                # before.
+                # The watcher needs no stored copy: the message's events are durable, or a copy was decided on before.
                 has_read = True
             elif entry.seq < backlog.cursor[1]:
                 has_read = True
@@ -143,7 +142,7 @@ class FallingBehindInQueues(FallingBehind):
     ) -> AdvanceOutcome:
         """Return an outcome that makes the broker redeliver the message.
 
-        A subscriber that passed the message because all its watchers are behind counts as failed, not as acked.
+        A subscriber that passed the message only because all its watchers are behind counts as failed, not as acked.
         """
         selectors = self._state.selectors
         missed_by = {
@@ -269,7 +268,7 @@ class FallingBehindInQueues(FallingBehind):
             self._release(decision)
             is_needless = stored.end_storing(what.key, given_in, is_stored=error is None)
             if error is not None:
-                # When it is decided next, the message fails, and the broker redelivers it. If the lease was lost,
+                # The next decision lets the message fail, so that the broker redelivers it. If the lease was lost,
                 # nothing is advanced anyway.
                 self._unsuitable.add(backlog.lane)
                 self._refused.add(entry.seq)
@@ -289,7 +288,7 @@ class FallingBehindInQueues(FallingBehind):
         self._state.submit_parked(decision.change)
 
     def _drop(self, backlog: Backlog, stored: StoredLane, key: str) -> None:
-        """Delete the row of a message that was resolved before the row was stored."""
+        """Delete the row of a message that was resolved while the row was being stored."""
 
         def on_answer(_: Exception | None) -> None:
             # If the deletion was refused, the row is read later. Idempotency keys prevent repeated events.
@@ -301,14 +300,13 @@ class FallingBehindInQueues(FallingBehind):
         )
 
     def _mark_stored_late(self, backlog: Backlog) -> None:
-        """Let the next reader find a message that was stored after its group had ended."""
+        """Let a reader find a message whose row was stored after the group or the backlog had ended."""
         backlogs = self._state.backlogs
         if not backlog.is_gone:
             assert backlog.stored_lane is not None
             backlog.stored_lane.restart_reading()
-            # The watcher may have caught up without this message. So the watcher reads the lane again from the first
-            # message. Events that the watcher derived before have the same idempotency keys, so the store does not
-            # write them twice.
+            # The watcher may have caught up without this message, so it reads the lane again from the first message.
+            # Events that it derived before have the same idempotency keys, so they are not stored twice.
             backlogs.leave_live(backlog)
         elif self._state.source_of(backlog.watcher) is not None:
             other = backlogs.find(backlog.lane, backlog.watcher.watcher_id)
@@ -392,7 +390,7 @@ class FallingBehindInQueues(FallingBehind):
 
 
 def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
-    """Return the outcome with `count` more failures, which replace acks first, and then rejections."""
+    """Return the outcome with up to `count` acks turned into failures. If there are fewer acks, rejections follow."""
     acked = min(count, outcome.acked)
     rejected = min(count - acked, outcome.rejected)
     return AdvanceOutcome(

@@ -1,4 +1,4 @@
-"""Catches up for one watcher: a second filter reads its backlogs, then the watcher goes live (contract, rule 18)."""
+"""Catching up: a second filter reads one watcher's backlogs until the watcher is live again (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ _log = structlog.get_logger(__name__)
 
 _WARN_EVERY_S: Final = 1.0
 _STORE_EVERY_S: Final = 2.0
-"""The interval at which a moving position is stored if no event was derived."""
+"""While the position moves without derived events, it is stored at this interval."""
 
 
 class CatchUp:
     """Catches up for one watcher in one group. `run` returns once the watcher is behind in no lane.
 
-    A second filter of the watcher processes the backlogs, and parked messages that are replayed. `Backlog.cursor` moves
-    when this filter passes a message. `Backlog.position`, which is stored, moves when the message's events are
-    durable. If the filter raises, only its open message has failed. The message's lane waits for a growing delay, and
-    the other lanes continue at once with a new filter. A message that fails too often is parked.
+    A backlog is the messages that the watcher misses in one lane. A second filter of the watcher processes its
+    backlogs, and parked messages that are replayed. `Backlog.cursor` moves when this filter passes a message.
+    `Backlog.position`, which is stored, moves when the message's events are durable.
+
+    If the filter raises, only its open message has failed. The message's lane waits for a growing delay, and the other
+    lanes continue at once with a new filter. A message that fails too often is parked (set aside for an operator).
 
     Args:
-        readers: The slots for reading the stream's log in addition to the poll.
+        readers: Limits how many of the stream's lanes are read at a time, in addition to the poll.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class CatchUp:
     ) -> None:
         self.watcher = watcher
         self.error: BaseException | None = None
-        """The error of the last attempt; None once a message has passed."""
+        """The error of the last attempt. None: a message has passed since."""
         self._lookup_error: Exception | None = None
         self._was_restarted = False
         """Whether `restart` was called during this attempt."""
@@ -135,11 +137,11 @@ class CatchUp:
         self._reader.wake()
 
     def offer(self, backlog: Backlog) -> None:
-        """Give a lane a turn, because the watcher fell behind in the lane or the lane has more messages."""
+        """Let the reader read a lane in its turn: the watcher fell behind there, or the lane has more messages."""
         self._reader.offer(backlog)
 
     def look_for_replays(self) -> None:
-        """Read the parked messages that an operator replays, before further messages of the backlogs."""
+        """Read the parked messages that an operator replays. They come before further messages of the backlogs."""
         if self._replays is not None:
             self._replays.restart_reading()
             self._reader.interrupt()
@@ -155,7 +157,7 @@ class CatchUp:
     # Life
 
     async def run(self) -> None:
-        """Catch up until the watcher is behind in no lane and no replayed message waits, or until cancelled or stopped.
+        """Catch up until the watcher is behind in no lane and no replayed message waits, or until `stop` is called.
 
         No error of a plugin is raised.
         """
@@ -177,15 +179,15 @@ class CatchUp:
                 tasks.cancel_scope.cancel()
 
     def _take_over(self, backlog: Backlog) -> None:
-        """Take the lane over from an earlier reader, and read messages again whose events are not durable.
+        """Take the lane over from an earlier `CatchUp`. Messages whose events are not durable are read again.
 
-        A late answer of the store to the earlier reader must not move the position past these messages.
+        A late answer of the store about the earlier reading must not move the position past these messages.
         """
         before, backlog.in_flight_by = backlog.in_flight_by, self._in_flight
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
             if backlog.stored_lane is not None or backlog.cursor != backlog.position:
-                # In a log, these failures belong to a message after the position, where the reading begins again. In a
+                # In a log, the failures belong to a message at the cursor, and the reading begins again before it. In a
                 # queue, each row has its own count.
                 backlog.failures = 0
             # Look up the end again, because the lane may have grown.
@@ -235,7 +237,8 @@ class CatchUp:
                     self._reader.resume(failed.backlog)
             elif self._context.restarts:
                 for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
-                    # No message moves the positions now, so store here how far the watcher is behind, for users.
+                    # No message moves the positions now. Store them here, so that users see how far the watcher is
+                    # behind.
                     self._state.store_position(backlog)
                 await self._wait_before_next(started)
             elif not began_before:
@@ -389,8 +392,8 @@ class CatchUp:
     def _may_give(self, backlog: Backlog, message: QueueMessage) -> bool:
         """Return whether the filter receives this message now.
 
-        False: probes come first. Or the message was read from memory and has been stored since, so the filter receives
-        it from the store later.
+        There are two cases in which it does not. A probe must be tried first. Or the message was read from memory and
+        was stored since, so the filter receives it later from the store.
         """
         if message.failures and not backlog.failures:
             # An earlier group counted these failures, and stored their number with the message.
@@ -402,7 +405,7 @@ class CatchUp:
     async def _next_lane(self) -> Backlog | None:
         """Return the lane whose turn it is.
 
-        None: a replayed message comes first, or no lane had a turn, and this call has waited for the next turn.
+        None: a replayed message comes first, or no lane was ready, and this call has waited until one is.
         """
         self._handover.begin_recreated()
         backlog = self._reader.next_lane()

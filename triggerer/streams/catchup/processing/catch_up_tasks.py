@@ -1,4 +1,4 @@
-"""The tasks that catch up for the watchers of a shared stream, one per watcher that is behind."""
+"""The tasks that catch up for a stream's watchers: one task for each watcher that is behind."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.supervision.member import Member
 
 _READERS: Final = 8
-"""The most lanes of a stream that are read at the same time for watchers that are behind, in addition to the poll."""
+"""Lanes of a stream that are read at the same time for watchers that are behind, at most, in addition to the poll."""
 _NOT_BEHIND: Final = BaseException()
-"""Means "not behind" where None means "behind, without an error"."""
+"""Stands for "not behind" where None stands for "behind, without an error"."""
 
 
 class CatchUpTasks:
@@ -51,7 +51,7 @@ class CatchUpTasks:
         self._member_of: dict[WatcherRef, Member] = {}
         """The member that serves each watcher."""
         self._loaded: dict[int, Fence] = {}
-        """By watcher id, the lease under which its backlogs were loaded. Since then only this process changes them."""
+        """By watcher id, the lease under which its rows were loaded. Since then only this process changes the rows."""
         self._replays = Replays(self.backlogs, context, members, self._on_backlog)
         self._catching_up: dict[WatcherRef, CatchUp] = {}
         self._with_replays: set[WatcherRef] = set()
@@ -79,8 +79,8 @@ class CatchUpTasks:
             return
         watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
         for row in member.spec.positions:
-            # Load a watcher's rows once per lease: the spec of a member that is added later may still contain a row
-            # that this process has deleted.
+            # Load a watcher's rows once for each lease. The spec of a member that is added later may still contain a
+            # row that this process has deleted.
             if row.watcher_id in watchers and self._loaded.get(row.watcher_id) != fence:
                 self.backlogs.load(watchers[row.watcher_id], fence, row)
         self._loaded.update(dict.fromkeys(watchers, fence))
@@ -105,7 +105,7 @@ class CatchUpTasks:
         self._member_of.clear()
 
     def forget_unserved(self) -> None:
-        """Forget the watchers that have no member here now: they read another stream."""
+        """Forget the watchers that no member of this stream serves: they read another stream now."""
         gone = self.backlogs.watchers().difference(self._member_of)
         if gone:
             self.forget_watchers(gone)
@@ -138,13 +138,14 @@ class CatchUpTasks:
         """Start catching up: the producer is known, and has pulled nothing yet."""
         begin_group(self.backlogs, state, self._members)
         for backlog in self.backlogs.all():
-            # If the broker advanced to the end of a backlog just when the earlier group ended, drop the backlog here.
+            # The earlier group may have ended just when the broker had advanced to a backlog's end. Such a backlog is
+            # dropped here.
             state.end_if_advanced(backlog)
         for member in self._members:
             self.start(member)
 
     def record_blockers(self) -> None:
-        """Show on each member which watchers block the stream, and which lane is standing."""
+        """Show on each member the watchers that block the stream, and the first lane that stands still."""
         blocked_by = {} if self._group is None else self._group.state.blocked_by
         standing = None if self._group is None else _standing_text(self._group.state.standing)
         for member in self._members:
@@ -181,7 +182,7 @@ class CatchUpTasks:
         self.start(member)
 
     def restart(self, member: Member) -> None:
-        """Start a member that waits for a restart."""
+        """Start a member again that waits for a restart, and try its watchers' failed messages at once."""
         member.restart()
         self._try_now(member.source.watchers)
         for watcher in member.source.watchers:
@@ -190,7 +191,7 @@ class CatchUpTasks:
         self.start(member)
 
     def replay_parked(self, member: Member, lanes: Collection[StoredBacklog]) -> None:
-        """Let a member's watchers process the parked messages of these lanes again: an operator replays them."""
+        """Let a member's watchers process the parked messages of these lanes, because an operator replays them."""
         group = self._group
         if group is not None and group.state.stores_messages:
             enter_stored(self.backlogs, group.state, member, lanes)
@@ -215,7 +216,7 @@ class CatchUpTasks:
                 backlog.try_now()
 
     def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Carry out replays of the member's watchers. A known request changes nothing."""
+        """Carry out replays of the member's watchers. A request that was passed before is ignored."""
         self._replays.add_requests(member, requests)
         self.start_replaying()
 

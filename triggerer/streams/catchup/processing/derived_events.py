@@ -25,7 +25,8 @@ class CatchUpDeriver:
 
     Args:
         name: The watcher's name, for errors.
-        in_flight: The messages that the filter received. Each event derives from the open message.
+        in_flight: The messages that the filter received. Each event belongs to the open one, which the filter received
+            last.
         deadline: The filter's deadline, whose clock stops while the filter waits for the store.
     """
 
@@ -52,8 +53,7 @@ class CatchUpDeriver:
         """Submit the filter's events until it returns.
 
         Args:
-            fence: The stream's lease. If the open message's backlog has another lease, the events of the message are
-                stored under the backlog's lease.
+            fence: The stream's lease when the filter starts. Each event is stored under the lease of its own message.
         """
         state, sink, pending = self._state, self._sink, self._pending
         messages, mark_stored = self._in_flight, self._mark_stored
@@ -68,7 +68,8 @@ class CatchUpDeriver:
                 await self._wait_for_room()
             in_flight = messages.open
             if in_flight is None:
-                # Ignore an event that derives from no message: the live filter yields such events too, and stores them.
+                # Ignore an event that derives from no message: the live filter yields such events too, and they are
+                # stored there.
                 continue
             ordinal = in_flight.derived
             in_flight.derived += 1
@@ -88,14 +89,14 @@ class CatchUpDeriver:
                     CatchUpDerivedEvent(in_flight, mark_stored), event, source, key, ordinal
                 )
             except BaseException:
-                # If the payload's own code raises while the payload is encoded, the sink has not accepted the event,
-                # and never answers.
+                # The sink has not accepted the event, for example because the payload's own code raised, so it never
+                # answers.
                 in_flight.unresolved -= 1
                 self._give_room()
                 raise
 
     async def _wait_to_be_closed(self) -> None:
-        """Wait for the end of the group, which may no longer store the event.
+        """Wait to be cancelled, because the group has lost its lease or was closed, and may not store the event.
 
         If this returned, the filter would move past the message although its event is not stored.
         """

@@ -17,7 +17,7 @@ class FilterDeadline:
     """Cancels a filter that does not move past its open message in time.
 
     Args:
-        in_flight: The messages that the filter received, among them the open one.
+        in_flight: Tells whether the filter has a message open.
         timeout: The ack timeout in seconds. It begins at `opened_at`, which the caller sets for each new message.
     """
 
@@ -49,7 +49,7 @@ class FilterDeadline:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Stop the clock while this block waits for the store. Afterwards the message has the full timeout again."""
+        """Suspend the timeout while this block waits for the store. Afterwards the full timeout begins again."""
         self._waits_for_store = True
         try:
             yield

@@ -26,10 +26,11 @@ class _InFlight:
 
     def __init__(self) -> None:
         self.unresolved = 1
-        """The number of things for which the message still waits.
+        """The number of things for which the message still waits:
 
-        They are: one until the filter has moved past the message, one for each derived event that is not durable, and
-        one while the message is being parked.
+        - one until the filter has moved past the message,
+        - one for each derived event that is not durable,
+        - one while the message is being parked.
         """
         self.derived = 0
         """The number of derived events."""
@@ -67,7 +68,7 @@ class LaneMessageInFlight(_InFlight):
         self.is_being_parked = False
         """Whether the message is parked, or is being parked."""
         self.is_parked = False
-        """Whether the parked message is durable, so that an operator decides about it."""
+        """Whether the message is in the store as a parked message, so that an operator decides about it."""
         self._key_of = key_of
 
     @property
@@ -92,7 +93,7 @@ class LaneMessageInFlight(_InFlight):
 
 
 class Probe(_InFlight):
-    """A message that is tried only to see whether the filter accepts any message."""
+    """A message that is tried only to see whether the filter fails every message, or only the one before it."""
 
     __slots__ = ("backlog", "event")
 
@@ -152,7 +153,7 @@ class CatchUpDerivedEvent:
 
 
 class MessagesInFlight:
-    """The messages that one filter received: the open message, and messages whose events are not durable.
+    """The messages that one catching-up filter received: the open one, and those whose events are not all durable.
 
     Most messages of a log derive no event. Such a message is in no list once the filter has passed it.
     """
@@ -164,7 +165,7 @@ class MessagesInFlight:
         """By lane and in order, the messages that the filter has moved past."""
 
     def pass_by(self, in_flight: LaneMessageInFlight) -> None:
-        """Move the cursor past a log's message without events, and the position too if no message is in flight."""
+        """Move the cursor past a log's message without events. If no message is in flight, move the position too."""
         backlog, position = in_flight.backlog, in_flight.message.position
         # `Message.end` has this value too, but this function runs for nearly every message and saves the call.
         backlog.cursor = [position[0], position[1] + 1]
@@ -202,7 +203,7 @@ class MessagesInFlight:
         return derived > 0
 
     def drop_from(self, in_flight: LaneMessageInFlight) -> None:
-        """Ignore this message and the later ones of its lane: they are read again."""
+        """Drop this message and the later ones of its lane, because they are read again."""
         queue = self._by_lane.get(in_flight.backlog, deque())
         while queue and in_flight in queue:
             _drop(queue.pop())
@@ -211,7 +212,7 @@ class MessagesInFlight:
             _drop(opened)
 
     def forget(self, backlog: Backlog) -> None:
-        """Ignore the messages of this lane."""
+        """Drop the lane's messages. Late answers of the store for them are ignored."""
         for in_flight in self._by_lane.pop(backlog, ()):
             in_flight.is_dropped = True
         if opened := self._open_of(backlog):
@@ -233,7 +234,7 @@ def _drop(in_flight: LaneMessageInFlight) -> None:
 
 
 def _mark_passed(stored: StoredLane, in_flight: LaneMessageInFlight) -> None:
-    """Let a message's row be deleted, because all events of the message are durable. A parked message keeps its row."""
+    """Let the row of a message whose events are durable be deleted. A parked message keeps its row."""
     message = in_flight.message
     assert isinstance(message, QueueMessage)
     key = in_flight.key

@@ -67,16 +67,16 @@ class Outcomes:
         self._on_failure = on_failure
         self._on_success = on_success
         self._going_on: Backlog | None = None
-        """The log's lane whose message passed last: its next message needs less work. None after a failure."""
+        """The lane of a log whose message passed last. Its next message needs less work. None: a failure came since."""
 
     def is_probe_due(self, backlog: Backlog) -> bool:
-        """Return whether a probe is due, because the lane's first message has failed too often."""
+        """Return whether another message must be tried as a probe: the lane's first one has failed too often."""
         return self._parking.is_possible and self._probes.is_due(backlog)
 
     # Messages that pass
 
     def resolve(self, in_flight: MessageInFlight) -> bool:
-        """Resolve a message that the filter has moved past. Return False if the lane must not be read further now."""
+        """Resolve a message that the filter has moved past. Return False if the reading of its lane must stop now."""
         if not isinstance(in_flight, LaneMessageInFlight):
             return self._resolve_alone(in_flight)
         if in_flight.is_dropped:
@@ -116,7 +116,7 @@ class Outcomes:
         return True
 
     def _pass(self, in_flight: LaneMessageInFlight) -> bool:
-        """Move the cursor past the message. Return False if the lane must not be read further now."""
+        """Move the cursor past the message. Return False if the reading of its lane must stop now."""
         backlog = in_flight.backlog
         backlog.cursor = in_flight.message.end
         if backlog.failures:
@@ -129,8 +129,9 @@ class Outcomes:
         if backlog.is_gone:
             return False
         if self._is_blocked_at(in_flight):
-            # The store has refused this message's events before. Until it answers, read no later message: after another
-            # refusal, each later message would derive its events again.
+            # The store has refused this message's events before, and may refuse them again. Read no later message
+            # before it answers: after another refusal, the later messages would be read again, and their events derived
+            # again.
             self._reader.hold(backlog)
             return False
         return True
@@ -141,13 +142,13 @@ class Outcomes:
         start = before[0] if before is not None and before[1] == backlog.cursor else backlog.cursor
         backlog.gap, backlog.cursor = (start, position), position
         if backlog.failures:
-            # The failures belong to a message that retention deleted.
+            # The message that failed is no longer in the log, for example because its retention has ended.
             backlog.failures = 0
             self._probes.forget(backlog)
         self._move(backlog)
 
     def record_failure(self) -> None:
-        """Record that a failure is shown to users. The next message that passes calls `on_success` to clear it."""
+        """Record that a failure is shown to users. When the next message passes, `on_success` is called to clear it."""
         self._going_on = None
 
     def mark_stored(self, in_flight: MessageInFlight, error: Exception | None) -> None:
@@ -216,7 +217,8 @@ class Outcomes:
             if self._probes.blames_message(backlog):
                 in_flight.unresolved -= 1
                 self._in_flight.add(in_flight)
-                # The lane waits until the message is parked. After a crash before that, the lane begins with it again.
+                # The lane waits until the message is parked. After a crash before that, the lane is read again from
+                # this message.
                 self._reader.hold(backlog)
                 self._park(in_flight, error, is_waited_for=True)
                 return
@@ -265,7 +267,7 @@ class Outcomes:
         return True
 
     def _refuse(self, in_flight: MessageInFlight, error: Exception) -> bool:
-        """Park a message whose event the store refused, or that the filter rejected: another attempt would not help.
+        """Park a message whose event the store refused, or that the filter rejected. Another attempt would not help.
 
         Returns:
             True if the caller must still resolve the message as passed.
@@ -323,8 +325,8 @@ class Outcomes:
     def _block(self, in_flight: LaneMessageInFlight) -> None:
         """Let the lane wait at a message that cannot be parked, and try the message again after a delay.
 
-        The delays have a back-off of their own, because the lane's usual delays are reset whenever the filter accepts
-        the message.
+        The message has growing delays of its own. The lane's usual delays would not grow, because they are reset
+        whenever the filter accepts the message.
         """
         backlog, position = in_flight.backlog, in_flight.message.position
         blocked = backlog.blocked

@@ -1,8 +1,11 @@
-"""Parks a message that a watcher cannot process, with its error, so that the lane continues (contract, rule 18).
+"""Parks a message of a backlog: sets it aside with its error, so that its lane continues (contract, rule 18).
 
-`delivery.rejected` decides to park a live message that the watcher rejected. `catchup.processing.outcomes` decides for
-a message of its backlog, and `catchup.reading.queue_reader` for a stored message that cannot be read. The store parks
-the messages of a watcher that is deleted or moves to another stream (`store.watchers.stored_backlog`).
+Messages are parked in four cases:
+
+- A watcher that catches up rejects a message or fails it too often (`catchup.processing.outcomes`, with this module).
+- A live watcher rejects a message (`delivery.rejected`).
+- A stored message cannot be loaded (`catchup.reading.queue_reader`).
+- A watcher with stored messages is deleted, or moves to another stream (`store.watchers.stored_backlog`).
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ class Parking:
 
     Args:
         name: The watcher's name, for the log.
-        tasks: Runs the producer's `dead_letter` when a limit is reached, because this may outlast the catch-up.
+        tasks: Runs the producer's `dead_letter` when a limit is reached. It may take longer than the catch-up.
     """
 
     def __init__(
@@ -69,9 +72,9 @@ class Parking:
         """Park a message.
 
         Args:
-            error: Why the message is parked. It is stored with the message.
-            on_done: Called once. None: the message is parked or dead-lettered, or need not be. An error: its lane waits
-                at the message.
+            error: The reason why the message is parked, which is stored with it.
+            on_done: Called once. None: the message is parked or dead-lettered, or need not be parked. An error: the
+                lane must wait at the message.
         """
         producer = self._state.producer
         assert producer is not None
@@ -124,8 +127,8 @@ class Parking:
     def _key_of(self, producer: SharedStreamProducer, in_flight: LaneMessageInFlight) -> str:
         """Return the message's idempotency key, or its position if the producer has no key or raises.
 
-        The producer's error must not prevent the parking. It may be the reason why the message failed, because every
-        event of the message needs the key.
+        The producer's error must not prevent the parking. The error may even be the reason why the message failed:
+        every event that derives from the message needs the key.
         """
         key: str | None = None
         try:
@@ -138,7 +141,7 @@ class Parking:
         backlog, position = in_flight.backlog, in_flight.message.position
         if backlog.stored_lane is None:
             return f"{backlog.stored_as}@{position}"
-        # The number of a queue's message is unique only in its group, so the time makes the key unique.
+        # A queue's message has a number that is unique only in its group. The time makes the key unique.
         return f"{backlog.stored_as}@{self._context.now().isoformat()}/{position[1]}"
 
     def _may_dead_letter(self, producer: SharedStreamProducer) -> bool:

@@ -1,4 +1,4 @@
-"""Finds out whether a message is poison or its watcher is down, by probing other messages (contract, rule 18)."""
+"""Tries other messages ("probes") when one message fails again and again: is it poison, or is its watcher down?"""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from triggerer.streams.delivery.group_state import GroupState
 
 _MOST_FAILED: Final = 10
 _MOST_WITHOUT_EVIDENCE: Final = 1_000
-"""After this number of probes without an event, the lane's failed message is tried again."""
+"""After this number of probes from which no event derived, the lane's failed message is tried again."""
 _BATCH: Final = 20
 _MOST: Final = 100
-"""The probes of a queue are chosen among this number of messages, which `QueueReader.others` returns."""
+"""A queue's probes are chosen among this number of messages, at most."""
 _WAIT_S: Final = 2.0
-"""How long one reading of the log for probes can last. Without a limit it would wait for ever at the lane's end."""
+"""How long one reading of the log for probes may last. At the lane's end it would otherwise wait for ever."""
 
 
 class _ProbeState:
@@ -53,12 +53,14 @@ class _ProbeState:
 
 
 class Probes:
-    """The probes of one watcher, by the lane with the failed message.
+    """The probes of one watcher, for each lane with a failed message.
 
-    Probes are tried once a message has failed `max_deliveries` times. If the filter accepts a probe, the message is
-    poison. If all probes fail, the watcher is down. Probing ends with the first probe that passes, after ten failures,
-    or when no message is left to try. Events of a probe are not stored. A probe that the filter passes without deriving
-    an event or rejecting it is no evidence, because the filter may ignore such messages.
+    Probes are tried once a message has failed `max_deliveries` times. If the filter accepts a probe, the failed message
+    is poison. If all probes fail, the watcher is down. Probing ends with the first accepted probe, after ten failed
+    probes, or when no message is left to try. Events of a probe are not stored.
+
+    "Accepts" means that the filter derives an event from the probe, or rejects it. A probe that the filter only skips
+    proves nothing, because the filter may skip most messages.
     """
 
     def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:
@@ -76,7 +78,7 @@ class Probes:
         )
 
     def blames_message(self, backlog: Backlog) -> bool:
-        """Return whether a probe has passed, so that the failed message itself is the cause of its failures."""
+        """Return whether the filter has accepted a probe, which shows that the failed message is poison."""
         probe = self._probes.get(backlog)
         return probe is not None and probe.has_passed
 
@@ -117,7 +119,7 @@ class Probes:
             probe.without_evidence += not is_evidence
 
     def allow_more(self, backlog: Backlog) -> None:
-        """Allow further probes: the message failed again, and later messages may have arrived since."""
+        """Allow further probes, because the message failed again, and later messages may have arrived since."""
         probe = self._probes.get(backlog)
         if probe is not None:
             probe.is_exhausted = False
@@ -141,7 +143,7 @@ class Probes:
     async def _first_of_others(
         self, producer: SharedStreamProducer, lane: Hashable
     ) -> list[Message]:
-        """Return the first messages of some other lanes, one each. Search briefly, because the watcher's lanes wait."""
+        """Return the first message of each of some other lanes. Search briefly, because the watcher's lanes wait."""
         clock, found = self._state.clock, list[Message]()
         firsts = await find_positions(producer, None)
         ends = await self._state.lane_ends.find(producer, clock, after=clock.monotonic())
@@ -173,7 +175,7 @@ async def _read_some(
     end: Position | None,
     most: int,
 ) -> list[Message]:
-    """Read up to `most` messages of a lane from `position` on, for a short time, and at most up to `end` if known."""
+    """Read up to `most` messages of a lane from `position` on. Stop after `_WAIT_S`, or at `end` if it is known."""
     found: list[Message] = []
     if end is not None and not is_before(position, end):
         return found

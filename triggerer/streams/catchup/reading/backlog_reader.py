@@ -1,4 +1,4 @@
-"""Reads one watcher's backlogs, lane by lane: the newest messages from memory, older ones from the log or the store."""
+"""Reads one watcher's backlogs, lane by lane: new messages from memory, older ones from the log or the store."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ from triggerer.streams.delivery.group_state import GroupState
 from triggerer.synchronization import AutoResetEvent
 
 _SLICE: Final = 2_000
-"""The most messages in a turn of a lane. Then another lane of the same watcher has its turn."""
+"""Messages that are read from memory or the store in one turn of a lane. Then the watcher's next lane has its turn."""
 _SLICE_OF_LOG: Final = 50_000
-"""The most messages of a log in a turn. Opening the log for a turn costs as much as reading thousands of messages."""
+"""Messages that are read from the log in one turn. Opening the log costs as much as reading thousands of messages."""
 _SLICE_S: Final = 5.0
 _BURST: Final = 16
-"""After this number of messages the event loop serves other tasks, so that live delivery is not delayed."""
+"""Messages in a burst. After each burst other tasks run, so that live delivery is not delayed."""
 _BURST_S: Final = 0.00005
-"""A burst from the log has about as many messages as the filter resolves in this time."""
+"""50 µs: the size of a burst from the log is adapted, so that the filter needs about this time for it."""
 _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
-"""How long a lane without messages keeps its turn while other lanes wait. A lane that keeps its turn for longer checks
-at this interval whether the watcher can go live.
+"""How long a lane without messages keeps its turn while other lanes wait.
+
+If no other lane waits, the lane keeps its turn for longer. At this interval it checks whether the watcher can go live.
 """
 _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5
-"""If the log does not answer in this number of readings, each longer than the last, the lane counts as read to its end.
+"""If the log does not answer in this number of readings, the lane counts as read to its end. Each reading waits longer.
 """
 _LONGEST_WITHOUT_SLOT_S: Final = 300.0
-"""How long a lane that was read to its end leaves its reader slot to other lanes. Then the lane is read again."""
+"""After this time a lane that gave up its reader slot at its end is read again, even if other lanes wait for a slot."""
 
 
 Readable = Message | QueueMessage
@@ -64,10 +65,11 @@ class _Lane:
 class BacklogReader:
     """Reads the backlogs of one watcher in one group.
 
-    The reader reads one lane at a time. Lanes take turns, so a waiting lane does not delay others.
+    The reader reads one lane at a time, in turns. A lane that waits after a failure, or for messages, does not delay
+    the others.
 
     Args:
-        readers: The slots for reading the stream's log in addition to the poll.
+        readers: Limits how many lanes of the stream's log are read at a time, in addition to the poll.
         on_gap: Called with a position if the lane has no message between the cursor and this position.
         on_failure: Called when a lane could not be read. The reading is tried again.
     """
@@ -93,13 +95,14 @@ class BacklogReader:
         self._wake = AutoResetEvent()
         self._is_interrupted = False
         self._at_end: dict[Backlog, tuple[Position, float]] = {}
-        """By lane that was read to its apparent end: this end, and when the reader reached it.
+        """By lane that was read to its apparent end: the position of the end, and when the reader reached it.
 
         Such a lane leaves its reader slot to other lanes.
         """
         self._unanswered: dict[Backlog, int] = {}
-        """By lane, how many readings in succession brought no message while other lanes waited. Either the broker is
-        slow, or the lane has ended.
+        """By lane, how many readings in succession brought no message while other lanes waited.
+
+        Either the broker is slow, or the watcher has read the lane to its end.
         """
         parked = context.parked
         self.queue = (
@@ -109,12 +112,12 @@ class BacklogReader:
         """The task group of the readers; set before the first reading."""
 
     def wake(self) -> None:
-        """Give a turn to every lane that waits because it had no message."""
+        """Let every lane be read that waits because it had no message."""
         self._turns.end_rests()
         self._wake.set()
 
     def interrupt(self) -> None:
-        """Stop waiting for a message, because the filter receives a replayed message first."""
+        """Stop waiting for a message, because a replayed message comes first."""
         self._is_interrupted = True
         self._wake.set()
 
@@ -127,7 +130,7 @@ class BacklogReader:
     # Which lane, and when
 
     def next_lane(self) -> Backlog | None:
-        """Return the next lane; None if all wait."""
+        """Return the lane to read next. None: no lane may be read now."""
         self._is_interrupted = False
         if self._watcher.watcher_id in self._state.backlogs.rewinding:
             return None
@@ -139,7 +142,7 @@ class BacklogReader:
     def _gives_way(self, backlog: Backlog) -> bool:
         """Return whether a lane at its end must wait, because no reader slot is free.
 
-        Waiting loses no time: a broadcast wakes the lane, and before the broadcast no other watcher has the message.
+        The watcher loses no time: a broadcast in the lane wakes the lane, and its siblings get no message earlier.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
@@ -191,7 +194,7 @@ class BacklogReader:
             tasks.cancel_scope.cancel()
 
     def postpone(self, backlog: Backlog, *, is_patient: bool = True) -> None:
-        """Let a lane with a failure wait for a growing delay, or until `restart` if the context forbids retries.
+        """Let a lane with a failure wait for a growing delay. If the context forbids retries, it waits until `restart`.
 
         Args:
             is_patient: True: use the delays of `RuntimeContext.restart_backoff`. False: the shorter ones of
@@ -215,7 +218,7 @@ class BacklogReader:
         self._wake.set()
 
     def record_failure(self) -> None:
-        """Count a failure of any lane."""
+        """Count a failure, no matter in which lane. After many in succession, all lanes wait."""
         self._turns.record_failure()
 
     def record_success(self, backlog: Backlog) -> None:
@@ -232,8 +235,8 @@ class BacklogReader:
     async def slice(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
         """Yield messages of a lane from `Backlog.cursor` on, in order, a burst at a time.
 
-        The caller moves `Backlog.cursor` past a whole burst before it asks for the next burst. A caller that cannot do
-        so must close the generator.
+        Before the caller asks for the next burst, it must move `Backlog.cursor` past the whole burst. If it cannot, it
+        must close the generator.
         """
         bursts = self._bursts(backlog)
         async with aclosing(bursts):
@@ -247,7 +250,8 @@ class BacklogReader:
             return self._from_queue(backlog)
         following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
         if following is None or (backlog.is_reemitting and not following):
-            # Memory does not have the next message. During a re-emission, only the log can tell whether there is one.
+            # The next message is not in memory. Or a re-emission has no message in memory, and only the log tells
+            # whether there is one.
             return self._read(backlog)
         return self._from_memory(backlog)
 
@@ -284,13 +288,13 @@ class BacklogReader:
         for number in range(_SLICE // _BURST):
             burst = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, _BURST)
             if burst is None:
-                # While the filter worked, newer messages have replaced the next ones in the tail. The next turn reads
+                # While the filter worked, newer messages have displaced the next ones from memory. The next turn reads
                 # the log.
                 break
             if not burst:
                 if not number:
-                    # The watcher has read everything, so wait for a message or for the live filter, which is not
-                    # present yet.
+                    # The watcher has read everything, but its live filter is absent. Wait for a message, or for the
+                    # live filter.
                     await self._wait_for_message(backlog)
                 break
             yield burst
@@ -325,7 +329,8 @@ class BacklogReader:
             and not (backlog.is_gone or backlog.is_caught_up)
         ):
             if backlog.cursor is not reached:
-                # The lane must be read again from an earlier message, which this reading has passed.
+                # The cursor was moved back, to a message that this reading has passed. So the lane must be opened
+                # again.
                 return
             if at >= len(messages):
                 messages, at = reader.take(), 0
@@ -363,7 +368,7 @@ class BacklogReader:
             await checkpoint()
 
     def _pass_over(self, backlog: Backlog, position: Position | None) -> None:
-        """Move the cursor to this position, if it is known, because the log has no message in between."""
+        """Move the cursor to this position, because the log has no message in between. None: do nothing."""
         if position is None:
             return
         if not is_same_log(position, backlog.cursor):
@@ -372,7 +377,7 @@ class BacklogReader:
             self._on_gap(backlog, position)
 
     async def _wait_for_message(self, backlog: Backlog, reading: Reading | None = None) -> bool:
-        """Wait for a message of the log or the poll. Return False if the lane has caught up or its turn is over."""
+        """Wait for a message of the log or the poll. Return False if the watcher is live or the lane's turn is over."""
         if self._handover.go_live_if_caught_up(backlog) or self._handover.is_recreated(backlog):
             return False
         if backlog.stored_lane is None:

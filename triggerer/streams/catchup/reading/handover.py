@@ -24,11 +24,12 @@ _LOOK_AT_ENDS_EVERY_S: Final = 10.0
 
 
 class Handover:
-    """The handover of one watcher, in all lanes of a group.
+    """Decides in which lanes one watcher has read all messages of its backlog, and may go live.
 
     Args:
         on_live: Called when the watcher has caught up in a lane.
-        on_recreated: Called for a lane that was recreated. It must ignore outcomes of the former lane's messages.
+        on_recreated: Called with the backlog of a lane that was recreated. Outcomes of the former lane's messages must
+            be ignored.
         on_ends_looked_up: Called after the ends of the lanes were looked up, with the error if the look-up failed.
         backoff: The delays between failed look-ups.
     """
@@ -55,13 +56,16 @@ class Handover:
         self._without: set[Backlog] = set()
         """The backlogs whose lanes were missing in the last look-up."""
         self._recreated: dict[Backlog, tuple[Position, Position]] = {}
-        """The first position and the end of each recreated lane, until `begin_recreated`."""
+        """The first position and the end of each recreated lane, until `begin_recreated` is called.
+
+        For example, a Kafka topic was deleted and created again.
+        """
 
     def look_if_due(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Start to look up the ends of the lanes, if an end is unknown or all ends are old.
+        """Start to look up the ends of the lanes, if the end of a lane is unknown, or the last look-up is old.
 
-        A watcher that has read to the end of a lane without broadcasts can then go live. The look-up is a task of its
-        own, so a slow answer does not delay the reading.
+        If a lane has no broadcasts, only its end shows that the watcher has read all messages. The look-up is a task of
+        its own, so a slow answer does not delay the reading.
         """
         if self._is_looking or self._state.stores_messages or not self._tells_positions:
             return
@@ -105,11 +109,11 @@ class Handover:
             self._is_looking = False
 
     async def _look_up_ends_once(self) -> None:
-        """Look up the ends once. A watcher that has read up to an end, and every broadcast since, has caught up."""
+        """Look up the ends once. A watcher that has read up to an end, and each broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
-        # Record ends only for the backlogs that exist now: their lane tails began before the look-up, so the tails have
-        # every broadcast after it.
+        # Record ends only for the backlogs that exist now. Their lane tails, the newest messages in memory, began
+        # before the look-up, so each later broadcast was added to them.
         behind = self._in_log()
         now = state.clock.monotonic()
         after = now if self._is_unknown_of(behind) else now - _LOOK_AT_ENDS_EVERY_S
@@ -141,7 +145,7 @@ class Handover:
         return backlog in self._recreated
 
     def begin_recreated(self) -> None:
-        """Let the recreated lanes be read from their beginnings. Call this while no lane is being read."""
+        """Let each recreated lane be read from its beginning. Call this while no lane is being read."""
         while self._recreated:
             backlog, (first, end) = self._recreated.popitem()
             if not (backlog.is_gone or backlog.is_caught_up or is_same_log(end, backlog.cursor)):
@@ -172,8 +176,8 @@ class Handover:
         if not self._is_at_head(backlog):
             return False
         state = self._state
-        # The watcher waits for more messages now. Wake `SlowSubscribers`, because a slow subscriber may hold up the
-        # lane.
+        # The watcher waits for more messages now. Wake `SlowSubscribers`: a slow subscriber may be the reason why the
+        # lane is paused.
         state.progress.signal_room()
         if not (self._is_live_there(backlog) or self._is_over(backlog)):
             return False
@@ -200,7 +204,7 @@ class Handover:
     def _is_over(self, backlog: Backlog) -> bool:
         """Return whether a queue's lane is empty.
 
-        An empty lane ends the backlog even while the live filter is absent: the watcher then falls behind again at the
+        An empty lane ends the backlog even while the live filter is absent. The watcher then falls behind again at the
         next message.
         """
         return backlog.stored_lane is not None and self._state.head_of(backlog.lane) is None
@@ -210,13 +214,14 @@ class Handover:
             return self._has_nothing_left(backlog, backlog.stored_lane)
         lane_tail, end = self._state.lane_tail_of(backlog.lane), backlog.end
         if backlog.is_reemitting:
-            # Only the catch-up filter re-emits events under the replay's keys. The live filter would use ordinary keys.
+            # Stay behind: only the catch-up filter makes events again under the replay's keys. The live filter uses
+            # ordinary keys.
             return False
         if lane_tail.newest is not None:
             return is_before(lane_tail.newest, backlog.cursor)
         before = lane_tail.before
         if before is not None and is_same_log(before, backlog.cursor):
-            # The message at `before` exists, even if the producer reported a lower end.
+            # There was a message at `before`, even if the producer reported a lower end.
             if not is_before(before, backlog.cursor):
                 return False
             if not self._tells_positions:

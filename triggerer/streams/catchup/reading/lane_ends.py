@@ -22,14 +22,14 @@ class LaneEnds:
 
     def __init__(self) -> None:
         self.looked_at = -math.inf
-        """When the last look-up began, by the monotonic clock. Messages since then may be after these ends."""
+        """When the last look-up began, by the monotonic clock. Later messages may be after these ends."""
         self._ends: Mapping[Hashable, Position] = {}
         self._lock = anyio.Lock()
 
     async def find(
         self, producer: SharedStreamProducer, clock: Clock, *, after: float
     ) -> Mapping[Hashable, Position]:
-        """Return the end of each lane, looked up later than `after`, a time of the monotonic clock.
+        """Return the end of each lane, from a look-up that began later than `after` (by the monotonic clock).
 
         Raises:
             Exception: The producer's error. The next caller calls the producer again.

@@ -1,4 +1,4 @@
-"""The newest messages of a lane that has backlogs, as they were broadcast."""
+"""The newest messages of a lane in memory, for watchers that have nearly caught up there."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Waiting(Protocol):
 
 
 class LaneTail:
-    """The newest broadcasts of one lane since a watcher fell behind there, in order, shared by all its backlogs.
+    """The newest broadcasts of one lane since a watcher fell behind there, in order. All backlogs of the lane share it.
 
-    A watcher that has read up to the tail takes its next messages from memory, so it can reach the end of a busy lane.
-    A redelivery does not change the tail.
+    A watcher that has read up to the tail's oldest message continues from memory, so it can reach the end of a busy
+    lane. Redelivered messages are not added again.
 
     Args:
-        after: The last message that was broadcast before the first watcher fell behind. A redelivery up to this message
-            is not added, because the messages between it and the next new message are not in memory.
+        after: The last message that was broadcast before the first watcher fell behind. Redelivered messages up to this
+            position are not added: the tail would have a gap between them and the next new message.
         most: The most messages in memory.
     """
 
@@ -60,12 +60,13 @@ class LaneTail:
         self._size_bytes = 0
         self._waiting: dict[Waiting, None] = {}
         self.before: Position | None = None
-        """The last message that this group had broadcast when a watcher fell behind. None: not known."""
+        """The position of the last message that this group had broadcast when a watcher fell behind. None: not known.
+        """
         self.incarnation: Any = None
         """The incarnation of the last broadcast, from the producer. None: there was no broadcast."""
 
     def record_earlier_broadcast(self, position: Position) -> None:
-        """Record a message that was broadcast before a watcher fell behind."""
+        """Record the position of the last message that was broadcast before a watcher fell behind."""
         if (
             self.before is None
             or not is_same_log(self.before, position)
@@ -74,10 +75,10 @@ class LaneTail:
             self.before = position
 
     def record_incarnation(self, incarnation: Any) -> bool:
-        """Use this incarnation from now on, and forget messages that the log has lost by a cut of its newest messages.
+        """Use this incarnation from now on. If it lists a new cut, forget the messages that the log has lost.
 
         Returns:
-            True if the incarnation has a cut that was not known.
+            True if the incarnation lists a cut (a lost end of the log) that was not known.
         """
         known, self.incarnation = cuts_known(self.incarnation), incarnation
         if all(cut in known for cut in cuts_known(incarnation)):
@@ -133,13 +134,14 @@ class LaneTail:
         oldest, newest = self._messages[0].position, self._messages[-1].position
         if not is_same_log(oldest, position) or is_before(position, oldest):
             return False
-        # The reader may know earlier than the poll that the log was cut. Then the newest messages here may be lost.
+        # The reader may learn of a cut of the log earlier than the poll does. Then the log may have lost the newest
+        # messages here.
         return position[0] is newest[0] or not _is_lost(newest, position[0])
 
     def after(self, position: Position, most: int) -> list[Message] | None:
         """Return the first messages at or after `position`, in order. Empty: no such message was broadcast yet.
 
-        None: the position is not covered, perhaps because newer messages have replaced the older ones.
+        None: the tail does not reach back to `position`, or has no message, so the log must be read.
         """
         if not self.covers(position):
             return None

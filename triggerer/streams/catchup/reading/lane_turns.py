@@ -12,7 +12,8 @@ from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.context import RuntimeContext
 
 _MOST_IN_A_ROW: Final = 30
-"""After this number of successive failures, in any lanes, all lanes wait: trying thousands of lanes would not help."""
+"""After this number of failures in succession, in any lanes, all lanes wait: the watcher probably fails in all of them.
+"""
 
 
 class _Attempts:
@@ -24,8 +25,8 @@ class _Attempts:
 class LaneTurns:
     """The turns of one watcher's lanes. Synchronous.
 
-    There may be thousands of lanes, because each message may be its own lane. So a turn costs O(log lanes), even if all
-    lanes wait because the watcher fails with every message.
+    There may be thousands of lanes, because each message may be its own lane. So choosing a lane costs O(log lanes),
+    even if all lanes wait after failures.
     """
 
     def __init__(self, context: RuntimeContext) -> None:
@@ -35,7 +36,7 @@ class LaneTurns:
         self._due: dict[Backlog, float] = {}
         """By waiting lane, the time of its next turn."""
         self._heap: list[tuple[float, int, Backlog]] = []
-        """The waiting lanes by time. If a lane was postponed again, or is gone, its old items are still here."""
+        """The waiting lanes, by time. Outdated items of a lane remain here, and are ignored."""
         self._resting: set[Backlog] = set()
         """The lanes that wait because they had no message. Other lanes wait because of a failure."""
         self._pushed = 0
@@ -50,9 +51,10 @@ class LaneTurns:
         return bool(self._ready or self._due)
 
     def offer(self, backlog: Backlog) -> None:
-        """Put a lane at the end of the queue. A lane that waits because of a failure continues to wait.
+        """Queue a lane to be read. A lane that waits because of a failure continues to wait.
 
-        A lane that stops at a blocked message waits until the message is tried again.
+        A lane with a message that can be neither stored nor parked (`Backlog.blocked`) waits until that message is
+        tried again.
         """
         if backlog in self._resting:
             self._end_wait(backlog)
@@ -64,7 +66,7 @@ class LaneTurns:
         self._ready[backlog] = None
 
     def next(self) -> Backlog | None:
-        """Return the next lane; None if all wait. The lane of the last call is queued again if it has a backlog."""
+        """Return the next lane. None: all lanes wait. The lane of the previous call is queued again if it is behind."""
         before, self._current = self._current, None
         if before is not None and not (before.is_gone or before.is_caught_up):
             self.offer(before)
@@ -114,12 +116,12 @@ class LaneTurns:
         self._resting.add(backlog)
 
     def end_rests(self) -> None:
-        """Give every resting lane its turn now."""
+        """Queue every lane that waits because it had no message."""
         for backlog in list(self._resting):
             self.resume(backlog)
 
     def resume(self, backlog: Backlog) -> None:
-        """Give a waiting lane its turn now."""
+        """End a lane's wait, and queue the lane."""
         if self._end_wait(backlog):
             self._ready[backlog] = None
 
@@ -142,7 +144,7 @@ class LaneTurns:
             self._pace.reset()
 
     def restart(self) -> None:
-        """Give every waiting lane its turn now."""
+        """End the wait of every lane, and queue the lanes."""
         self._ready.update(dict.fromkeys(self._due))
         self._due.clear()
         self._resting.clear()

@@ -14,7 +14,7 @@ from triggerer.streams.catchup.reading.lane_tail import Message
 from triggerer.synchronization import AutoResetEvent
 
 _MOST: Final = 1_024
-"""The most messages that are read ahead. The filter needs longer for them than the broker for its next answer."""
+"""Messages that are read ahead, at most. The filter needs longer for them than the broker needs for its next answer."""
 _MOST_BYTES: Final = 1024 * 1024
 
 
@@ -22,8 +22,8 @@ class LogReader:
     """One reading of one lane. `run` reads ahead, up to a limit of messages and bytes.
 
     Args:
-        on_arrival: Called when the first message since the last `take` arrives, when `nothing_before` moves, and when
-            the reading has ended with `error`.
+        on_arrival: Called when the first message since the last `take` has arrived, when `nothing_before` has moved,
+            and when the reading has failed.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class LogReader:
     ) -> None:
         self.error: Exception | None = None
         self.nothing_before: Position | None = None
-        """The producer has read the lane up to this position, and no message since. None: it reported no position."""
+        """The position up to which the producer has found no message since its last one. None: not reported."""
         self._producer = producer
         self._lane = lane
         self._position = position
@@ -76,7 +76,8 @@ class LogReader:
                 self._messages.append(Message(get_position(payload), event, payload))
                 self._size_bytes += get_size(payload)
                 if len(self._messages) == 1:
-                    # Further messages need no call, because a caller waits only after `take` has returned none.
+                    # Further messages need no call, because a caller waits only after `take` has returned an empty
+                    # list.
                     self._on_arrival()
                 while len(self._messages) >= _MOST or self._size_bytes >= _MOST_BYTES:
                     await self._has_room.wait()

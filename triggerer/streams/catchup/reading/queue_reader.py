@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 _PAGE: Final = 100
 _PAGE_BYTES: Final = 4 * 1024 * 1024
-"""The most bytes of rows in memory that wait until their lanes have a turn."""
+"""4 MiB: rows in memory, at most, of all lanes of the watcher together. The rows wait until their lanes are read."""
 
 
 class QueueMessage(NamedTuple):
@@ -35,7 +35,7 @@ class QueueMessage(NamedTuple):
     end: Position
     """The cursor after this message. A message from the store does not move the cursor."""
     id: int | None = None
-    """The id of the row; None: the message is not stored, or was not stored when it was read."""
+    """The id of the row. None: the message was read from memory, and not stored at that time."""
     failures: int = 0
     payload: Any = None
 
@@ -91,8 +91,8 @@ class QueueReader:
                 stored.page.append(row)
                 size_bytes += len(row.data)
             else:
-                # The lane had no turn for long, or the rows of other lanes use up the limit. So forget its rows. At its
-                # next turn the lane reads them again, in a query of its own.
+                # The lane was not read for long, or the rows of other lanes fill the limit. Drop the lane's rows. At
+                # its next turn the lane reads them again, in a query of its own.
                 stored.page.clear()
                 stored.is_read_alone = True
 
@@ -117,9 +117,10 @@ class QueueReader:
             stored.unread = 0
 
     def undecided(self, backlog: Backlog, most: int) -> list[QueueMessage]:
-        """Return the first outstanding messages of a lane that are neither stored nor read by the watcher.
+        """Return a lane's first outstanding messages that are not decided and that the watcher has not read.
 
-        Empty also if the broker is going to redeliver the outstanding messages.
+        A message is decided once it is known whether it is stored (`StoredLane.decided_to`). The list is also empty if
+        the broker will redeliver the outstanding messages.
         """
         stored = backlog.stored_lane
         assert stored is not None
@@ -141,7 +142,7 @@ class QueueReader:
     async def others(self, backlog: Backlog, most: int) -> list[QueueMessage]:
         """Return messages for probes: those after the lane's first message, or else messages of other lanes.
 
-        A message of another lane may be resolved already. It can still show whether the watcher accepts any message.
+        A message of another lane may be resolved already. It still shows whether the filter accepts any message.
 
         Raises:
             StoreError: The store cannot be read now.
@@ -151,7 +152,7 @@ class QueueReader:
         read, fence = self._parked.read_stored, backlog.fence
         rows = await read(fence, watcher_id, stored.after, most + 1, backlog.stored_as)
         if len(rows) == 1:
-            # If the first row is very large, the store returns it alone. So read the rows after it too.
+            # The store returns a very large row alone. So there may be rows after it.
             rows += await read(fence, watcher_id, rows[0].id, most, backlog.stored_as)
         found = [*self._load(backlog, rows), *self.undecided(backlog, most + 1)][1 : most + 1]
         if found:
@@ -222,8 +223,8 @@ class QueueReader:
 def begin_giving(backlog: Backlog, message: QueueMessage) -> bool:
     """Record that the filter receives a message.
 
-    Return False if the message was read from memory, and the group has decided meanwhile whether it is stored. Then the
-    filter must not receive this copy: a stored message is read from the store.
+    Return False if the filter must not receive this copy. That is so if the copy was read from memory, and the group
+    has decided meanwhile whether the message is stored. A stored message is read from the store.
     """
     stored = backlog.stored_lane
     assert stored is not None

@@ -1,4 +1,4 @@
-"""The slots for reading lanes of one stream in addition to the poll. All watchers that are behind share the slots."""
+"""The reader slots of one stream: each allows one lane to be read for a watcher that is behind, beside the poll."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio
 from triggerer.streams.clock import Clock
 
 _STUCK_S: Final = 5.0
-"""A filter is stuck if it works for longer than this on the messages that it received last."""
+"""A filter counts as stuck if it works for longer than this on the messages that it received last."""
 
 
 class Reading:
@@ -23,10 +23,10 @@ class Reading:
         self.is_idle = False
         """True if the reader has waited for a while at the apparent end of its lane."""
         self.lent_at: float | None = None
-        """When the filter received the last messages, by the monotonic clock. None: the filter has asked for more."""
+        """When the filter received its last messages, by the monotonic clock. None: the filter waits for messages."""
         self.is_over = False
         self.has_answered = False
-        """True once the log has answered. Before that, a lane without messages may be slow, not at its end."""
+        """True once the log has answered. Until then a lane without messages may be slow, instead of at its end."""
         self._readers = readers
         self._on_release_requested = on_release_requested
         self._empty_since: float | None = None
@@ -43,14 +43,14 @@ class Reading:
         self.has_answered = True
 
     def request_release(self) -> None:
-        """Ask an idle reader to give its slot to a waiting reader."""
+        """Ask this idle reader to give its slot to a waiting reader."""
         self.is_idle, self._empty_since = False, -math.inf
         self._on_release_requested()
 
     def end(self) -> None:
         """Stop reading and release the slot.
 
-        Does nothing if the reading was ended before, because its filter was stuck.
+        Does nothing if the reading has ended already, because its filter was stuck.
         """
         if not self.is_over:
             self.is_over = True
@@ -59,9 +59,9 @@ class Reading:
 
 
 class ReaderSlots:
-    """The slots of one stream: first come, first served.
+    """The reader slots of one stream, given to readers in the order of their requests.
 
-    A waiting reader receives the slot of an idle reader, or of a reader whose filter is stuck.
+    If no slot is free, the next reader gets the slot of an idle reader, or of a reader whose filter is stuck.
     """
 
     def __init__(self, most: int, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Parked messages that an operator replays: the watcher's filter receives them again."""
+"""Replays parked messages: messages that were set aside are given to their watcher's filter again, for an operator."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PAGE: Final = 100
 
 
 async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> None:
-    """Park a watcher's replayed messages again, because its trigger now has no producer that could load them.
+    """Park a watcher's messages again that an operator replays, because its trigger has no producer to load them.
 
-    An error of the store is only logged: the service finds the messages again when it next looks for replays.
+    An error of the store is only logged. The service finds the messages again when it next looks for replays.
     """
     error = error_text(
         ConfigurationError(
@@ -54,8 +54,8 @@ def _ignore(_: Exception | None) -> None:
 class ReplayedMessages:
     """The replayed messages of one watcher, read from the store in pages, in the order of parking.
 
-    The filter receives each message once. If the filter fails, the message is parked again. No lane waits for a
-    replayed message, because the later messages of its lane have passed long ago.
+    The filter receives each message once. If it fails, the message is parked again. No lane waits for a replayed
+    message, because the later messages of its lane were read long ago.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ReplayedMessages:
         """The ids of the rows that were read, but whose outcome is not durable."""
 
     def restart_reading(self) -> None:
-        """Read from the first message: an operator asked for a replay."""
+        """Read from the first message on, because an operator asked for a replay."""
         self.are_waiting = True
         self._after = 0
 

@@ -1,4 +1,4 @@
-"""A model of a broker: its lanes, deliveries, committed positions and acknowledgements."""
+"""A model of a broker: its lanes (partitions or ordering keys), deliveries, positions and acknowledgements."""
 
 from __future__ import annotations
 
@@ -23,25 +23,28 @@ if TYPE_CHECKING:
 
 
 _MARKED: Final = 0.5
-"""The share of a log's messages that have a transaction marker after them, if the log has transactions."""
+"""If a log has transactions: the fraction of its messages that are followed by a transaction marker."""
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
 class Lane:
-    """A partition or an ordering key. It is not lost when the simulated process ends."""
+    """A partition or an ordering key. It survives the end of a simulated process."""
 
     messages: list[Message] = field(default_factory=list)
     published: list[datetime] = field(default_factory=list)
     """The time of each publication, by the database's clock."""
     starts: list[int] = field(default_factory=lambda: [0])
-    """The first offset of each incarnation. Offsets continue across incarnations; only the last incarnation exists."""
+    """The first offset of each incarnation: a lane that is deleted and created again has a new incarnation.
+
+    Offsets continue across incarnations. Only the last incarnation exists.
+    """
     numbers: list[int] = field(default_factory=list)
-    """The number of each message in its incarnation, by offset. Some numbers have no message."""
+    """By offset, the number of each message in its incarnation. Some numbers have no message."""
     end: int = 0
     """The next number of the incarnation."""
     position: int = 0
-    """A log's committed position. After an assignment, the broker delivers the lane from here."""
+    """A log's committed position. After an assignment of the lane, the broker delivers from here."""
     acked: set[int] = field(default_factory=set)
     """The offsets of a queue's messages that were acknowledged."""
     deliveries: dict[int, int] = field(default_factory=dict)
@@ -75,7 +78,7 @@ class Lane:
 
 
 class Broker:
-    """One topic with its lanes. It is not lost when the simulated process ends."""
+    """One topic with its lanes. It survives the end of a simulated process."""
 
     def __init__(
         self, topic: str, scenario: Scenario, faults: FaultInjector, checker: Checker
@@ -88,16 +91,15 @@ class Broker:
         self.refusing = Random(f"{scenario.seed}/{topic}/refusing")
         """The random generator that decides which messages cannot be dumped or loaded now."""
         self.marking = Random(f"{scenario.seed}/{topic}/marks") if has_marks(scenario) else None
-        """Decides after which messages of a log a number is skipped, as by a transaction marker; None if none is."""
+        """The random generator for skipped numbers, as after a transaction marker. None: no number is skipped."""
         self.lanes = [Lane() for _ in range(scenario.lanes)]
         self.is_shared = scenario.is_log and is_shared(scenario.seed, topic)
         self.session: Session | None = None
-        """The newest session. It takes over all lanes, or its share of them if the sessions share lanes."""
+        """The newest session. It takes over all lanes or, if sessions share the lanes, some of them."""
         self.delivered = 0
         self.sessions = 0
         self.readers: dict[AutoResetEvent, None] = {}
-        """The events that wake the readers which read lanes again beside the stream. A publication sets these events.
-        """
+        """Events that a publication sets. They wake the readers that read lanes again beside the stream."""
         self.now: Callable[[], datetime] = lambda: _LONG_AGO
         """The time of a publication."""
         self._members: list[Session] = []
@@ -130,7 +132,7 @@ class Broker:
         return self._by_event[id(event)]
 
     def connect(self, owner: Owner) -> Session:
-        """Open a session. It reads the former session's lanes, or a share of them, from their committed positions."""
+        """Open a session. It reads all lanes, or some of them if lanes are shared, from their committed positions."""
         self.sessions += 1
         session = Session(self, owner, self.sessions)
         self._members.append(session)
@@ -181,7 +183,7 @@ class Broker:
     # Called by consumers
 
     def commit(self, delivery: Delivery, position: int) -> None:
-        """Move a log's position; ignored if the lane has been assigned again since the delivery."""
+        """Move a log's position. Does nothing if the lane has been assigned again since the delivery."""
         lane = self.lanes[delivery.message.lane]
         if delivery.generation == lane.generation and delivery.consumer.is_alive:
             for message in lane.messages[lane.position : position]:
@@ -189,7 +191,7 @@ class Broker:
             lane.position = max(lane.position, position)
 
     def acknowledge_on_delivery(self, delivery: Delivery) -> bool:
-        """Acknowledge on delivery, for the fast path; False if another session got the message."""
+        """Acknowledge on delivery, for the fast path. False: another session got the message."""
         lane = self.lanes[delivery.message.lane]
         offset = delivery.message.offset
         if not delivery.consumer.is_alive or lane.is_done(offset):
@@ -198,7 +200,7 @@ class Broker:
         return True
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Acknowledge one message of a queue; also accepted from a session that was replaced."""
+        """Acknowledge one message of a queue. A session that was replaced may do so too."""
         if delivery.consumer.is_alive:
             lane = self.lanes[delivery.message.lane]
             self.checker.on_passed(delivery.message, delivery)
@@ -231,7 +233,7 @@ class Session(Consumer):
         self._rewound: dict[int, float] = {}
         """By lane that was set back to a failed message: the time at which its delivery continues."""
         self._again_to: dict[int, int] = {}
-        """By lane that was set back: the offset up to which all messages come again, even committed ones."""
+        """By lane that was set back: all messages before this offset come again, even committed ones."""
         self._arrived = AutoResetEvent()
 
     def start_lane(self, lane: int) -> None:
@@ -266,7 +268,9 @@ class Session(Consumer):
         return pause is not None and not pause.fetched
 
     def redeliver_later(self, delivery: Delivery) -> None:
-        """Deliver the message again after a delay. A new assignment of the lane repeats the message without this."""
+        """Deliver the message again after a delay, unless the lane was assigned again, which repeats the message
+        anyway.
+        """
         message = delivery.message
         if delivery.generation == self.broker.lanes[message.lane].generation:
             delay = self.broker.scenario.redelivery_delay * self.broker.faults.random.uniform(
@@ -294,7 +298,7 @@ class Session(Consumer):
         self.wake()
 
     def take(self) -> Delivery | None:
-        """The next due message, from a lane drawn at random; None if no message is due."""
+        """Return the next message that is due, from a lane drawn at random. None: no message is due."""
         lanes = self.broker.lanes
         faults = self.broker.faults
         now = asyncio.get_running_loop().time()
@@ -326,7 +330,7 @@ class Session(Consumer):
         if lane in self._pauses:
             self._pauses[lane].fetched -= 1
         message = model.messages[offset]
-        # A consumer that has lost the lane may not know that yet. Its deliveries keep its old generation.
+        # A consumer that has lost the lane may not know that yet. Its deliveries have the generation that it knows.
         return Delivery(message, self, self._generations[lane])
 
     def _lanes_with_messages(self) -> list[int]:
@@ -338,8 +342,8 @@ class Session(Consumer):
             if self._next[at] < len(lane.messages)
             and not self._is_paused(at)
             and self._rewound.get(at, now) <= now
-            # A member of a consumer group learns at once that it has lost the lane. Any other replaced consumer may
-            # continue.
+            # A member of a consumer group learns at once that it has lost the lane. Any other consumer that was
+            # replaced may continue.
             and (lane.consumer is self or not self.broker.is_shared)
         ]
 

@@ -1,4 +1,4 @@
-"""Producers of queues that advance several lanes in one call, like the product's producers of queues."""
+"""Producers of queues that advance several lanes in one call, as real producers of queues do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.delivery import Delivery
 
 _MOST_ANSWERS: Final = 4
-"""The most requests to the broker that one call makes."""
+"""Requests to the broker that one call makes, at most."""
 
 
 class JointlyAdvanced(SimulatedProducer):

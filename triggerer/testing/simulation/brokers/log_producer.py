@@ -45,7 +45,7 @@ class SimulatedLog(SimulatedProducer):
         await super().advance(batch)
         for item in batch:
             self._log.checker.catching_up.mark_advanced(item.broker_payload)
-        # The broker's position stops at the first failed message, so record only the messages before it.
+        # The broker advances up to the first failed message, so record only the messages before it.
         clean = list(takewhile(lambda item: not item.outcome.failed, batch))
         if clean:
             last = clean[-1].broker_payload
@@ -107,9 +107,9 @@ class SimulatedLog(SimulatedProducer):
             del log.readers[arrived]
 
     async def _ask(self) -> None:
-        """Wait as long as a request to the broker would take.
+        """Simulate a request to the broker: wait as long as it would take.
 
-        At times raise the error of a failed request, or wait up to a minute longer.
+        At times, raise the error of a failed request, or wait up to a minute longer.
         """
         faults = self._log.faults
         await faults.delay()

@@ -1,4 +1,4 @@
-"""A correct producer for the model of the broker, and a stream for the fast path."""
+"""A correct producer for the model of the broker, and a stream without acknowledgements (the fast path)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _error_of(kind: float) -> BaseException:
 
 
 async def read_unacknowledged(broker: Broker, owner: Owner) -> AsyncIterator[Delivery]:
-    """The messages for the fast path: acknowledged on delivery, numbered from 1."""
+    """Yield the messages for the fast path, which are acknowledged on delivery. They are numbered from 1."""
     faults, rate = broker.faults, broker.scenario.broker_fault_rate
     await faults.delay()
     if faults.occur(rate):
@@ -62,7 +62,7 @@ async def read_unacknowledged(broker: Broker, owner: Owner) -> AsyncIterator[Del
                 delivery.number = number
                 broker.checker.on_broadcast(delivery)
                 yield delivery
-                # The runtime pulls again, so it has broadcast the delivery that was yielded last.
+                # The runtime pulls again, so it has broadcast the last delivery.
                 broker.checker.check_lease(delivery, "broadcasts")
     finally:
         broker.disconnect(session)
@@ -113,9 +113,10 @@ class SimulatedProducer(SharedStreamProducer):
                 await session.wait()
 
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
-        """Return the lane of a delivery, and record its cohort, because the runtime calls this method at the broadcast.
+        """Return the lane of a delivery. Also record its cohort, because the runtime calls this method at the
+        broadcast.
 
-        If the lane is at its bound, the runtime also calls the method earlier; the cohort at the broadcast counts. A
+        If the lane is at its bound, the runtime also calls this method earlier. The cohort at the broadcast counts. A
         call after the broadcast changes nothing.
         """
         lane = self.lane_of(broker_payload.message)
@@ -131,7 +132,7 @@ class SimulatedProducer(SharedStreamProducer):
         return lane
 
     def lane_of(self, message: Message) -> Hashable:
-        """The lane of a message in the producer's terms: by default the broker's lane."""
+        """Return the lane in which the runtime advances a message: here the broker's lane."""
         return message.lane
 
     def get_size(self, broker_payload: Delivery | Reread) -> int:
@@ -151,7 +152,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._advancing.discard(lane)
 
     def _begin_advance(self, batch: Sequence[AdvanceItem]) -> Hashable:
-        """Check that the batch is next in its lane, and that the lease holds; returns the lane."""
+        """Check that the batch is next in its lane, and that the lease holds. Return the lane."""
         lane = self.lane_of(batch[0].broker_payload.message)
         self._record_order(lane, batch)
         self._broker.checker.check_lease(batch[0].broker_payload, "advances")
@@ -185,7 +186,7 @@ class SimulatedProducer(SharedStreamProducer):
             checker.fail("S6", "advance after aclose")
 
     def _apply_outcomes(self, batch: Sequence[AdvanceItem]) -> None:
-        """Commit or acknowledge messages that did not fail; redeliver the others, or dead-letter them at the limit."""
+        """Commit or acknowledge messages that did not fail. Redeliver the others, or dead-letter them at the limit."""
         for delivery, outcome in batch:
             if outcome.is_clean or (outcome.rejected and not outcome.failed):
                 self._mark_done(delivery)
@@ -215,7 +216,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._broker.acknowledge(delivery)
 
     def _position(self, delivery: Delivery) -> int:
-        """The offset of the lane's first message that is not done in this delivery's generation."""
+        """Return the offset of the lane's first message that is not done, in the generation of this delivery."""
         done = self._done.get((delivery.message.lane, delivery.generation), set())
         position = self._broker.lanes[delivery.message.lane].position
         while position in done:

@@ -1,4 +1,4 @@
-"""The producer of a broker whose messages can be stored for single watchers (contract, rule 18)."""
+"""Producers whose messages can be stored for a single watcher (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class StoresMessages(SimulatedProducer):
         watchers = [int(number) for number in re.findall(r"watcher (\d+)", named)]
         assert watchers
         if is_full := reason.startswith("the store has no room for messages"):
-            # The reason ends with the id of the one watcher.
+            # The reason ends with the id of the watcher for which the message was to be stored.
             watchers = watchers[-1:]
         if len(watchers) > 1:
-            # The reason names all watchers that share the trigger. Leave out each watcher whose position is past the
-            # message, because it has received the message.
+            # The reason names all watchers that share the trigger. Leave out the watchers whose positions are past the
+            # message: they have received it.
             watchers = [one for one in watchers if catching_up.is_standing_before(one, message)]
         if is_full:
             catching_up.check_not_parked(watchers[0], message)

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WatcherTemplate:
-    """The class and arguments of watchers that can be declared for a stream. `asset_id` None: for any asset."""
+    """The class and arguments of watchers that can be declared for a stream."""
 
     cls: type[BaseEventTrigger]
     kwargs: dict[str, Any]
     asset_id: int | None = None
     name: str | None = None
-    """The watcher's name in the user's file; None for a watcher of the simulation."""
+    """The watcher's name in the user's file. None: the watcher belongs to the simulation."""
 
 
 @dataclass(frozen=True, slots=True)
