@@ -268,9 +268,7 @@ class Session(Consumer):
         return pause is not None and not pause.fetched
 
     def redeliver_later(self, delivery: Delivery) -> None:
-        """Deliver the message again after a delay, unless the lane was assigned again, which repeats the message
-        anyway.
-        """
+        """Deliver the message again after a delay. Does nothing if the lane was assigned again since its delivery."""
         message = delivery.message
         if delivery.generation == self.broker.lanes[message.lane].generation:
             delay = self.broker.scenario.redelivery_delay * self.broker.faults.random.uniform(

@@ -113,8 +113,7 @@ class SimulatedProducer(SharedStreamProducer):
                 await session.wait()
 
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
-        """Return the lane of a delivery. Also record its cohort, because the runtime calls this method at the
-        broadcast.
+        """Return the lane of a delivery. Also record its cohort, because the runtime calls this at the broadcast.
 
         If the lane is at its bound, the runtime also calls this method earlier. The cohort at the broadcast counts. A
         call after the broadcast changes nothing.

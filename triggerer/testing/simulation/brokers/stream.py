@@ -20,6 +20,7 @@ class WatcherTemplate:
     cls: type[BaseEventTrigger]
     kwargs: dict[str, Any]
     asset_id: int | None = None
+    """None: the watcher may belong to any asset."""
     name: str | None = None
     """The watcher's name in the user's file. None: the watcher belongs to the simulation."""
 
