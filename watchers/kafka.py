@@ -172,9 +172,9 @@ class KafkaRangeTrigger(BaseEventTrigger):
     `triggerer.kafka_ranges`. Each offset is in exactly one event of a watcher. The watcher's position is stored with
     the events, and survives changed arguments. The watcher joins no consumer group.
 
-    There are two exceptions. If retention has deleted offsets before they were in an event, the next event has their
-    number as `deleted`. If a log was cut, the next event has `rewound_from`: the offsets from `from` up to
-    `rewound_from` are used again, for other messages.
+    In two cases, an offset is in no event, or in a second event. If retention has deleted offsets before they were in
+    an event, the next event has their number as `deleted`. If a log was cut (it lost its end), the next event has
+    `rewound_from`: the offsets from `from` up to `rewound_from` are used again, for other messages.
 
     Args:
         topics: As for `KafkaEventTrigger`.

@@ -71,7 +71,8 @@ class PubSubEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         """Raises `ConfigurationError` if a path is given and the connection cannot be read.
 
-        Several processes compute the key. The key must not depend on which of them can read the connection.
+        Several processes compute the key. If the path itself were the key in a process that cannot read the connection,
+        the processes would have different keys.
         """
         return ("pubsub", self.connection, self._short_name())
 

@@ -75,7 +75,8 @@ class SqsEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         """Raises `ConfigurationError` if a URL is given and the connection cannot be read.
 
-        Several processes compute the key. The key must not depend on which of them can read the connection.
+        Several processes compute the key. If the URL itself were the key in a process that cannot read the connection,
+        the processes would have different keys.
         """
         return ("sqs", self.connection, self._identity())
 

@@ -70,7 +70,7 @@ class Memory:
     is_document: bool
     has_begun: bool = False
     validators: Validators | None = None
-    """The validators of the latest answer whose items are all settled, as are all items of earlier answers. `cursor` is
+    """The latest validators for which all items of their answer, and of all earlier answers, are settled. `cursor` is
     from the same answer.
     """
     cursor: Any = None

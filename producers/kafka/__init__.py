@@ -1,8 +1,11 @@
 """Apache Kafka, and other brokers that speak its protocol.
 
-`producer` has the shared stream's producer. `in_flight` has the state of one assigned partition, and `settle` commits,
-redelivers and dead-letters. `connection` connects, `positions` finds and commits positions, and `wire` has all that
-goes beyond aiokafka's public methods. `ranges` has what watchers of offset ranges need.
+- `producer`: the producer of a shared stream.
+- `assignment` and `in_flight`: the assigned partitions, and the messages in flight of each partition.
+- `settle`, with `verdict` and `dead_letter`: commits positions, redelivers messages and dead-letters them.
+- `connection`, `positions` and `lane_reader`: connecting, finding positions, reading a partition again.
+- `wire`: everything beyond aiokafka's public methods.
+- `ranges`: the look-up of new offsets for watchers that get ranges instead of messages.
 """
 
 from producers.kafka.connection.checking import check_topics

@@ -163,7 +163,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         for partition in offsets:
             if (lane := self.lanes.get(partition)) is not None and self._consumer_has(lane):
                 # Pause the partition until its new position is known. Otherwise the client fetches from the old
-                # position and reports it again.
+                # position again, and the broker refuses it again.
                 self._consumer.pause(partition)
         if recreated := await self.find_recreated():
             raise recreated

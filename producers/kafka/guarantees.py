@@ -41,9 +41,9 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the brokers.
 
-    This function raises no error of the brokers. Facts that they do not tell stay unknown. For example, if no broker
-    answers within three seconds, there is no retention and no finding. Whether the topics can be read is not checked
-    here. With a pattern, only the topics that match now are looked up, and the result's `because` says so.
+    An error of the brokers is not raised. A fact that the brokers do not tell stays unknown: for example, if no broker
+    answers within three seconds, the result has no retention and no findings. The function does not check whether the
+    topics can be read. With a pattern, it looks up only the topics that match now, and the result's `because` says so.
 
     Args:
         because: The beginning of the result's `because`.

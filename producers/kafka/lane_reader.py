@@ -46,7 +46,7 @@ class LaneReader:
     Args:
         group: The group's name.
         group_lane: Returns the lane of the group's assignment; None while the partition is not assigned. The reader
-            uses the cuts that this lane knows, so that both give a message the same key.
+            uses the cuts that this lane knows. So the group and the reader give a message the same key.
     """
 
     def __init__(
@@ -159,8 +159,8 @@ class LaneReader:
             offset = first
         group = self._group_lane()
         self._used = () if group is None else group.used
-        # If a position does not name a cut, its reader may have missed the messages that were written after the cut. So
-        # read from the cut again.
+        # A position has the cuts that its reader knew. If a cut is missing, that reader may have missed the messages
+        # that were written after the cut. So read from the cut again.
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]
         offset = min([offset, *(part.since for part in cuts if part.since <= offset < part.below)])

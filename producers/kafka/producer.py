@@ -52,7 +52,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
       its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The count is stored in the
       commit's metadata and so survives restarts.
     - Rejected messages go to the dead-letter topic. Without such a topic, the runtime parks them.
-    - `advance` ignores messages of an assignment that has ended, and of a delivery that was rewound.
+    - `advance` ignores messages of an assignment that has ended, and messages that were delivered before a rewind.
     - Pausing a lane pauses its partition and keeps the membership. A partition that is revoked and assigned again is
       not paused.
     - `open_stream` yields the messages of a fetched batch (`max_batch`) without suspending, and suspends between

@@ -30,8 +30,8 @@ class DeadLetters:
 
     Args:
         topic: The topic's full path. None: there is no dead-letter topic.
-        open_publisher: Returns the publisher; called for each dead letter. So a stream without dead letters, as most
-            are, opens no publisher.
+        open_publisher: Returns the publisher. Called only for dead letters, so a stream without dead letters opens no
+            publisher.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class Leases:
     """The leases of one stream.
 
     A lease ends when it is released, when it was extended up to `max_extension_s`, or when Pub/Sub refuses an
-    extension. Instants are seconds of any monotonic clock, always of the same clock.
+    extension. All times are seconds of one monotonic clock, which the caller chooses.
 
     Args:
         fixed_deadline_s: How long a lease lasts. None: as long as `LeaseTimes` suggests.

@@ -1,11 +1,14 @@
 """Azure Service Bus: queues, subscriptions and sessions.
 
-`producer` has the shared stream's producer, on the main event loop. The SDK works in a separate thread (`sdk.thread`),
-so that locks are renewed while a filter computes. In that thread, `stream` runs a stream's receivers and accepts
-sessions, and `link` owns one receiver. `locks` has the receiver's locks, and `settle` settles messages.
+The producer of a shared stream (`producer`) runs on the main event loop. The SDK works in a separate thread
+(`sdk.thread`), so that locks are renewed while a filter computes. These modules run in that thread:
 
-`sdk` is the only place that uses private parts of the SDK. `errors` translates the SDK's errors, and `message` makes
-events from messages.
+- `stream`: runs the receivers of a shared stream, and accepts sessions.
+- `link`: one receiver.
+- `locks` and `settle`: a receiver's locks, and the settling of its messages.
+- `in_flight`: the messages that are not settled yet.
+
+Only the package `sdk` uses private parts of the SDK.
 """
 
 from triggerer.pluginkit.installing import needing

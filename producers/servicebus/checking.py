@@ -107,7 +107,7 @@ def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | N
 
 
 def _duration(value: timedelta | str | None) -> timedelta | None:
-    # The SDK's type allows a text only for values that a caller sets. An answer of Service Bus has a duration.
+    # An answer of Service Bus has a duration. The SDK's type also allows a text, for values that a caller sets.
     return value if isinstance(value, timedelta) else None
 
 

@@ -1,9 +1,13 @@
 """Amazon SQS, and services that speak its API.
 
-`producer` has the shared stream's producer. In an open `stream`, `receiving` polls the queue, `in_flight` has the
-messages, and `visibility` keeps them invisible to other receivers and gives them back. `settle` decides which messages
-`deletions` deletes and which `dead_letter` sends on. `batching` joins their requests. The SDK is imported when a stream
-opens, because its import takes longer than reading a DAG file.
+`producer` has the producer of a shared stream. When the producer is opened, it imports `stream`, and with it the SDK:
+the import takes longer than reading a DAG file. The parts of an open stream:
+
+- `receiving`: polls the queue.
+- `received` and `in_flight`: the messages to yield, and all messages that are neither deleted nor given back.
+- `visibility`: keeps messages invisible to other receivers, and gives messages back.
+- `settle`: decides which messages `deletions` deletes and which messages `dead_letter` sends to another queue.
+- `batching`: joins deletions, and renewals of invisibility, into requests for up to ten messages.
 """
 
 from importlib.util import find_spec

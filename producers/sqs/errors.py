@@ -82,8 +82,8 @@ def code_of(error: BaseException) -> str:
     code = str(error.response.get("Error", {}).get("Code", ""))
     space, _, name = code.rpartition("#")[2].rpartition(".")
     if space == "KMS":
-        # The SDK prefers an error's older name, which begins with `KMS.` for errors of KMS. Keep the prefix, because
-        # the rest can be the name of SQS's own error: for example, `AccessDeniedException`.
+        # For an error of KMS, the SDK gives the older name, which begins with `KMS.`. Keep this prefix: the rest, such
+        # as `AccessDeniedException`, can also be the name of an error of SQS itself.
         return (
             "KmsThrottled"
             if name == "ThrottlingException"

@@ -39,8 +39,9 @@ class SqsSettings(DeliverySettings):
     endpoint_url: OptionalText = None
     """The URL of the API. None: Amazon's own."""
     account: OptionalText = None
-    """The id of the account that owns the queues which are given by name. With it, a queue's name and its URL are one
-    stream, and queues of another account can be read by name. None: the account of `role_arn` or of the credentials."""
+    """The id of the account that owns the queues that are given by name, if it is not the account of the credentials.
+    If this key is set, the name and the URL of a queue are one stream. None: the account of `role_arn` or of the
+    credentials."""
     access_key_id: OptionalText = None
     secret_access_key: OptionalText = field(default=None, repr=False)
     session_token: OptionalText = field(default=None, repr=False)

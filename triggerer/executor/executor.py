@@ -138,7 +138,7 @@ class Executor:
         """End all runs, because other executors may soon execute them. No run begins until `mark_lease_kept`.
 
         In the store, this executor still has the runs. Unless another executor takes them first, our next sweep queues
-        them again. It does not count these attempts as attempts whose executor died.
+        them again. The sweep does not count these attempts as attempts whose executor died.
         """
         self._has_lease = False
         self._leases_lost += 1

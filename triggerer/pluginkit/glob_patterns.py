@@ -56,10 +56,10 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 def _without_retries(parts: list[str]) -> Iterator[str]:
     """Yield the parts, with atomic groups where backtracking cannot change the result.
 
-    For the text between two stars, its first occurrence suffices, because the second star matches anything that the
-    first star could. So no later occurrence need be tried. With backtracking, the time for a key that does not match
-    would grow with a power of the key's length: the more stars, the higher the power. Strangers choose the keys when
-    they upload objects, so they could block the service.
+    If a pattern has a text between two stars, the first occurrence of the text in the key suffices. A later occurrence
+    need not be tried, because the second star can match everything before it. With backtracking, the time for a key
+    that does not match would grow with a power of the key's length: the more stars, the higher the power. Strangers
+    choose the keys when they upload objects, so they could block the service.
     """
     start = 0
     for position in [*(i for i, part in enumerate(parts) if part in _STARS), len(parts)]:

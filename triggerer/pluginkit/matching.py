@@ -183,7 +183,7 @@ def _fixed_values(condition: Any) -> list[Any] | None:
 
 
 def _matches_field(name: str, if_missing: bool, test: Test) -> Callable[[Any, Any], bool]:
-    """Test one field of an object. This form of the most common condition is fast: each watcher tests each message."""
+    """Test one field of an object, the most common condition. It must be fast: each watcher tests each message."""
 
     def matches(_: Any, value: Any) -> bool:
         found = value.get(name, MISSING) if type(value) is dict else _step(value, name)

@@ -148,7 +148,8 @@ class MessageTrigger(BaseEventTrigger):
             "extra": self.extra,
         }
         if self.partition_key is not None:
-            # Left out if None: a new argument must not change the stored triggers of watchers that do not use it.
+            # Add the argument only if it is given, so that triggers without it equal the triggers that were stored
+            # before the argument existed.
             arguments["partition_key"] = self.partition_key
         return f"{cls.__module__}.{cls.__qualname__}", arguments
 

@@ -28,7 +28,9 @@ from triggerer.processes.lifelines import die_with_writer
 from triggerer.processes.signals import signal_name
 
 _IMPORT_ENDED: Final = 90
-"""The exit code if the import ended without ending its process. It may have raised, which the service can handle."""
+"""The exit code if the import returned or raised an exception, and did not end its process. The service can handle
+both.
+"""
 
 
 def try_import(folder: DagsFolder, file: Path, *, patience: timedelta) -> None:

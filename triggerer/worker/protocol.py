@@ -14,8 +14,11 @@ A worker sends:
 - `spark`: whether the driver is open now.
 - `warmed`: the result of `warm`.
 
-A run's process receives `release` (give Spark's executors back to the cluster), then `run` (a `RunOrder`) or `callback`
-(a `CallbackOrder`), and `reply` (the answer to the `query` with this number).
+A run's process receives:
+
+- `release`: give Spark's executors back to the cluster. It comes before the order.
+- `run` or `callback`: the order, a `RunOrder` or a `CallbackOrder`.
+- `reply`: the answer to the `query` with this number.
 
 A run's process sends:
 

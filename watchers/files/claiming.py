@@ -171,7 +171,8 @@ def _look(path: Path, id_: str, linked: os.stat_result | None = None) -> FoundFi
     try:
         status = file.claimed.lstat()
         if stat.S_ISLNK(status.st_mode):
-            # The claim has moved the link, and a relative link is broken then. So use the status from before the move.
+            # The claim has moved the symbolic link. A relative link leads nowhere after the move, so use the status
+            # from before.
             status = linked or status
     except FileNotFoundError:
         return None

@@ -107,8 +107,8 @@ def _leave_while_joining(consumer: Any) -> None:
             if not isinstance(request, JoinGroupRequest | SyncGroupRequest):
                 return await send_request(request)
             if not coordinator.member_id and not is_static_member(coordinator):
-                # A join without a member id only requests such an id, and the broker answers at once. There is no
-                # membership to leave.
+                # A join without a member id only requests an id. The broker answers at once, and there is no membership
+                # to leave.
                 return await send_request(request)
             with anyio.CancelScope() as scope:
 
@@ -179,8 +179,8 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
         # Only log the error: without a leave request, the broker removes the member when its session expires.
         logger.info("%s", error)
     finally:
-        # `stop` may have been interrupted despite the shield: while our own task is being cancelled, `guarded` cannot
-        # tell a cancellation that the client raises from ours.
+        # Despite the shield, a cancellation that the client raised may have interrupted `stop`. While our own task is
+        # being cancelled, `guarded` takes such a cancellation for ours.
         if not stopped:
             with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):
                 await abort_consumer(consumer)

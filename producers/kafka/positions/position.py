@@ -20,7 +20,7 @@ class UsedOffsets(NamedTuple):
     """Offsets that a log uses again after a cut, from `since` up to and without `below`.
 
     Lost messages at these offsets may have events already. `epoch` is the epoch of the leader that wrote the lost
-    messages. The keys of the new messages contain it, so that they differ from the keys of the lost messages.
+    messages. The keys of the new messages contain this epoch, so that they differ from the keys of the lost messages.
     """
 
     since: int

@@ -1,8 +1,8 @@
 """Sends aiokafka's fetches with topic ids and epochs, so that a broker notices a replaced topic or log.
 
-aiokafka's own requests have a topic's name alone. After a topic was deleted and created again, they get the new topic's
-messages at the old offsets. After a log was cut (an unclean leader election), they get other messages at offsets that
-were read before, or skip those messages.
+aiokafka's own requests name a topic without its id. After a topic was deleted and created again, they continue in the
+new topic at the old offset. After a log was cut (an unclean leader election), offsets that were read before belong to
+other messages, which these requests skip.
 
 `Fetching` replaces the `send` of aiokafka's client. A test fails if a later version has no such attribute.
 """
@@ -33,8 +33,8 @@ _OF_ANOTHER_TOPIC: Final = (100, 103)
 _UNKNOWN_TOPIC: Final = (sdk.UnknownTopicOrPartitionError.errno, -1, -1, -1, None, -1, None)
 """A partition's answer, without its number. The error makes aiokafka read the cluster's metadata again."""
 _LOOK_AGAIN_AFTER_S: Final = 0.02
-"""The pause before an empty answer to a fetch that was not sent, because no partition of it has a lane yet. Without the
-pause, aiokafka would fetch again at once.
+"""The pause before an empty answer to a fetch that was not sent, because none of its partitions has a lane yet. Without
+the pause, aiokafka would fetch again at once.
 """
 _RETRY_AFTER_S: Final = 0.1
 """The pause after a failed fetch. Without it, aiokafka would repeat the fetch at once, and the broker would answer at
@@ -151,8 +151,8 @@ def _wanted(
 ) -> WantedTopics:
     """Return the partitions of a request by topic id. Partitions without a lane are left out.
 
-    The stream has not yet found the starting position of a partition without a lane. The client would fetch it from a
-    position that the client chose.
+    A partition gets its lane when the stream has found its starting position. Until then, the client would fetch from a
+    position of its own choice.
     """
     # With a rack, a follower can answer. Its log may end before the last message that another broker sent, although no
     # log was cut. So do not ask a follower to compare.

@@ -48,9 +48,9 @@ def is_session_near(slots: Iterable[Choosable]) -> bool:
 def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
     """Return the slot for a run; None: wait for a slot.
 
-    A run that needs Spark prefers a warm session. If none is free, it waits for a session that is about to open.
-    Another run prefers a slot whose worker is running, without a warm session if there is a choice. But it takes the
-    slot with the warm session rather than starting a worker.
+    A run that needs Spark takes a slot with a warm session. If no such slot is free, the run waits for a session that
+    is about to open, and otherwise takes any slot. Any other run takes, in this order: a slot with a worker and no warm
+    session; a slot with a warm session; a slot whose worker must be started.
     """
     free = [slot for slot in slots if slot.is_free]
     if needs_spark:

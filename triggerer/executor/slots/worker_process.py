@@ -203,7 +203,8 @@ class WorkerProcess(ChildProcess):
                         if self.on_frame is not None:
                             self.on_frame(frame)
         except MalformedFrame:
-            # The worker executes no users' code. So the worker is of another release, or its memory is damaged.
+            # The frame is malformed, although the worker executes no users' code. So the worker is of another release,
+            # or its memory is damaged.
             self.kill()
         except ChannelClosed:
             pass

@@ -2,8 +2,8 @@
 
 The type of `extra` depends on all events. The first pass writes with the types of the first piece. Arrow's JSON reader
 checks each further piece against these types, many times as fast as Python could. If a piece does not fit, the types
-are widened. This pass then reads the other pieces only for their types, and another pass writes all files again. So
-uniform events need one pass.
+are widened. The rest of the pass then only finds out the types of the remaining pieces, and another pass writes all
+files again. So uniform events need one pass.
 """
 
 from __future__ import annotations

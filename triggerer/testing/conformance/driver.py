@@ -44,7 +44,8 @@ class Delivery:
 Resolve = Callable[[Delivery], AdvanceOutcome | None]
 """Returns the outcome of a delivery, or None to leave the delivery unresolved.
 
-Its lane then waits until the function is called again: by `Driver.advance`, or at the lane's next delivery.
+While a delivery is unresolved, its lane waits. The function is called for the delivery again by `Driver.advance`, and
+at the lane's next delivery.
 """
 
 

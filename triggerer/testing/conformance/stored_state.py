@@ -13,8 +13,8 @@ from triggerer.testing.memory_state import InMemoryState
 class StoredStateCases(ProducerSuite):
     """The cases for the feature `state`; part of `ProducerConformance`.
 
-    A saved state is past a message only if the message was advanced. A new producer that receives the state continues
-    without a gap.
+    A saved state counts a message as done only if the message was advanced. A new producer that receives the state
+    continues without a gap.
     """
 
     @case(Feature.STATE)

@@ -208,7 +208,8 @@ class ForkServer:
             self._live(role, live, theirs)
         theirs.close()
         if role is not Role.OPENER:
-            # The child also calls setpgid. One of the two calls is first, so from now on the group can be killed.
+            # The child makes the same call. One of the two calls came first, so the group exists from now on, and can
+            # be killed.
             with suppress(OSError):
                 os.setpgid(pid, pid)
         child = Child(next(self._numbers), pid, ours, role)
@@ -225,8 +226,8 @@ class ForkServer:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._close_in_child()
             if role is not Role.OPENER:
-                # Not for an opener: the JVM that it starts must be in this worker's group, and be killed with the
-                # worker.
+                # A run's process leads a group of its own. An opener stays in the worker's group: the JVM that it
+                # starts must be killed with the worker.
                 os.setpgid(0, 0)
                 arm_again()
                 die_with_writer(self._lifeline)

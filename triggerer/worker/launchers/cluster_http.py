@@ -83,7 +83,7 @@ class HttpPlace:
 
 
 def message_in(text: str) -> str:
-    """Return the first line of the message of an error, which Kubernetes, YARN and Spark put into JSON."""
+    """Return the first line of an error's message. Kubernetes, YARN and Spark put the message into JSON."""
     try:
         document = json.loads(text)
         # YARN wraps the error in `RemoteException`.

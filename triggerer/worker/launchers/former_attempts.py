@@ -1,8 +1,8 @@
 """Stops the launches that the dead attempts of a run left on Spark.
 
-The next attempt does this before it executes the user's code. But it does not stop a `SparkApplication` in cluster
-mode: the task of the application waits for it. If the run has ended, the executor's `LeftLaunches` stops the launches,
-in a process of its own (`launchers.main`).
+The next attempt does this before it executes the user's code. It leaves a `SparkApplication` in cluster mode running:
+the application's task will wait for it instead of submitting another one. If the run has ended, the executor's
+`LeftLaunches` stops the launches, in a process of its own (`launchers.main`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ logger = logging.getLogger("triggerer.run")
 
 _LOOK_EVERY_S: Final = 0.5
 _SHORT_PATIENCE: Final = timedelta(seconds=3)
-"""How long to wait for an answer about a launch that was already unknown for the whole patience. Without an answer, the
-run is queued again, and its slot is free for other runs."""
+"""How long to wait for an answer about a launch that has been unknown for longer than the whole patience. Without an
+answer, the run is queued again, and its slot is free for other runs."""
 
 
 class StillUnknown(Exception):

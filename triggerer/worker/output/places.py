@@ -96,7 +96,7 @@ class _PlaceOfServer:
         self._call(drafts.discard, name, mark)
 
     def _call(self, function: Callable[..., Any], *arguments: str) -> Any:
-        """Call a function of `drafts` in a Python worker of the server. If the worker dies, Spark calls it again."""
+        """Call a function of `drafts` in a Python worker of the server. If the worker dies, Spark repeats the call."""
         from pyspark.cloudpickle import register_pickle_by_value
         from pyspark.sql.functions import udf
 

@@ -304,7 +304,7 @@ def explain_spark(error: BaseException) -> str | None:
 
 
 def _essence(error: BaseException) -> str | None:
-    """Return the line with the reason, if Spark's own text begins with another one. None: the text begins with it."""
+    """Return the line of Spark's text that has the reason. None: the text already begins with this line."""
     text = _STACKTRACE.sub("", str(error))
     if not (type(error).__name__ == "Py4JJavaError" or text.startswith(_ABORTED)):
         return None

@@ -40,7 +40,9 @@ class ProgressWatch:
         self._by_task: dict[str, Stages] = {}
         """The stages of each running task, in its last try."""
         self._current: str | None = None
-        """The task that runs alone. None: tasks run side by side, and the scheduler pool of a stage names its task."""
+        """The task that runs alone. None: tasks run side by side. Then the scheduler pool of a stage has the name of
+        the stage's task.
+        """
         self._noting = threading.RLock()
         self.session: SparkSession | None = None
         self._thread: threading.Thread | None = None

@@ -30,8 +30,8 @@ _SHARING: Final = {
     # Dynamic allocation needs this setting, or a shuffle service, which few clusters have.
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.executorIdleTimeout": "10s",
-    # By default Spark never returns executors with shuffle files or cached data. Returned data must be computed again,
-    # so these times are longer than a usual pause between two jobs of a run.
+    # By default Spark never returns executors with shuffle files or cached data. The data of a returned executor must
+    # be computed again, so these times are longer than a usual pause between two jobs of a run.
     "spark.dynamicAllocation.shuffleTracking.timeout": "30s",
     "spark.dynamicAllocation.cachedExecutorIdleTimeout": "60s",
 }

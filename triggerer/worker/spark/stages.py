@@ -8,7 +8,9 @@ from typing import Final
 from triggerer.domain.attempts import Progress, StageProgress, TaskProgress
 
 MOST_STAGES: Final = 20
-"""The most stages of a task that are reported separately. The store keeps them with the run, and a screen is small."""
+"""The most stages of a task that are reported one by one. Older stages are only added up, because the store has the
+reports in the row of the run, and a screen is small.
+"""
 
 
 class Stages:

@@ -42,7 +42,7 @@ class ClassArchive:
         return self.directory / f"{self.key}.base.jsa"
 
     def new_draft(self) -> Path:
-        """Return a new path for Java to write to: a JVM of an earlier training may still write to its own path."""
+        """Return a new path for Java to write to. A JVM of an earlier training may still write to an older path."""
         return self.directory / f"{os.getpid()}-{time.monotonic_ns()}.draft"
 
     def drafts(self) -> list[Path]:

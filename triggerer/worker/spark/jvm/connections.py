@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def forget_connection() -> None:
     """Let this thread's next call open another connection to the JVM.
 
-    The interrupted call's answer still arrives on the old connection. PySpark cleans up next, and would read that
-    answer as the answer to its own first call. The old connection closes once the stack frames of the
+    The answer to the interrupted call still arrives on the old connection. PySpark's cleanup, which comes next, would
+    read it as the answer to the cleanup's first call. The old connection closes once the stack frames of the
     interrupted call are gone.
     """
     module: Any = sys.modules.get("pyspark.core.context")

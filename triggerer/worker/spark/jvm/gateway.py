@@ -144,7 +144,8 @@ def connect(port: int, secret: str) -> JavaGateway:
 def on_command_line(conf: Mapping[str, str]) -> dict[str, str]:
     """Return the part of `conf` for the JVM's command line: everything except secrets, which `ps` would show.
 
-    The settings of `_NEEDED_AT_START` are always in it. The context receives the rest later, over PySpark's connection.
+    The settings of `_NEEDED_AT_START` are always included. The context receives the other settings later, over
+    PySpark's connection.
     """
     return {
         key: value

@@ -304,8 +304,8 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
         paths = (str(ON_PYTHON_PATH), os.environ.get("PYTHONPATH"))
         variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         variables["TRIGGERER_LIFELINES"] = os.pathsep.join(lifelines)
-    # PySpark ignores `spark.pyspark.python`, which only `spark-submit` applies. So it is applied here, and wins over
-    # the variable, as it does in `spark-submit`.
+    # Only `spark-submit` applies the setting `spark.pyspark.python`; PySpark ignores it. So apply the setting here. As
+    # in `spark-submit`, it wins over the variable `PYSPARK_PYTHON`.
     if named := settings.conf.get("spark.pyspark.python"):
         variables["PYSPARK_PYTHON"] = named
     elif "PYSPARK_PYTHON" not in os.environ:

@@ -33,7 +33,7 @@ logger = logging.getLogger("triggerer.run")
 
 
 class RunSession:
-    """Opens the session when a task first asks for it, in any thread. A run's own driver ends with the block.
+    """Opens the session when a task first asks for it, in any thread. If the run has its own driver, the block ends it.
 
     Args:
         holder: Opens the session if the run needs no driver of its own.
