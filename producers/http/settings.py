@@ -44,17 +44,17 @@ class HttpSettings(ConnectionSettings):
     """The URL to which URLs without a scheme are joined. If it is set, `headers`, `params` and `token` go to its
     origin only."""
     headers: dict[str, str] = field(default_factory=dict, repr=False)
-    """Sent with each request."""
+    """The headers to send with each request."""
     params: dict[str, str] = field(default_factory=dict, repr=False)
     """Added to the query of each request, for servers that expect an API key in the query."""
     token: OptionalText = field(default=None, repr=False)
-    """Sent as `Authorization: Bearer …`."""
+    """A token, which is sent as `Authorization: Bearer …`."""
     verify: Annotated[bool | str, BeforeValidator(_switch)] = True
     """Whether the server's certificate is verified. A text is the path of a file with the authorities to trust."""
     timeout_s: PositiveSeconds = 30.0
-    """For one request, from connecting to the last byte of the answer, redirects included."""
+    """The time for one request, from connecting to the last byte of the answer, redirects included."""
     max_bytes: Positive = 16 << 20
-    """The largest answer, decompressed."""
+    """The most bytes of an answer, after decompression."""
 
     def check(self, where: str) -> None:
         if self.base_url is not None and not is_absolute(self.base_url):

@@ -33,7 +33,7 @@ class Access:
     """The credentials, and the project of subscriptions and topics that are named without a project."""
 
     credentials: Any
-    """None: an emulator needs no credentials."""
+    """Google's credentials; None for an emulator, which needs none."""
     project: str | None
 
     def path(self, kind: str, name: str) -> str:

@@ -50,7 +50,7 @@ class ServiceBusSettings(DeliverySettings):
     connect_timeout_s: PositiveSeconds = 30.0
     """If Service Bus cannot be reached for this long, the stream ends with an error."""
     request_timeout_s: PositiveSeconds = 10.0
-    """How long an answer may take."""
+    """How long Service Bus may take to answer a request."""
     idle_timeout_s: PositiveSeconds = 60.0
     """A connection without any frame for this long is closed: both sides send empty frames sooner."""
     dead_letter_queue: OptionalText = None

@@ -29,7 +29,9 @@ _REGION_OF_URL: Final = re.compile(
     r"https?://(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com"
 )
 _SPARE_CONNECTIONS: Final = 16
-"""The number of connections for concurrent deletions, renewals and dead letters. Each receiver has one more."""
+"""The number of connections for concurrent deletions, renewals and dead letters. In addition, each receiver has a
+connection.
+"""
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ class SqsSettings(DeliverySettings):
     }
 
     region: OptionalText = None
-    """None: the region in the queue's URL, or of the profile or the environment."""
+    """The queue's region. None: the region in the queue's URL, or of the profile or the environment."""
     endpoint_url: OptionalText = None
     """The URL of the API. None: Amazon's own."""
     account: OptionalText = None

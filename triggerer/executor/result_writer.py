@@ -52,7 +52,7 @@ from triggerer.synchronization import Notifier
 _log = structlog.get_logger(__name__)
 
 _LARGEST_GROUP: Final = 200
-"""Updates per transaction. A larger group gains nothing, and would block SQLite's only writer for long."""
+"""The most updates in one transaction. A larger group gains nothing, and would block SQLite's only writer for long."""
 
 _JOINED_STEP_SECONDS: Final = 60.0
 """How long a cancelled caller waits for the result of its statement. Every transaction ends or fails sooner."""
@@ -131,7 +131,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def begin(self, order: RunOrder) -> bool:
         """Wait for the store, and store that an attempt begins. Return whether this executor still has the run.
 
-        Cancellation: The begin of the attempt is stored, or nothing is stored.
+        Cancellation: The start of the attempt is stored, or nothing is stored.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
         # After an unknown outcome the step is performed again, which changes nothing.

@@ -31,7 +31,7 @@ class LoadedFile:
     """The definitions of a DAG file, as live objects."""
 
     path: str
-    """Relative to the DAGs folder, with forward slashes."""
+    """The file's path, relative to the DAGs folder, with forward slashes."""
     module: ModuleType
     modules: tuple[ModuleType, ...]
     """The file's module and the folder's modules that it imports. Spark's Python workers cannot import them, so a

@@ -43,8 +43,8 @@ _GENERATED: Final = "triggerer_dag_file_"
 _stamps: dict[str, Stamp | None] = {}
 # The code of each file, with the stamp that the file had when it was compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
-# Nanoseconds; longer than the time resolution of any file system. If the last change of a file is older than this, the
-# next change gives the file another stamp.
+# In nanoseconds, and longer than the time resolution of any file system. If a file has not changed for this time, its
+# next change gives it another stamp.
 _STABLE_NS: Final = 3_000_000_000
 
 

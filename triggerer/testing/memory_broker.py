@@ -37,7 +37,7 @@ class _Log:
     def __init__(self) -> None:
         self.values: list[Any] = []
         self.published_at: list[float] = []
-        """Seconds since the epoch."""
+        """When each value was published, in seconds since 1970."""
         self.committed = 0
         self.failures = 0
         self.holder: InMemoryQueueProducer | None = None

@@ -56,7 +56,7 @@ class TaskStart:
     try_number: int
     started_at: datetime
     timeout_s: float | None
-    """None: the task has no timeout, or the try has failed and waits for its retry."""
+    """The task's timeout. None: the task has none, or the try has failed and waits for its retry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class Topics:
     """The topics of a stream.
 
     Attributes:
-        names: In order; with a pattern, the pattern alone.
+        names: The names of the topics, sorted; or the text of the pattern alone.
         pattern: A regular expression that matches from the beginning of a name, and never a dead-letter topic. None:
             the topics are listed in `names`.
     """

@@ -37,8 +37,8 @@ _LOOK_AGAIN_AFTER_S: Final = 0.02
 the pause, aiokafka would fetch again at once.
 """
 _RETRY_AFTER_S: Final = 0.1
-"""The pause after a failed fetch. Without it, aiokafka would repeat the fetch at once, and the broker would answer at
-once.
+"""The pause after a fetch with a topic id that the broker does not know. Without the pause, aiokafka would repeat the
+fetch at once, and the broker would refuse it at once.
 """
 
 

@@ -85,9 +85,9 @@ class RunExecution:
     async def begin(self) -> RunHandle | None:
         """Return a process for this attempt, and store that a repeated attempt begins. None: do not execute the run.
 
-        The begin of a repeated attempt is stored once there is a process. If the executor dies before that, the attempt
+        The start of a repeated attempt is stored once there is a process. If the executor dies before that, the attempt
         does not count for the limit of `recover_orphans`, because the run cannot have killed the executor. A first
-        attempt always counts, because its claim has stored its begin.
+        attempt always counts, because its start was stored when the run was claimed.
 
         Raises:
             ChannelClosed: The worker is gone.

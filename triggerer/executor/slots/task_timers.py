@@ -16,7 +16,7 @@ from triggerer.store.runs.results import AttemptUpdate
 from triggerer.worker.protocol import TaskStart
 
 _SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
-"""A task that ends sooner is stored only once, at its end."""
+"""A task that still runs after this time is stored as running. A shorter task is stored only once, at its end."""
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ class HttpPlace:
 
     address: str
     headers: Callable[[], Mapping[str, str]] = dict
-    """Called for each request, because a credential may be renewed while a launch is watched."""
+    """Returns the headers. Called for each request, because a credential may be renewed while a launch is watched."""
     tls: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: object = None) -> Any:

@@ -24,7 +24,7 @@ _JAVA_FRAME: Final = re.compile(
 _CONDITION: Final = re.compile(r"(\[[A-Z][A-Z0-9_.]+\] [^\n]+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 """A line with one of Spark's error conditions, such as `[DIVIDE_BY_ZERO] Division by zero`."""
 _ABORTED: Final = "Job aborted due to stage failure: "
-"""Over Spark Connect, the text of a job's error begins so."""
+"""Over Spark Connect, the text of a job's error begins with these words."""
 _CAUSED_BY: Final = re.compile(r"^(?:Caused by|): ([^\n]+)", re.MULTILINE)
 _SCALA: Final = "2.13"
 

@@ -18,7 +18,9 @@ from triggerer.worker.spark.jvm.output import reason_in
 _GRACE_S: Final = 5.0
 """The time that a stopped driver has to tell its cluster that it ends. Then the driver is killed."""
 _LAST_LINES: Final = 1000
-"""Enough for a traceback of Spark Connect's client, which ends with hundreds of lines of the server's stack."""
+"""The most lines of output that are remembered: enough for a traceback of Spark Connect's client, which ends with
+hundreds of lines of the server's stack.
+"""
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str], *, what: str) -> None:

@@ -28,7 +28,9 @@ class ClassArchive:
     """The archive for one Java and one Spark, even if it does not exist yet."""
 
     directory: Path
-    """An absolute path, because Java writes the path of the base archive into our archive."""
+    """The folder of all archives. The path is absolute, because Java writes the path of the base archive into our
+    archive.
+    """
     key: str
     needs_base: bool
     """True if this Java came without an archive of its own classes. Then we make that one too, and ours extends it."""

@@ -21,7 +21,7 @@ from triggerer.errors import SubmitFailed
 OLDEST_JAVA: Final = 17
 """The version for which Spark 4 is compiled."""
 NEWEST_JAVA_BEFORE_SPARK_4_2: Final = 22
-"""Java 23 disabled `Subject.getSubject`. Hadoop calls it up to version 3.4.2, which is in Spark 4.1."""
+"""Java 23 disabled `Subject.getSubject`, which Hadoop calls up to its version 3.4.2. Spark 4.1 contains that Hadoop."""
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 """Spark's launcher always adds this module. A Java without it refuses to start."""
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRAINING_AFTER: Final = timedelta(seconds=20)
-"""A missing archive is made this long after a local driver was opened, so that short tests make none."""
+"""A missing archive is made this long after a local driver was opened, so that a short test makes no archive."""
 _LOWEST_PRIORITY: Final = 19
 _WRITING: Final = timedelta(minutes=5)
 """The time for Java to write the archive when the JVM ends. It takes ten seconds, and longer on a busy machine."""
