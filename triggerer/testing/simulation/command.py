@@ -27,7 +27,7 @@ Prepare = Callable[[World], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line and run; exits with 1 if a promise was broken."""
+    """Parse the command line and run. The process exits with 1 if a promise was broken."""
     parser = argparse.ArgumentParser(
         prog="python -m triggerer.testing.simulation",
         description="Look for a seed that breaks a promise.",
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def search(
     start: int, seeds: int, *, steps: int, jobs: int = 1, prepare: Prepare | None = None
 ) -> int:
-    """Try `seeds` seeds from `start` on and stop at the first that breaks a promise; returns the exit code."""
+    """Try `seeds` seeds from `start` on, and stop at the first that breaks a promise. Return the exit code."""
     began = time.monotonic()
     tried = total_steps = messages = events = runs = 0
     failing: dict[str, FailingFilter] = {}
@@ -89,7 +89,7 @@ def _say_failing(failing: dict[str, FailingFilter]) -> None:
 def outcomes(
     seeds: range, *, steps: int, jobs: int = 1, prepare: Prepare | None = None
 ) -> Iterator[Outcome]:
-    """The outcome of each seed, in order."""
+    """Yield the outcome of each seed, in order."""
     run = partial(_chunk, steps=steps, prepare=prepare)
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     if jobs <= 1 or len(chunks) <= 1:
@@ -116,7 +116,7 @@ def _chunk(seeds: range, *, steps: int, prepare: Prepare | None) -> list[Outcome
 
 
 def replay(seed: int, *, steps: int, prepare: Prepare | None = None) -> int:
-    """Print the scenario of a seed and its trace; returns the exit code."""
+    """Print the scenario of a seed and its trace. Return the exit code."""
 
     def trace(now: float, step: int, line: str) -> None:
         _say(f"{now:10.3f} s {step:6d}  {line}")

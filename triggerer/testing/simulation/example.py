@@ -15,15 +15,15 @@ from triggerer.abc import (
 
 
 class ExampleTrigger(BaseEventTrigger):
-    """Skips a message, rejects it, yields events, or yields an event that the store refuses.
+    """For each message: skips it, rejects it, yields events, or yields an event that the store refuses.
 
     The choice depends only on the message and on the trigger's `kind`.
     """
 
     kind: ClassVar[int] = 0
-    """Decides with the message what the filter does. The simulated host sets the kind."""
+    """Together with the message, the kind decides what the filter does. The simulated host sets it."""
     acting_percent: ClassVar[int] = 60
-    """The percentage of messages that the filter rejects or yields events for."""
+    """The percentage of messages that the filter does not skip."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{type(self).__module__}.{type(self).__qualname__}", {}

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 _SPOILT_BY_FILTERS: Final = frozenset({"L1", "L2", "L3", "L5", "L6"})
-"""Promises that something happens in the end. A filter that raises for ever stops its lane, and so breaks them."""
+"""Rules which promise that something happens in the end.
+
+A filter that raises for ever stops its lane, and so breaks them without any fault of the product.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FailingFilter:
-    """A watcher whose filter raised, with the number of distinct messages that it got and raised on."""
+    """A watcher whose filter raised. Counts the distinct messages that the filter got, and those on which it raised."""
 
     watcher: str
     error: str
@@ -51,11 +54,14 @@ def may_explain(rule: str) -> bool:
 
 
 class FilterErrors:
-    """Records which messages each watcher's filter got and which made it raise, by the watcher's name in its file."""
+    """Records the messages that each watcher's filter got, and those on which it raised."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
-        """Names by watcher id. The simulation's own watchers have no name and are not counted."""
+        """By watcher id, the watcher's name in its file.
+
+        The simulation's own watchers have no name, and are not counted.
+        """
         self._given: dict[str, set[str]] = {}
         self._raised: dict[str, dict[str, str]] = {}
 

@@ -1,4 +1,4 @@
-"""Runs the processes of a seed, one after the other, and reports the first broken promise."""
+"""Runs the processes of a seed one after another, and reports the first broken promise."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from triggerer.streams.delivery.group import Group
 
 _STEPS_AFTER_FAULTS = 400_000
-"""The most steps that a seed may need after its faults, in 1,200 s of virtual time."""
+"""The most steps that a seed may take after its faults, for each 1,200 s of virtual time that it may take."""
 _COLLECT_EVERY = 1000
-"""The number of steps between two garbage collections."""
+"""The number of steps from one garbage collection to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a seed; `violation` is None if every promise was kept."""
+    """The result of a seed. `violation` is None if every promise was kept."""
 
     scenario: Scenario
     violation: Violation | None
@@ -53,17 +53,17 @@ class Outcome:
     events: int
     runs: int
     failing: tuple[FailingFilter, ...] = ()
-    """The users' filters that raised errors of their own."""
+    """The users' filters that themselves raised errors."""
 
     @property
     def is_spoilt(self) -> bool:
-        """True if a filter that raises may have caused the violation. Then the seed says nothing about the product."""
+        """Whether a filter that raises may have caused the violation. Then the seed says nothing about the product."""
         violation = self.violation
         return violation is not None and bool(self.failing) and may_explain(violation.rule)
 
 
 class Supervisor:
-    """Runs a world: `steps` steps with faults, then until no work is left."""
+    """Runs a world: first `steps` steps with faults, then without faults until no work is left."""
 
     def __init__(self, world: World, *, steps: int) -> None:
         self.world = world
@@ -103,7 +103,7 @@ class Supervisor:
         )
 
     def _run_process(self) -> bool:
-        """Run a process until it ends or crashes; False once no work is left."""
+        """Run a process until it ends or crashes. Return False once no work is left."""
         world = self.world
         world.processes += 1
         loop = VirtualLoop(world.faults.random, self._now, self._step)
@@ -187,8 +187,8 @@ class Supervisor:
         self._faults_ended_at = process.loop.now
         self._openings_before = self._openings()
         self._claims_before = self._claims()
-        # A dead instance leaves leases and a registration, which makes it look like an instance with room. Both expire
-        # later if the database's clock was set back.
+        # When an instance dies, its leases and its registration stay until they expire. Until then, the instance seems
+        # to be alive and to have room. They expire later if the database's clock was set back.
         owners = world.store.owners
         expiries = [*owners.expiries.values(), *owners.instances.values()]
         now = world.store.now()
@@ -218,8 +218,9 @@ class Supervisor:
             1200.0 + 6 * scenario.ack_timeout + 10 * scenario.restart_longest + self._longest_lease
         )
         if not (scenario.overflow_grace or (catching_up.is_on and catching_up.falls_behind)):
-            # Without a grace, a subscriber that is too slow for one turn of the loop fails. Its messages come again to
-            # all subscribers, which may fail in turn, until the delivery limit of the broker.
+            # Without a grace, a subscriber fails when it is too slow for one turn of the loop. Then the broker
+            # redelivers its messages to all subscribers, which may fail too. This can go on until the broker's delivery
+            # limit.
             bound += scenario.delivery_limit * scenario.restart_longest
         if process.loop.now > self._faults_ended_at + bound:
             raise Violation(rule, f"{bound:.0f} s after the last fault: {reason}")
@@ -228,14 +229,14 @@ class Supervisor:
             raise Violation("L3", f"streams are opened again and again: {reason}")
         if self._claims() > self._claims_before + often:
             raise Violation("L3", f"streams are claimed again and again: {reason}")
-        # A lease lasts longer if the database's clock was set back. Until it ends, blocked lanes are tried again, which
-        # takes steps.
+        # A lease lasts longer if the database's clock was set back. Until the lease ends, blocked lanes are tried again
+        # and again, which takes steps.
         most = round(_STEPS_AFTER_FAULTS * bound / 1200.0)
         if self.world.steps > self._limit + most:
             raise Violation("L3", f"{most} steps after the last fault: {reason}")
 
     def _check_stored(self, process: Process) -> None:
-        """Check that the store has stored or refused each event that was yielded under a current lease."""
+        """Check that the store has stored or refused every event that was yielded under a current lease."""
         held = {one.fence for instance in process.instances for one in instance.under_lease()}
         for timestamp, fence in self.world.store.derived_under.items():
             if fence in held and timestamp not in self.world.store.answered:
@@ -244,7 +245,7 @@ class Supervisor:
                 )
 
     def _unfinished(self) -> str | None:
-        """The work that is left; None if there is none."""
+        """Return a text about work that is left. None: there is none."""
         world = self.world
         process = self._process
         assert process is not None
@@ -264,7 +265,7 @@ class Supervisor:
         return world.store.idle_reason()
 
     def _left(self, process: Process) -> str | None:
-        """A record that remains although its work is done; None if there is none."""
+        """Return a text about a record that remains although its work is done. None: there is none."""
         for stream in self.world.streams:
             hosting = process.hosting(stream)
             if hosting is None:
@@ -276,11 +277,11 @@ class Supervisor:
         return None
 
     def _unread(self, process: Process, stream: Stream) -> str | None:
-        """The work that is left for a stream with watchers; None if there is none."""
+        """Return a text about work that is left for a stream with watchers. None: there is none."""
         owners = self.world.store.owners
         if owners.is_free(stream.key, self.world.store.now()):
-            # An instance hosts all triggers of a stream or none. If not all streams fit, any of them may be left out,
-            # but then no instance must have room for it.
+            # An instance hosts either all triggers of a stream or none. If not all streams fit, any stream may be left
+            # out, but only if no instance has room for it.
             if len(stream.triggers) > max(map(self._room, process.instances)):
                 return None
             return f"{stream.key} fits into an instance, but no instance hosts it"
@@ -300,7 +301,7 @@ class Supervisor:
         return None
 
     def _room(self, instance: Instance) -> int:
-        """The number of further triggers that the instance has room for, according to the store."""
+        """Return for how many more triggers the instance has room, according to the store."""
         owners, now = self.world.store.owners, self.world.store.now()
         return self.world.capacity - sum(
             len(stream.triggers)
@@ -316,7 +317,7 @@ def simulate(
     trace: Trace | None = None,
     prepare: Callable[[World], None] | None = None,
 ) -> Outcome:
-    """Run one seed inside a `sandbox`: `steps` steps with faults, then until no work is left.
+    """Run one seed inside a `sandbox`: first `steps` steps with faults, then without faults until no work is left.
 
     Args:
         trace: Called with (virtual seconds, step, line) for each traced action.
@@ -326,7 +327,7 @@ def simulate(
     if prepare is not None:
         prepare(world)
     outcome = Supervisor(world, steps=steps).run()
-    # With a prepared world no task runs, so executors and timetables have nothing to do.
+    # In a prepared world no task runs, so there is no work for executors and timetables.
     if prepare is None and outcome.violation is None and has_executors(seed):
         outcome = _with_executors(outcome, trace)
     if prepare is None and outcome.violation is None and has_timetables(seed):
@@ -337,7 +338,7 @@ def simulate(
 
 
 def _with_executors(outcome: Outcome, trace: Trace | None) -> Outcome:
-    """Run the seed's second part, executors, in a world of its own."""
+    """Run the seed's second part, which simulates executors, in a separate world."""
     executors = ExecutorWorld(outcome.scenario.seed, first_step=outcome.steps, trace=trace)
     violation = None
     try:
@@ -348,7 +349,7 @@ def _with_executors(outcome: Outcome, trace: Trace | None) -> Outcome:
 
 
 def _with_schedulers(kind: type[TimedWorld], outcome: Outcome, trace: Trace | None) -> Outcome:
-    """Run the seed's third or fourth part, timetables or partition keys, in a world of its own."""
+    """Run the seed's third or fourth part, which simulates timetables or partition keys, in a separate world."""
     timed = kind(outcome.scenario, first_step=outcome.steps, trace=trace)
     violation = None
     try:

@@ -22,7 +22,7 @@ Identity = tuple[int, str, int]
 
 
 class CatchingUpChecker:
-    """Records what the filters did with each message, and compares it with the broker's and the store's state."""
+    """Records what the filters did with each message, and compares this with the states of the broker and the store."""
 
     def __init__(
         self, fail: Callable[[str, str], None], answered: tuple[set[Identity], ...]
@@ -30,7 +30,7 @@ class CatchingUpChecker:
         self.is_on = False
         self.broadcasts = Broadcasts()
         self.falls_behind = False
-        """Whether `on_failure` is "catch_up" in this process; otherwise the broker redelivers failed messages."""
+        """Whether `on_failure` is "catch_up" in this process. Otherwise the broker redelivers failed messages."""
         self.rows: dict[tuple[int, int], PositionRow] = {}
         """The store's rows of positions, by watcher and lane."""
         self.parked: dict[tuple[int, str], ParkedRow] = {}
@@ -45,28 +45,31 @@ class CatchingUpChecker:
         self.may_stay_at: Callable[[int, Message], bool] = lambda *_: False
         """Whether a watcher may stay at a message for ever, because the message cannot be parked."""
         self.is_asked: Callable[[int], bool] = lambda _: False
-        """Whether a replay of the watcher was requested and is not done."""
+        """Whether a replay was requested for the watcher and is not done."""
         self.is_read_again: Callable[[int, PositionRow], bool] = lambda *_: False
         """Whether a rewound watcher has not yet reached the end that the lane had at the rewind."""
         self.is_selected: dict[int, Callable[[Any], bool]] = {}
-        """The selector of each watcher's live filter: True for a raw event that the filter gets."""
+        """By watcher, the selector of its live filter: returns True for a raw event that the filter gets."""
         self._fail = fail
         self._answered = answered
         self._derived: dict[tuple[int, str], int] = {}
-        """The number of events that a filter yielded for a message it has passed, by watcher and message."""
+        """By watcher and message, the number of events that a filter yielded for a message that it passed."""
         self._claimed: dict[int, dict[str, Message]] = {}
         """By watcher: the messages that the watcher had to resolve and that the broker has advanced past."""
         self._excused: set[tuple[int, str]] = set()
-        """Messages that were rejected, dead-lettered, discarded, or left out by a selector."""
+        """The watchers and messages for which nothing is required.
+
+        The message was rejected, dead-lettered, discarded, or left out by the watcher's selector.
+        """
         self._row_ids: dict[tuple[int, str], int] = {}
         """The id of the last row of a message, by watcher and message."""
         self._numbers = 0
         self._stored_at: dict[tuple[int, str], int] = {}
-        """When a message was last stored, as a number from `_next_number`, by watcher and message."""
+        """By watcher and message, when the message was last stored, as a number from `_next_number`."""
         self._given_at: dict[tuple[int, str], int] = {}
-        """When a filter first got a message, as a number from `_next_number`, by watcher and message."""
+        """By watcher and message, when a filter first got the message, as a number from `_next_number`."""
         self._behind_since: dict[tuple[int, int], int] = {}
-        """When a backlog or a rewind last became durable, as a number from `_next_number`, by watcher and lane."""
+        """By watcher and lane, when a backlog or a rewind last became durable, as a number from `_next_number`."""
         self._set_aside: set[tuple[int, str]] = set()
         """Parked messages, which wait for the operator."""
         self._replayed: set[tuple[int, str]] = set()
@@ -75,18 +78,16 @@ class CatchingUpChecker:
         """Messages that a filter rejected while it caught up."""
         self._rejected_live: set[tuple[int, str]] = set()
         self._advanced: dict[tuple[str, int], set[int]] = {}
-        """The offsets in advances that returned, with any outcome, by topic and lane."""
+        """By topic and lane, the offsets of messages whose advance has returned, with any outcome."""
         self._comes_again: set[str] = set()
         """Messages of logs that failed for the whole cohort, so that the broker redelivers them to all watchers."""
         self._behind_to: dict[tuple[int, LaneOfSession], int] = {}
-        """By watcher and lane: the number of the last broadcast that came while an earlier message was stored for the
-        watcher.
-        """
+        """By watcher and lane: the number of the last broadcast while an earlier message was stored for the watcher."""
 
     # Filters
 
     def on_opened(self, watcher: int, message: Message) -> None:
-        """Check a message that a filter gets, live or not: the watcher has missed no earlier message of the lane."""
+        """When a filter gets a message, check that the watcher has missed no earlier message of the lane."""
         self._given_at.setdefault((watcher, message.key), self._next_number())
         for stored in self._stored_before(watcher, message.topic, message.lane, message.key):
             if (watcher, stored) not in self._derived and not self.is_excused(watcher, stored):
@@ -97,8 +98,8 @@ class CatchingUpChecker:
                 return
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.rewound_to is not None:
-            # The watcher was rewound, but its owner does not know of the rewind yet, so its live filter still gets
-            # messages.
+            # The watcher was rewound, but the stream's owner does not know of the rewind yet. So the live filter still
+            # gets messages.
             return
         for earlier in self._between(row, message.offset):
             if not self._has_passed(watcher, earlier):
@@ -110,7 +111,7 @@ class CatchingUpChecker:
                 return
 
     def on_opened_live(self, watcher: int, delivery: Delivery) -> None:
-        """Check a live message: the watcher has passed each earlier message of the lane that is in no advance yet."""
+        """When a live filter gets a message, check that the watcher has passed the earlier ones of the lane."""
         if not self.falls_behind:
             return
         message = delivery.message
@@ -131,7 +132,10 @@ class CatchingUpChecker:
         self._derived[at] = min(derived, self._derived.get(at, derived))
 
     def on_rejected(self, watcher: int, message: Message) -> None:
-        """Record a rejection while catching up. If messages cannot be parked, the watcher stays at this message."""
+        """Record that a catch-up filter has rejected a message.
+
+        If messages cannot be parked, the watcher stays at this message.
+        """
         self._rejected.add((watcher, message.key))
 
     def on_rejected_live(self, watcher: int, message: Message) -> None:
@@ -179,7 +183,7 @@ class CatchingUpChecker:
             self._claimed.setdefault(watcher, {})[message.key] = message
 
     def is_safe(self, watcher: int, message: Message) -> bool:
-        """Whether the watcher cannot lose a message: its events, or an earlier position, are durable."""
+        """Whether the message's events, or a position of the watcher at or before the message, are durable."""
         if self.is_standing_before(watcher, message):
             return True
         return self._is_settled(watcher, message) or self._came_later(watcher, message)
@@ -192,10 +196,10 @@ class CatchingUpChecker:
         return (watcher, message.key) in self.parked
 
     def _came_later(self, watcher: int, message: Message) -> bool:
-        """Whether others had finished a message before this watcher had to resolve any message of the lane.
+        """Whether other watchers had finished a message before this watcher had to resolve any message of the lane.
 
-        If the advance was lost, the broker delivers the message again. This watcher need not get it if its position is
-        past the message.
+        If that advance was lost, the broker delivers the message again. This watcher need not get the message if its
+        position is past it.
         """
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:
@@ -212,13 +216,13 @@ class CatchingUpChecker:
     # The store
 
     def on_stored(self, watcher: int, key: str) -> None:
-        """Check the first durable event of a message: the events of earlier missed messages must be durable already."""
+        """Check that the events of earlier missed messages are durable, when the first event of a message is."""
         topic, lane, offset = key.rsplit("/", 2)
         for stored in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, stored
             if self._given_at.get((watcher, key), math.inf) < self._stored_at[at]:
-                # This is no violation: the filter got this message before the earlier one failed and was stored, and
-                # the store wrote this event late.
+                # This is no violation: the filter got this message before the earlier message failed and was stored.
+                # Only the store wrote this event late.
                 continue
             if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
                 self._fail(
@@ -229,10 +233,10 @@ class CatchingUpChecker:
         if row is None or row.topic != topic or row.rewound_to is not None:
             return
         if (watcher, key) in self._replayed:
-            # A replayed message has no order with the others, because the lane has continued without it.
+            # A replayed message may come before or after others, because the lane has continued without it.
             return
         if self._given_at.get((watcher, key), 0) < self._behind_since.get((watcher, int(lane)), 0):
-            # This is no violation: the live filter got the message before the watcher fell behind, and the store wrote
+            # This is no violation: the live filter got the message before the watcher fell behind. Only the store wrote
             # this event late.
             return
         for earlier in self._between(row, int(offset)):
@@ -247,12 +251,14 @@ class CatchingUpChecker:
     def on_moved(
         self, watcher: int, lane: int, before: PositionRow | None, after: PositionRow | None
     ) -> None:
-        """Check a change of a position's row. `before` or `after` is None if there was or is no row."""
+        """Check a change of a position's row.
+
+        `before` is None if there was no row, and `after` is None if there is no row now.
+        """
         if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
-            # A rewind is under way. It is complete once all its rows are durable; until then the next owner would
-            # repeat it.
+            # A rewind is under way. Until all its rows are durable, the next owner would repeat the rewind.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:
@@ -277,7 +283,7 @@ class CatchingUpChecker:
         told = self._advanced.get((before.topic, lane), set())
         if before.rewound_to is not None:
             # The watcher had no backlog before the rewind, so it has seen these messages. If the broker delivers them
-            # again, keys absorb the events.
+            # again, idempotency keys absorb the events.
             return
         # A failed message that the broker delivers again does not count as advanced.
         told = {offset for offset in told if messages[offset].key not in self._comes_again}
@@ -289,7 +295,7 @@ class CatchingUpChecker:
             )
 
     def on_row_gone(self, row: ParkedRow) -> None:
-        """Check the deletion of a stored or parked message: the watcher's events of it must be durable."""
+        """Check that the watcher's events of a stored or parked message are durable, when its row is deleted."""
         watcher, key = row.watcher, row.message
         self._record_behind_to(watcher, key)
         self._set_aside.discard((watcher, key))
@@ -297,7 +303,7 @@ class CatchingUpChecker:
             self._fail("S13", f"the row of {key} for watcher {watcher} is deleted, but not durable")
 
     def _record_behind_to(self, watcher: int, key: str) -> None:
-        """Record the lane's last broadcast in each session. Up to it, the watcher had a stored message in the lane."""
+        """Record the lane's last broadcast in each session: until then the watcher had a stored message in the lane."""
         topic, lane, _ = key.rsplit("/", 2)
         if not self.is_log:
             for at, number in self.broadcasts.last_of(topic, int(lane)):
@@ -313,7 +319,7 @@ class CatchingUpChecker:
     def is_behind(self, watcher: int, message: Message) -> bool:
         """Whether other messages of a queue's lane are stored for the watcher.
 
-        If so, the watcher gets this message again later, in the lane's order.
+        If so, the watcher gets this message later from the store, in the lane's order.
         """
         return any(
             row.key != message.key for row in self._stored_in(watcher, message.topic, message.lane)
@@ -335,7 +341,7 @@ class CatchingUpChecker:
         self._excused.add((watcher, key))
 
     def check_not_parked(self, watcher: int, message: Message) -> None:
-        """Check a message that is about to be dead-lettered at a bound: the message must not be parked as well."""
+        """Check that a message is not parked, when it is about to be dead-lettered because of a bound."""
         if (watcher, message.key) in self.parked:
             self._fail("S9", f"{message.key} is parked for watcher {watcher} and dead-lettered too")
 
@@ -346,14 +352,14 @@ class CatchingUpChecker:
     # At the end
 
     def find_unread(self, topic: str) -> str | None:
-        """A watcher that has not caught up in the topic; None if all have."""
+        """Return a text about a watcher that has not caught up in the topic. None: all watchers have."""
         for stored in self.parked.values():
             if stored.is_stored and stored.body[0] == topic:
                 return f"{stored.message} is stored for watcher {stored.watcher}"
         for (watcher, lane), row in sorted(self.rows.items()):
             messages, starts = self.lanes(topic)[lane].messages, self.lanes(topic)[lane].starts
-            # The missed messages of the former topic are gone, and need not be read. The row may stay until the lane's
-            # next message.
+            # The missed messages of a topic that was deleted are gone, and need not be read. The row may stay until the
+            # lane's next message.
             offset = max(row.offset, starts[-1])
             if row.topic != topic or offset >= len(messages):
                 continue
@@ -366,9 +372,9 @@ class CatchingUpChecker:
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
         """Whether the watcher has dealt with all messages after its position.
 
-        A message may also have failed for the whole cohort, so that the broker redelivers it. The owner does not know
-        whether the broker gave the message up at the limit, so the row stays until the lane's next message. A rewound
-        watcher must read the messages again.
+        A message may also have failed for the whole cohort, so that the broker redelivers it. The stream's owner does
+        not know whether the broker gave the message up at the limit of deliveries, so the row stays until the lane's
+        next message. A rewound watcher must read the messages again.
         """
         if self.is_read_again(watcher, row):
             return False
@@ -377,7 +383,7 @@ class CatchingUpChecker:
         return all(self._is_settled(watcher, message) for message in messages)
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """A message that a watcher has missed for good; None if there is none."""
+        """Return a text about a message that a watcher has missed for good. None: there is none."""
         for watcher, messages in self._claimed.items():
             for message in messages.values():
                 if watcher not in deleted and not self.is_safe(watcher, message):
@@ -392,7 +398,7 @@ class CatchingUpChecker:
         return self._numbers
 
     def _stored_before(self, watcher: int, topic: str, lane: int, key: str) -> Iterator[str]:
-        """The keys of the messages that are stored for the watcher in the lane before this message.
+        """Yield the keys of the messages that are stored for the watcher in the lane before this message.
 
         Replayed messages are left out, because the lane has continued after them.
         """
@@ -403,7 +409,7 @@ class CatchingUpChecker:
                 yield row.key
 
     def _stored_in(self, watcher: int, topic: str, lane: int) -> Iterator[ParkedRow]:
-        """The rows that are stored for the watcher in the lane; none if each message is a lane of its own."""
+        """Yield the rows that are stored for the watcher in the lane. If each message is its own lane, yield none."""
         if self.is_ordered:
             for row in self.parked.values():
                 is_stored = row.watcher == watcher and row.is_stored and row.body[0] == topic
@@ -411,7 +417,7 @@ class CatchingUpChecker:
                     yield row
 
     def _between(self, row: PositionRow, offset: int) -> Iterator[Message]:
-        """The messages that the watcher must get before this offset."""
+        """Yield the messages that the watcher must get before the message at this offset."""
         for message in self.lanes(row.topic)[row.lane].messages[row.offset : offset]:
             if message.key not in self._comes_again:
                 yield message
@@ -440,7 +446,9 @@ class CatchingUpChecker:
         return bool(self._derived.get((watcher, key))) and not is_refused
 
     def is_excused(self, watcher: int, key: str) -> bool:
-        """Whether the watcher need not see a message now: rejected, dead-lettered, discarded, parked or gone.
+        """Whether the watcher need not see a message now.
+
+        The message was rejected, dead-lettered, discarded or parked, or its topic was recreated.
 
         In a log, a parked message that is being replayed counts too, because the lane continues after it.
         """

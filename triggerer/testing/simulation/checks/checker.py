@@ -1,4 +1,4 @@
-"""Checks the promises by evidence that the models collect, never by the runtime's own account."""
+"""Checks the runtime's promises. The evidence comes from the models, never from the runtime itself."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Violation(AssertionError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
-        """Pickle rule and detail, because `args` has only the message and seeds run in other processes."""
+        """Pickle rule and detail. Seeds run in other processes, and `args` has only the message."""
         return Violation, (self.rule, self.detail)
 
 
 class Checker:
     """Records what happened, and the first violation.
 
-    The models call the checker under the runtime's own error handlers, which would catch an error. So the checker
-    records a violation, and the supervisor raises the violation before the next step.
+    The runtime calls the models, and would catch an error that the checker raised there. So the checker only records a
+    violation, and the supervisor raises it before the next step.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Checker:
         self.slow_subscribers = SlowSubscriberChecker(self.fail)
         self.filter_errors = FilterErrors()
         self.deleted: set[int] = set()
-        """Watchers that were deleted on purpose, so that they need not see later messages."""
+        """Watchers that were deleted on purpose. They need not see later messages."""
         self.replays.deleted = self.deleted
         self.is_taken_over: Callable[[Fence], bool] = lambda _: False
         self.is_owner: Callable[[Owner], bool] = lambda _: True
@@ -93,7 +93,10 @@ class Checker:
         self._owed[topic] = watchers
 
     def forgive(self, topic: str, watcher: int) -> None:
-        """Stop requiring that this watcher resolves the stream's messages, until it is in a cohort again."""
+        """Stop requiring that this watcher resolves the stream's messages.
+
+        The requirement returns with the next cohort that contains the watcher.
+        """
         self._owed.get(topic, set()).discard(watcher)
 
     def check_members(self, delivery: Delivery) -> None:
@@ -119,13 +122,13 @@ class Checker:
         if outcome.acked + outcome.failed + outcome.rejected != count:
             self.fail("S3", f"{name}, but {count} had to answer, for {sorted(cohort)}")
         owed = {watcher for watcher in cohort if watcher not in self.deleted}
-        # A trigger resolves a message once for all its watchers, except the watchers that were deleted since.
+        # A trigger resolves a message once for all its watchers. Leave out the watchers that were deleted since.
         sharing = [watchers & owed for watchers in delivery.triggers]
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
-        # If any trigger failed the message, the broker delivers it again to all watchers. So a trigger that serves
-        # several watchers can ack the message now, even if one of its watchers has a backlog in the lane.
+        # If any trigger failed the message, the broker delivers it again to all watchers. So a trigger with several
+        # watchers may ack the message now, even if one of them has a backlog in the lane.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))
@@ -137,7 +140,7 @@ class Checker:
             not watchers or bool(watchers & rejected) for watchers in sharing
         ):
             self.fail("S3", f"{name}, but only {sorted(rejected)} rejected it")
-        # If a bound of parked messages is reached, a rejected message cannot be parked, so it counts as failed.
+        # A rejected message that cannot be parked, because a bound is reached, counts as failed.
         may_fail = set() if self.parked.has_room else rejected
         healthy = {
             watcher
@@ -150,7 +153,7 @@ class Checker:
         }
         if self.catching_up.is_on and outcome.failed:
             # A watcher that fails alone falls behind. So this message failed for all watchers, or follows a message
-            # that did.
+            # that failed for all.
             for_all = outcome.failed == count or self.catching_up.falls_behind
             self.catching_up.broadcasts.mark_failed(delivery, for_all=for_all)
         fails_too = self.catching_up.broadcasts.fails_too(delivery)
@@ -163,8 +166,8 @@ class Checker:
                 self._rejected.add(_assignment(delivery))
             if self.catching_up.is_on:
                 spared = {watcher for watcher in owed if self._is_spared(delivery, watcher)}
-                # A lease may end sooner than agreed. Until the old group knows that, it may advance past messages, and
-                # the next owner's watchers need not get these messages.
+                # The simulation may end a lease sooner than agreed. Until the old group knows that, it may advance past
+                # messages, which the next owner's watchers need not get.
                 is_owner = self.is_owner(delivery.consumer.owner)
                 excused = rejected | spared if is_owner else owed
                 if outcome.rejected and is_owner:
@@ -174,7 +177,7 @@ class Checker:
     def _check_set_aside(self, delivery: Delivery, rejected: set[int]) -> None:
         """Check that a message rejected by a live filter is parked before the advance.
 
-        If it could not be parked, the watcher may instead have a stored position at the message or before it.
+        If the message could not be parked, the watcher may have a stored position at the message or before it instead.
         """
         catching_up, message = self.catching_up, delivery.message
         if not catching_up.sets_aside:
@@ -193,16 +196,16 @@ class Checker:
             self.fail("S13", f"{sorted(missing)} rejected {message.key}, but it is not parked")
 
     def _find_safe(self, delivery: Delivery, owed: set[int]) -> set[int]:
-        """The watchers that cannot lose the message, because of their backlog or their catch-up."""
+        """Return the watchers that cannot lose the message, because of their backlog or their catch-up."""
         if not self.catching_up.is_on:
             return set()
         return {watcher for watcher in owed if self.catching_up.is_safe(watcher, delivery.message)}
 
     def check_lease(self, delivery: Delivery, what: str) -> None:
-        """Check that a group's lease is not over when it broadcasts or advances; `what` says which of the two.
+        """Check that a group's lease is not over when the group broadcasts or advances (`what`).
 
         The lease is over if the instance knows that, or if the database shows another owner. Before another owner can
-        appear, the instance must know by its own clock that the lease is over.
+        appear, the instance must know it by its own clock.
         """
         if self.is_lease_over(delivery.consumer.owner):
             self._fail_for_lease(delivery, what)

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
 
 
 class HandoverChecker:
-    """Compares the messages of live filters with the messages that the same watcher passed while it caught up.
+    """Compares the messages of each live filter with the messages that its watcher passed while it caught up.
 
-    If a filter gets a message twice, idempotency keys absorb the second events, so the store would not show the fault.
+    If a watcher gets a message twice, idempotency keys absorb the second events. So the store would not show the fault.
 
     Args:
         fail: Called with the rule that was broken, and how.
-        was_advanced: True if an advance with the message returned; the broker may still deliver it again.
+        was_advanced: Returns True if an advance with the message has returned. The broker may still deliver the message
+            again.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LaneChecker:
-    """Observes one producer: the outstanding messages of each lane, and the calls of its four flow-control methods."""
+    """Observes the outstanding messages of one producer, and the calls that pause or resume its stream or a lane."""
 
     def __init__(
         self, scenario: Scenario, checker: Checker, lane_of: Callable[[Message], Hashable]
@@ -26,17 +26,18 @@ class LaneChecker:
         self._checker = checker
         self._lane_of = lane_of
         self._outstanding: dict[Hashable, int] = {}
-        """The number of broadcast messages by lane that are in no advance that returned."""
+        """By lane, the number of messages that were broadcast and whose advance has not returned."""
         self._outstanding_bytes: dict[Hashable, int] = {}
         """The size of the outstanding messages, by lane."""
         self._reported: dict[Hashable, list[Delivery]] = {}
-        """By lane: the deliveries that were reported as advanced since the lane's last pause. The runtime may not have
-        handled the reports yet.
+        """By lane, the deliveries that were reported as advanced since the lane's last pause.
+
+        The runtime may not have handled the reports yet.
         """
         self._pulled: Delivery | None = None
         """The delivery that the stream yielded and that may not be broadcast yet."""
         self._touched: set[Hashable] = set()
-        """The lanes with a message that the runtime pulled, or passed to `get_advance_lane`, since their last pause."""
+        """The lanes of which the runtime has pulled a message, or asked `get_advance_lane`, since their last pause."""
         self._notifying: set[Hashable] = set()
         """The lanes for which `pause_lane` or `resume_lane` is running."""
         self.is_paused = False
@@ -45,7 +46,7 @@ class LaneChecker:
 
     @property
     def pulled_lane(self) -> Hashable:
-        """The lane of the message that the poll has pulled but not broadcast; None if there is none."""
+        """The lane of the message that the poll has pulled but not broadcast. None: there is no such message."""
         return None if self._pulled is None else self._lane_of(self._pulled.message)
 
     # Messages
@@ -69,7 +70,7 @@ class LaneChecker:
         self._touched.add(self._lane_of(delivery.message))
 
     def record_broadcast(self, delivery: Delivery) -> None:
-        """Record a broadcast. A repeated call for a delivery does nothing."""
+        """Record a broadcast. A second call for a delivery does nothing."""
         if delivery.is_broadcast:
             return
         delivery.is_broadcast = True
@@ -134,7 +135,10 @@ class LaneChecker:
 
     @contextmanager
     def pausing(self, lane: Hashable) -> Iterator[None]:
-        """Check a call of `pause_lane`. A second pause is a fault if the lane delivered no message since the first."""
+        """Check a call of `pause_lane`.
+
+        A second pause is allowed only if the lane has delivered a message since the first.
+        """
         if self._is_pulled:
             self._checker.fail("S9", f"pause_lane({lane}) while the stream is being pulled")
         if lane in self.paused and lane not in self._touched:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class ParkedChecker:
-    """Counts the messages and probes of filters that catch up, and checks the parked messages at each commit.
+    """Counts the messages and probes that catch-up filters get, and checks the parked messages at each commit.
 
     Args:
         fail: Called with the broken rule and the details.
-        is_hopeless: True if the watcher rejected the message, or the store refused its events.
+        is_hopeless: Returns True if the watcher rejected the message, or the store refused its events.
     """
 
     def __init__(
@@ -36,14 +36,17 @@ class ParkedChecker:
         self.bounds: ParkedBounds | None = None
         """The bounds of parked messages; set before the first check."""
         self.has_one_stream = False
-        """Whether there is one stream. Only then does the service keep exactly to the bound on all parked bytes."""
+        """Whether there is only one stream.
+
+        With several streams, the service keeps only roughly to the bound on all parked bytes.
+        """
         self.has_room = False
         """Whether the bounds are too large to be reached."""
         self.max_deliveries: float = math.inf
         self._fail = fail
         self._is_hopeless = is_hopeless
         self._given = Counter[tuple[int, str]]()
-        """How often a filter got a message, other than as a probe, by watcher and message."""
+        """By watcher and message, how often a filter got the message, not counting probes."""
         self._passed_probes = Counter[int]()
         """The number of probes that each watcher passed."""
         self._passed_before: dict[tuple[int, str], int] = {}
@@ -53,11 +56,13 @@ class ParkedChecker:
         self._tried: dict[tuple[int, Hashable], set[str]] = {}
         """The keys of all probes, by watcher and lane."""
         self._blamed: dict[Backlog, tuple[Position, str | None, object]] = {}
-        """The backlogs whose watcher passed a probe, so that the failed message gets one more attempt.
+        """Backlogs whose watcher has passed a probe.
 
-        The values: the position of the failed message, the key of the message that the filter got since (None: no
-        message), and the catch-up that gave it. If the attempt passes, the filter may get the next message before the
-        position moves; so the keys are compared too.
+        The failed message then gets one more attempt, and is parked if the attempt fails.
+
+        The values have three parts: the position of the failed message, the key of the message that the filter got
+        since (None: no message), and the catch-up that gave it. If the attempt passes, the filter may get the next
+        message before the position moves, so the keys are compared too.
         """
 
     # Filters
@@ -66,15 +71,15 @@ class ParkedChecker:
         """Check a message of a backlog that a filter gets.
 
         Args:
-            by: Identifies the catch-up; changed arguments of the watcher begin another.
+            by: Identifies the catch-up. If the watcher's arguments change, another catch-up begins.
         """
         at = watcher, message.key
         self._given[at] += 1
         self._passed_before.setdefault(at, self._passed_probes[watcher])
         position, given, blamed_by = self._blamed.pop(backlog, (None, None, by))
         if blamed_by is not by or position != backlog.cursor or given not in (None, message.key):
-            # This is not one attempt too many: it is another message than the failed one, or another catch-up has
-            # begun since the probe.
+            # This attempt is allowed: it is for another message than the failed one, or another catch-up has begun
+            # since the probe.
             return
         self._blamed[backlog] = backlog.cursor, message.key, by
         if given is not None and self.has_room:
@@ -92,7 +97,7 @@ class ParkedChecker:
         """Record that the filter has passed the probe.
 
         Args:
-            by: Identifies the catch-up; changed arguments of the watcher begin another.
+            by: Identifies the catch-up. If the watcher's arguments change, another catch-up begins.
             is_evidence: True if the filter yielded events for the probe or rejected it.
         """
         self._failed[backlog] -= 1
@@ -107,7 +112,7 @@ class ParkedChecker:
         self._blamed.clear()
 
     def count_failed(self, watcher: int, lane: int) -> int:
-        """The highest number of failed probes of a watcher for this lane."""
+        """Return the highest number of failed probes of a watcher for a message of this lane."""
         counts = (
             count
             for backlog, count in self._failed.items()
@@ -163,7 +168,7 @@ class ParkedChecker:
             self._fail("S9", f"{total} bytes are parked, the bound is {bounds.total_bytes}")
 
     def _check_evidence(self, row: ParkedRow) -> None:
-        """Check that a parked message is hopeless, or failed too often and its watcher passed a probe since."""
+        """Check that a parked message is hopeless, or has failed too often while its watcher has passed a probe."""
         at = row.watcher, row.message
         if self._is_hopeless(*at):
             return
@@ -180,7 +185,7 @@ class ParkedChecker:
             )
 
     def _check_single(self, row: ParkedRow) -> None:
-        """Check that a message has one row, or a second one only to re-emit its events under another key."""
+        """Check that a message has only one row. It may have a second row, under another key, to re-emit its events."""
         for other in self.rows.values():
             is_same = other.watcher == row.watcher and other.message == row.message
             if is_same and other.key != row.key and not (other.is_reemitted or row.is_reemitted):

@@ -1,4 +1,4 @@
-"""The runs that partition keys require: a simple model of docs/reference/partitions.md, for the few keys of a seed.
+"""Which runs the partition keys of a seed require: a simple model of docs/reference/partitions.md.
 
 The model shares no code with `triggerer.domain.partitions` or the scheduler.
 """
@@ -23,7 +23,7 @@ _ENDS: Final = {
     "2025-Q4": datetime(2026, 1, 1, tzinfo=UTC),
     "2026-Q1": datetime(2026, 4, 1, tzinfo=UTC),
 }
-"""When each quarter ends. A seed begins at the end of the first quarter, and is over long before the second one ends.
+"""When each quarter ends. A seed begins at the end of the first quarter, and is over long before the end of the second.
 """
 _LAST: Final = (*REGIONS, "else", None)
 KEYS: Final = (*MONTHS, *(one for months in MONTHS.values() for one in months), *_LAST)
@@ -66,7 +66,7 @@ class Keyed:
         return ("a",) if self.needs == "a" else ("a", "b")
 
     def keys_of(self, asset: str, key: str | None) -> frozenset[str]:
-        """The keys of the runs that an event is for; empty if the event is refused."""
+        """Return the keys of the runs that an event is for. Empty: the event is refused."""
         if key is None or asset not in self.assets:
             return frozenset()
         match self._mapper(asset):

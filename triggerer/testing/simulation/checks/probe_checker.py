@@ -1,4 +1,7 @@
-"""Checks that a stored message that failed too often is probed before its filter gets it again (rule 18)."""
+"""Checks the order of probes (rule 18).
+
+Before a filter gets a stored message that has failed too often, another message must be tried as a probe.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,9 @@ class Lease(Protocol):
 
 
 class ProbeChecker:
-    """Checks the first time that a filter gets a message of a queue under a lease.
+    """Checks each message of a queue when a filter gets it for the first time under a lease.
 
-    When the filter gets the message again, nothing is checked: the results of earlier probes decide whether more
-    follow.
+    When the filter gets the message again, nothing is checked, because then the results of earlier probes decide.
 
     Args:
         fail: Called with the broken rule and the details.

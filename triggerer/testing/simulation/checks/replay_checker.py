@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ReplayChecker:
-    """Records stored rewinds, and the messages that were read and the events that were re-emitted since.
+    """Records rewinds when they are stored, and then the messages that are read and the events that are re-emitted.
 
     Args:
         fail: Called with the broken rule and the details.
@@ -41,9 +41,9 @@ class ReplayChecker:
         self._reemitted = reemitted
         self._counted = 0
         self._given: dict[tuple[int, str], int] = {}
-        """When a filter last got a message, as a number from `_count`, by watcher and message."""
+        """By watcher and message, when a filter last got the message, as a number from `_count`."""
         self._made: dict[tuple[int, str], int] = {}
-        """When a message's events were last re-emitted, as a number from `_count`, by watcher and message."""
+        """By watcher and message, when the message's events were last re-emitted, as a number from `_count`."""
         self._rewound: dict[tuple[int, str, int], tuple[int, int, int]] = {}
         """By watcher, topic and lane: the earliest rewind's offset, the lane's end then, and its `_count` number."""
         self._reemissions: dict[tuple[int, str, int, int, int, int], int] = {}
@@ -81,7 +81,7 @@ class ReplayChecker:
             self._reemissions.setdefault((*at, *asked), self._count())
 
     def _asked_from(self, watcher: int, row: PositionRow) -> int | None:
-        """The offset from which the watcher must read again; None if its replay is done.
+        """Return the offset from which the watcher must read again. None: its replay is done.
 
         The stored position may be earlier, at a message that was outstanding at the rewind. The watcher need not read
         that message again.
@@ -107,7 +107,10 @@ class ReplayChecker:
         self._reemitted.add((watcher, plain, ordinal))
 
     def _may_derive(self, watcher: int, key: str, reemit: str) -> bool:
-        """Whether a message has this key and, if the key has a suffix, a replay asked to re-emit the message."""
+        """Whether an event may have this key.
+
+        It must be the key of a message. It may have a suffix only if a replay re-emits the message.
+        """
         topic, *place = key.rsplit("/", 2)
         if len(place) != 2 or not all(map(str.isdigit, place)):
             return False
@@ -122,7 +125,7 @@ class ReplayChecker:
         )
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """A message that a replayed watcher did not read or re-emit; None if there is none."""
+        """Return a text about a message that a replayed watcher did not read or re-emit. None: there is none."""
         for (watcher, topic, lane), (offset, end, since) in self._rewound.items():
             for message in self._read(watcher, topic, lane)[offset:end]:
                 is_given = self._given.get((watcher, message.key), 0) >= since
@@ -138,7 +141,7 @@ class ReplayChecker:
         return None
 
     def _read(self, watcher: int, topic: str, lane: int) -> list[Message]:
-        """The messages of a lane up to the watcher's position."""
+        """Return the messages of a lane up to the watcher's position."""
         messages = self.lanes(topic)[lane].messages
         row = self.rows.get((watcher, lane))
         return messages if row is None or row.topic != topic else messages[: row.offset]

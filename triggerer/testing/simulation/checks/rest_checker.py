@@ -1,4 +1,4 @@
-"""Checks at the end that finished work has left no rows, states or memory (L5)."""
+"""Checks at the end of a seed that finished work has left no rows, no states and nothing in memory (L5)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 _HELD = "its stream waits"
-"""How a watcher's shown error begins while its stream waits for room for another watcher's messages."""
+"""The beginning of the error that is shown for a watcher whose stream waits for room for another watcher's messages."""
 
 
 class RestChecker:
-    """Records what the owner of a stream has learned. A row that the owner could have deleted must not be left.
+    """Records the advances that a stream's owner knows of. A row that the owner could have deleted must not be left.
 
     Args:
         fail: Called with the broken rule and the details.
@@ -45,7 +45,10 @@ class RestChecker:
         """How often a filter that catches up got a message, by watcher and message."""
 
     def mark_advanced(self, delivery: Delivery) -> None:
-        """Record that an advance has returned. `delivery` is its last message before the first failed one."""
+        """Record that an advance has returned.
+
+        `delivery` is the advance's last message, or the last message before the first failed one.
+        """
         at = delivery.consumer.owner, delivery.message.lane
         self._counted += 1
         self._advanced.setdefault(at, []).append((self._counted, delivery.message.offset + 1))
@@ -55,7 +58,7 @@ class RestChecker:
         self._given[watcher, message.key] += 1
 
     def on_row(self, watcher: int, before: PositionRow | None, row: PositionRow) -> None:
-        """Check a written row: it must not count more failures than its filter had attempts with the message."""
+        """Check that a written row does not count more failures than its filter had attempts with the message."""
         if before is None or before.reemit != row.reemit:
             self._begun[watcher, row.lane] = self._counted
         key = f"{row.topic}/{row.lane}/{row.offset}"
@@ -73,7 +76,7 @@ class RestChecker:
         watchers: Sequence[int],
         lanes: Sequence[LaneOfBroker],
     ) -> str | None:
-        """A leftover of a stream that is read to its end; None if there is none.
+        """Return a text about a leftover of a stream that was read to its end. None: there is none.
 
         Args:
             owner: The lease under which the stream is hosted.
@@ -82,7 +85,7 @@ class RestChecker:
             lanes: The lanes of its topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # Rows with messages left to read may remain: a watcher stays for ever at a message whose events the store
+        # Rows before the end of a lane may remain: a watcher stays for ever at a message whose events the store
         # refuses.
         standing = {
             at
@@ -104,16 +107,16 @@ class RestChecker:
         standing: set[tuple[int, int]],
         lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
-        """Rows of positions that this owner's advances have passed since the rows were written.
+        """Yield texts about rows of positions that this owner's advances have passed since the rows were written.
 
-        Rows that earlier advances have passed are left out: the owner does not know of them, and they stay until the
-        lane's next message.
+        Rows that earlier advances have passed are left out. The owner does not know of those advances, so these rows
+        stay until the lane's next message.
         """
         for (watcher, lane), row in rows.items():
             since = self._begun.get((watcher, lane), 0)
             advances = self._advanced.get((owner, lane), [])
             told = max((offset for at, offset in advances if at > since), default=-1)
-            # An advance in a topic that was then recreated says nothing about the new topic.
+            # An advance from before a topic was recreated says nothing about the new topic.
             is_known = told >= row.offset and told > lanes[lane].starts[-1]
             if (watcher, lane) not in standing and is_known:
                 yield (
@@ -122,7 +125,7 @@ class RestChecker:
                 )
 
     def _replays_left(self, watchers: Sequence[int]) -> Iterator[str]:
-        """Replays that are neither done nor refused."""
+        """Yield texts about replays that are neither done nor refused."""
         for request in self.replays.values():
             if request.watcher_id in watchers:
                 yield f"the replay {request.id} of watcher {request.watcher_id} is not done"
@@ -130,7 +133,7 @@ class RestChecker:
     def _states_left(
         self, fence: Fence, watchers: Sequence[int], standing: set[int]
     ) -> Iterator[str]:
-        """Watchers whose state shows a problem although they are well."""
+        """Yield texts about watchers whose state shows a problem although they are well."""
         for watcher in watchers:
             shown = self.states.get(watcher)
             if shown is None or shown.fence != fence:
@@ -146,7 +149,7 @@ def _backlogs_left(
     rows: Mapping[tuple[int, int], PositionRow],
     standing: set[tuple[int, int]],
 ) -> Iterator[str]:
-    """Data of finished catch-ups in the owner's memory."""
+    """Yield texts about data of finished catch-ups in the owner's memory."""
     backlogs = stream.behind.backlogs
     for watcher, lane in rows:
         if backlogs.find(lane, watcher) is None:

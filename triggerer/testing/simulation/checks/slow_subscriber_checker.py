@@ -1,4 +1,4 @@
-"""Checks the contract's rule 8: a subscriber that delays a waiting sibling must soon fall behind, if it can."""
+"""Checks rule 8 of the contract: a subscriber that makes a sibling wait must soon fall behind, if it can."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from triggerer.streams.delivery.subscriber import Subscriber
 
 _SLACK_S: Final = 1.0
-"""Seconds beyond the overflow grace, for the turns of the event loop that the runtime needs."""
+"""A delay may exceed the overflow grace by this many seconds, because the runtime needs some turns of the event loop.
+"""
 _Delay = tuple[str, Hashable, "Subscriber"]
 """The kind of the pause ("stream" or "lane"), its key, and the subscriber that is to blame."""
 
@@ -30,11 +31,11 @@ class Pauses(Protocol):
 
     @property
     def pulled_lane(self) -> Hashable:
-        """The lane of the message that the poll has pulled but not broadcast; None if there is none."""
+        """The lane of the message that the poll has pulled but not broadcast. None: there is no such message."""
 
 
 class SlowSubscriberChecker:
-    """Records for each group since when a subscriber's unresolved messages have paused the stream or a lane.
+    """Records for each group since when the unresolved messages of one subscriber have paused the stream or a lane.
 
     The runtime's own ledger tells which messages are unresolved. Checks of other rules compare this ledger with the
     messages that the filters received.
@@ -45,10 +46,10 @@ class SlowSubscriberChecker:
         self._since: WeakKeyDictionary[Group, dict[_Delay, float]] = WeakKeyDictionary()
 
     def check(self, group: Group, pauses: Pauses, *, is_store_slow: bool, now: float) -> None:
-        """Check a group whose watchers can fall behind; called at each step.
+        """Check a group whose watchers can fall behind. Called at each step.
 
         Args:
-            now: The seconds so far, without standstills of the process.
+            now: The seconds since the start, without standstills of the process.
         """
         state = group.state
         is_excused = (
@@ -94,7 +95,7 @@ class SlowSubscriberChecker:
 
 
 def _slow_in(group: Group, lane: Lane, tail: Entry) -> Iterator[Subscriber]:
-    """The subscribers that have most of a full lane to resolve, while a sibling has resolved all of it."""
+    """Yield the subscribers that still have to resolve most of a full lane, while a sibling has resolved all of it."""
     if not _is_passed(group, tail):
         return
     settings, ledger = group.state.settings, group.state.ledger

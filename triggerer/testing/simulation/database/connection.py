@@ -1,4 +1,4 @@
-"""One instance's connection to the database, which may be cut while other instances reach the database."""
+"""One instance's connection to the database. It may be cut while other instances reach the database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Connection:
         return getattr(self._database, name)
 
     def cut_off(self) -> None:
-        """Let each request from now on fail or get no answer."""
+        """From now on, let each request fail or get no answer."""
         self._is_cut_off = True
 
     def restore(self) -> None:

@@ -85,7 +85,8 @@ class SimulatedLeaseQueries:
         now = session.store.now()
         claimed: list[Fence] = []
         fitting = sorted(digest for digest, size in sizes.items() if size <= room)
-        # As in the real statement, `limit` bounds the rows that are read, and a stream without room is skipped.
+        # As in the real statement, `limit` bounds the rows that are read, and a stream for which there is no room is
+        # skipped.
         for digest in [one for one in fitting if owners.is_free(one, now)][: max(limit, 0)]:
             if sizes[digest] <= room:
                 room -= sizes[digest]
@@ -122,8 +123,8 @@ class SimulatedHostingQueries:
         digests = set(stream_digests)
         rows = [row for row in session.store.triggers.values() if row.stream_digest in digests]
         stored = _stored_backlogs(session, digests, are_replayed=True)
-        # Read replays before positions. A replay that is done in between then shows in both; in the other order it
-        # would show in neither.
+        # Read replays before positions, as the real code does. A replay that is carried out in between is then seen in
+        # both. In the other order it could be seen in neither.
         asked: dict[int, tuple[ReplayRequest, ...]] = {}
         for _, request in sorted(session.store.replays.items()):
             asked[request.watcher_id] = (*asked.get(request.watcher_id, ()), request)
@@ -164,7 +165,7 @@ class SimulatedHostingQueries:
                 may_open(store.closed_until.get(digest), now),
             )
             for digest, (owner, epoch) in owners.leases.items()
-            # A stream without watchers has a row only if it has had an owner.
+            # A stream without watchers has a row only if it had an owner before.
             if counts[digest] or epoch
         ]
         living = sum(expires_at > now for expires_at in owners.instances.values())

@@ -1,4 +1,4 @@
-"""A model of the database: all durable rows."""
+"""A model of the database: all durable rows, which a commit changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Dag:
-    """A DAG as its file describes it. Without a `schedule` it waits for the assets of its condition."""
+    """A DAG as its file describes it. A DAG without a `schedule` waits for the assets of its condition."""
 
     dag_id: str
     condition: Condition | None
@@ -47,9 +47,9 @@ class Dag:
     quiet_period_s: float | None = None
     depends_on_past: bool = False
     keyed: Keyed | None = None
-    """The checker's model of a schedule by partition keys; None if the schedule has no keys."""
+    """The checker's model of a schedule by partition keys. None: the schedule has no keys."""
     outlet: str | None = None
-    """The asset that each run updates at its end, under the run's partition key, if any."""
+    """The asset that each run updates at its end, under the run's partition key. None: no asset."""
 
     @property
     def on(self) -> Schedule:
@@ -99,18 +99,18 @@ class Run:
 
 
 class ReadAt(NamedTuple):
-    """The instant at which a scheduler read a DAG, by two clocks."""
+    """The instant at which a scheduler read a DAG, by the clocks of the database and of the scheduler's host."""
 
     database: datetime
     host: datetime
-    """By the clock of the scheduler's host, which timetables read. The clock may have been set since."""
+    """The instant by the clock of the scheduler's host, which timetables read. The clock may have been set since."""
 
 
 class PlanningObserver(Protocol):
     """Observes transactions on DAGs and their runs, and records broken promises."""
 
     def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
-        """Called when a statement creates a run. `read_at` is when its DAG was read; None if it was not read."""
+        """Called when a statement creates a run. `read_at` is when its DAG was read. None: it was not read."""
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         """Called when a run commits, just before it is added to the store's runs."""
@@ -130,9 +130,9 @@ class Owners:
     """The registered instances and the leases of streams."""
 
     leases: dict[str, tuple[str | None, int]] = field(default_factory=dict)
-    """The owner, if any, and the epoch, by the stream's digest."""
+    """By digest of a stream: its owner, if any, and its epoch."""
     expiries: dict[str, datetime] = field(default_factory=dict)
-    """The end of each lease, by the stream's digest."""
+    """By digest of a stream: the end of its lease."""
     instances: dict[str, datetime] = field(default_factory=dict)
     """The end of each registration, by instance."""
 
@@ -147,7 +147,7 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class LoadsShown:
-    """The loads that an instance read at its last heartbeat, by which it divides the streams."""
+    """The streams' loads that an instance read at its last heartbeat, and by which it divides the streams."""
 
     loads: dict[str, StreamLoad]
     instances: int
@@ -173,7 +173,7 @@ class Store:
         self.asset_ids: dict[str, int] = {}
         self.owners = Owners()
         self.shortened: set[tuple[str, str | None, int]] = set()
-        """Leases that another instance can claim before their owners' own clocks show that they are over."""
+        """Leases that another instance can claim before the owner's own clock shows that they are over."""
         self.triggers: dict[int, TriggerRow] = {}
         self.positions: dict[tuple[int, int], PositionRow] = {}
         """The rows of positions, by watcher and lane."""
@@ -186,11 +186,11 @@ class Store:
         self.watcher_states: dict[int, WatcherState] = {}
         """The states of watchers, by watcher."""
         self.closed_until: dict[str, datetime | None] = {}
-        """By digest: until when a new stream stays closed, if it does; see `triggerer.domain.dag_files.new_streams`."""
+        """By digest, until when a new stream stays closed; see `triggerer.domain.dag_files.new_streams`."""
         self.shown: dict[str, LoadsShown] = {}
         """The loads that each instance read last, by instance."""
         self.derived_under: dict[datetime, Fence] = {}
-        """The lease under which each event was yielded, by the event's unique timestamp."""
+        """By an event's timestamp, which is unique: the lease under which the event was yielded."""
         self.answered: set[datetime] = set()
         """The timestamps of events whose rows were stored or refused."""
         self.events: dict[int, int] = {}
@@ -199,19 +199,19 @@ class Store:
         self.event_keys: dict[int, str | None] = {}
         """The partition key of each event, by the event's id."""
         self.partitions: defaultdict[str, Partitions] = defaultdict(Partitions)
-        """The rows of partition keys, by DAG. The `queue` of these rows is the DAG's entry in `queues`."""
+        """By DAG, the rows of its partition keys. Their `queue` is the DAG's entry in `queues`."""
         self.states: defaultdict[str, DagState] = defaultdict(DagState)
         """The states of DAGs, by DAG."""
         self.times: PlanningObserver | None = None
-        """Checks the runs of timetables; None in a world without timetables."""
+        """Checks the runs of timetables. None: the world has no timetables."""
         self.queues: dict[str, dict[int, int | None]] = {}
         """By DAG: its events, each with the run that took it, if any."""
         self.versions: Counter[str] = Counter()
-        """The versions of the DAGs' rows, by DAG. Each run that takes events changes its DAG's version."""
+        """By DAG, the version of its row, which each run changes that takes events."""
         self.runs: dict[int, Run] = {}
         self.wakeups: Wakeups = Wakeups()
         self.pending_commits: dict[int, Callable[[], None]] = {}
-        """Commits that were sent and have not arrived yet. A crash does not stop them."""
+        """Commits that a process has sent and that have not arrived. A crash of the process does not stop them."""
         self.skew = timedelta()
         self.deleting_position: Callable[[int, int], Awaitable[None]] = _at_once
         """Called with a watcher and a lane before a transaction that deletes this position commits."""
@@ -225,12 +225,12 @@ class Store:
         return {one.watcher_id for row in self.triggers.values() for one in row.watchers}
 
     def next_id(self) -> int:
-        """The next number of a sequence, in the order of inserts, not of commits."""
+        """Return the next number of a sequence. Numbers are in the order of inserts, not of commits."""
         self._last_id += 1
         return self._last_id
 
     def mark_shortened(self, digests: Iterable[str]) -> None:
-        """Record that the leases on these streams expire too early, for example after the database's clock was set."""
+        """Record that the leases on these streams may expire too early, such as when the database's clock is set."""
         self.shortened.update((digest, *self.owners.leases[digest]) for digest in digests)
 
     def is_taken_over(self, fence: Fence) -> bool:
@@ -242,7 +242,7 @@ class Store:
         return EPOCH + self.skew + timedelta(seconds=self.time())
 
     def waiting(self, dag: Dag) -> dict[int, list[int]]:
-        """The DAG's events that no run has taken, by asset, oldest first."""
+        """Return, by asset, the DAG's events that no run has taken, oldest first."""
         found: dict[int, list[int]] = {}
         for event, run in sorted(self.queues[dag.dag_id].items()):
             if run is None:
@@ -258,7 +258,7 @@ class Store:
         return sum(run.dag_id == dag_id and not run.is_ended for run in self.runs.values())
 
     def idle_reason(self) -> str | None:
-        """The reason why the DAGs are not done yet; None once they are done."""
+        """Return the reason why the DAGs are not done yet. None: they are done."""
         for dag in self.dags.values():
             if self.active_runs(dag.dag_id):
                 return f"{dag.dag_id} has a run that has not ended"

@@ -20,12 +20,12 @@ PARKED: Final = PARKING
 """The statements on parked messages."""
 _KEPT: Final = ParkedState.KEPT.value
 _OF_BYTES: Final = {parked.DROP, parked.DROP_BODIES}
-"""Statements that are sent together with the statement before them, and so take no time of their own."""
+"""Statements that are sent together with the statement before them, so they take no further time."""
 
 _Result = TypeVar("_Result")
 
 Decision = Literal["replay", "discard"] | None
-"""The operator's decision about a parked message; None to leave it for now."""
+"""The operator's decision about a parked message. None: leave the message for now."""
 
 
 class Locks(Protocol):
@@ -41,12 +41,12 @@ class Locks(Protocol):
 class ParkedWrites:
     """Collects writes, which `apply` makes durable all at once.
 
-    One lock covers all rows, so that transactions on them come one after the other.
+    One lock covers all rows of parked messages, so transactions that write them come one after another.
     """
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, str], ParkedRow] | None = None
-        """The rows that this transaction sees, by watcher and key; None before its first statement."""
+        """By watcher and key, the rows that this transaction sees. None: it has performed no statement yet."""
         self._bodies: dict[ParkedBody, int] = {}
         """The ids of the bodies that this transaction sees."""
         self._set_aside: dict[tuple[int, str], ParkedRow] = {}
@@ -164,7 +164,7 @@ class ParkedWrites:
     # The operator
 
     async def decide(self, session: Locks, decide: Callable[[ParkedRow], Decision]) -> set[str]:
-        """Replay or discard parked messages; returns the digests of streams with replayed messages."""
+        """Replay or discard parked messages. Return the digests of the streams with replayed messages."""
         rows, replayed = await self._lock(session), set[str]()
         await session.store.faults.delay()
         for at, row in list(rows.items()):

@@ -1,4 +1,4 @@
-"""The rows of partition keys in the model of the database."""
+"""The rows of partition keys in the model of the database. `triggerer.store.partitions.keys` explains the terms."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Partitions:
     queue: dict[int, int | None] = field(default_factory=dict)
     """By event in the DAG's queue: the run that took the event, `DIVIDED`, or None while the event waits."""
     shares: dict[tuple[str, int], int | None] = field(default_factory=dict)
-    """The run that took an event, by key and event; None while the event waits."""
+    """By key and event: the run that took the event, or None while the event waits."""
     parts: dict[tuple[str, int, str], datetime] = field(default_factory=dict)
-    """The instant of the first event, by key, asset and part of the key, such as an hour of a day."""
+    """By key, asset and part of the key (such as an hour of a day): the instant of the first event."""
     keys: dict[str, tuple[int, datetime, datetime]] = field(default_factory=dict)
     """By key: the number of runs, when the next run is due, and the instant of the newest event."""
     noted: dict[str, datetime] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Partitions:
     """When the next key is due, as in the DAG's row."""
 
     def copy(self, queue: dict[int, int | None]) -> Partitions:
-        """A copy of the rows, with another queue."""
+        """Return a copy of the rows, with another queue."""
         rows = (dict(self.shares), dict(self.parts), dict(self.keys))
         return Partitions(dict(queue), *rows, dict(self.noted), self.next_at)
 
@@ -45,7 +45,7 @@ class Partitions:
         return [event for (_, event), pk in self.shares.items() if pk == run]
 
     def take_all(self, key: str, run: int) -> list[int]:
-        """Give a run all events that wait for its key; returns the events."""
+        """Give a run all events that wait for its key. Return the events."""
         taken = [event for (one, event), pk in self.shares.items() if one == key and pk is None]
         self.shares.update(((key, event), run) for event in taken)
         self.parts = {part: at for part, at in self.parts.items() if part[0] != key}

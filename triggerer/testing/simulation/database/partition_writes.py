@@ -23,8 +23,8 @@ Change = Callable[["Store", Partitions], "list[Row]"]
 class PartitionWrites:
     """Collects changes, which `apply` makes durable all at once.
 
-    A statement sees the committed rows with the changes of its own transaction. The commit applies the changes again,
-    to the rows that are committed by then.
+    A statement sees the committed rows with the earlier changes of its own transaction. The commit applies the changes
+    again, to the rows that are committed by then.
     """
 
     def __init__(self) -> None:
@@ -50,13 +50,13 @@ class PartitionWrites:
                 return self.change(store, dag_id, _wake)
 
     def change(self, store: Store, dag_id: str, change: Change) -> list[Row]:
-        """Add a change; returns the rows of its statement."""
+        """Add a change. Return the rows that its statement returns."""
         rows = change(store, self.see(store, dag_id))
         self._changes.append((dag_id, change))
         return rows
 
     def see(self, store: Store, dag_id: str) -> Partitions:
-        """A copy of a DAG's rows, as a statement of this transaction sees them."""
+        """Return a copy of a DAG's rows, as a statement of this transaction sees them."""
         here = store.partitions[dag_id].copy(store.queues[dag_id])
         for one, change in self._changes:
             if one == dag_id:
@@ -72,7 +72,7 @@ class PartitionWrites:
 
 
 def follow_change(before: Dag, after: Dag, is_resumed: bool) -> Change | None:
-    """The change of a DAG's keys after its file changed or its pause ended; None if there is none."""
+    """Return the change of a DAG's keys after its file has changed or its pause has ended. None: no change."""
     if not isinstance(after.on, OnPartitions):
         return None
     is_remapped = (before.on, before.quiet_period_s) != (after.on, after.quiet_period_s)

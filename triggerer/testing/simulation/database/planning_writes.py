@@ -46,9 +46,10 @@ class PlanningWrites:
     def __init__(self) -> None:
         self._made: list[Run] = []
         self._taken: dict[tuple[str, int], int] = {}
-        """The run that takes an event, by DAG and event."""
+        """By DAG and event, the run that takes the event."""
         self._noted: list[tuple[str, DagRunInfo | None, datetime | None, datetime]] = []
-        """DAGs, each with its next run, when its runs were created (if any), and when the next run was decided."""
+        """For each DAG: its id, its next run, when its runs were created (if any), and when the next run was decided.
+        """
         self._changed: list[tuple[Dag, DagState]] = []
         self._read_at: ReadAt | None = None
 
@@ -98,7 +99,7 @@ class PlanningWrites:
     ) -> None:
         """Store a changed DAG, as `triggerer.store.dags.sync` and `set_paused` do.
 
-        If its schedule changed or its pause ended, store the timetable's next run too.
+        If the schedule has changed or the pause has ended, store the timetable's next run too.
         """
         store = session.store
         await session.lock_row(dag.dag_id)
@@ -157,7 +158,7 @@ class PlanningWrites:
         return [(pk, run_id, run_after)]
 
     async def _create_all(self, session: Locks, dag: PlannedDag) -> int:
-        """Create a DAG's runs, and store its next run; returns the number of created runs."""
+        """Create a DAG's runs, and store its next run. Return the number of created runs."""
         store, made = session.store, 0
         self._read_at = _read_at(dag.version)
         for run in dag.runs:
@@ -189,7 +190,7 @@ class PlanningWrites:
                 self._taken[run.dag_id, event] = run.pk
 
     def _untaken(self, store: Store, dag: Dag) -> dict[int, list[int]]:
-        """The DAG's waiting events by asset, without the events that this transaction has taken."""
+        """Return, by asset, the DAG's waiting events, without those that this transaction has taken."""
         return {
             asset: left
             for asset, events in store.waiting(dag).items()
@@ -220,7 +221,7 @@ class PlanningWrites:
         by_pk = {run.pk: run for run in self._made}
         for (dag_id, event), pk in self._taken.items():
             if store.queues[dag_id][event] is None:
-                # The UPDATE checks the row again after it has waited for other transactions.
+                # The real UPDATE checks the row again after it has waited for other transactions. So does this code.
                 store.queues[dag_id][event] = pk
                 by_pk[pk].events.append(event)
         for run in self._made:
@@ -288,7 +289,7 @@ def _version(store: Store, dag_id: str) -> str:
 
 def _now(store: Store) -> ReadAt:
     here = store.now()
-    # Only in worlds with timetables do hosts have clocks of their own. In other worlds the database's time counts.
+    # Hosts have their own clocks only in worlds with timetables. In other worlds the database's time counts.
     return ReadAt(here, here if store.times is None else host_now())
 
 
@@ -301,7 +302,7 @@ def _read_at(version: str) -> ReadAt:
 
 
 def last_automated(store: Store, dag_id: str) -> Run | None:
-    """The last run of the DAG's timetable that is due now or within `CLOCK_STEP`."""
+    """Return the timetable's last run that is due now or within `CLOCK_STEP`."""
     soon = store.now() + CLOCK_STEP
     asked = [run for run in _runs_of(store, dag_id) if run.interval and run.run_after <= soon]
     return max(reversed(asked), key=lambda run: run.run_after, default=None)
@@ -313,7 +314,7 @@ def _runs_of(store: Store, dag_id: str) -> list[Run]:
 
 
 async def find_candidates(session: Locks) -> list[str]:
-    """The DAGs with waiting events, as `triggerer.store.dags.candidates` finds them."""
+    """Return the DAGs with waiting events, as `triggerer.store.dags.candidates` finds them."""
     store = session.store
     await store.faults.delay()
     return [
@@ -324,7 +325,7 @@ async def find_candidates(session: Locks) -> list[str]:
 
 
 async def find_timed(session: Locks) -> Timed:
-    """The DAGs that a timetable or a partition key makes due, as `triggerer.store.dags.candidates` finds them."""
+    """Return the DAGs with a due time from a timetable or a partition key, like `triggerer.store.dags.candidates`."""
     store = session.store
     await store.faults.delay()
     due = {

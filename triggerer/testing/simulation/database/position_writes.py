@@ -36,7 +36,7 @@ class PositionWrites:
 
     def __init__(self) -> None:
         self._written: dict[tuple[int, int], PositionRow | None] = {}
-        """The new row by watcher and lane; None to delete the row."""
+        """By watcher and lane, the new row. None: the row is deleted."""
         self._ended: set[int] = set()
         """Replays that were done or refused."""
 

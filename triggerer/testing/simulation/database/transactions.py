@@ -1,4 +1,4 @@
-"""Transactions on the model of the database: they are slow, fail, conflict, or end with an unknown outcome."""
+"""Transactions on the model of the database. They may be slow, fail, conflict, or end with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Database:
         return "sqlite" if self.store.scenario.is_exclusive else "postgresql"
 
     def connect(self) -> Database:
-        """A connection for another process, which may crash without this one. All connections share the row locks."""
+        """Return a connection for another process, which may crash alone. All connections share the locks on rows."""
         other = Database(self.store)
         other.wakeups, other.turn, other.locks = self.wakeups, self.turn, self.locks
         self.store.wakeups = self.wakeups
@@ -95,7 +95,7 @@ class Database:
         return self.locks.setdefault(name, anyio.Semaphore(1))
 
     async def until_unshared(self) -> None:
-        """Wait until the streams' rows are unlocked. They stay unlocked until the caller's next await."""
+        """Wait until the streams' rows are unlocked. They stay so until the caller's next await."""
         while self.sharing or self.claiming is not None:
             await self._unshared.wait()
 
@@ -195,7 +195,7 @@ class Transaction:
     def __init__(self, database: Database) -> None:
         self.info: dict[str, Any] = {}
         self.told_leases: list[Fence] = []
-        """The leases that the host owns according to its heartbeat. After the commit, `on_success` is called with them.
+        """The leases that the host owns according to its heartbeat. They are passed to `on_success` after the commit.
         """
         self.on_success: Callable[[list[Fence]], None] = lambda _: None
         self.store = database.store
@@ -263,7 +263,7 @@ class Transaction:
     # The recorder
 
     async def _record(self, step: RecordEvents) -> Row:
-        """Insert the events whose leases hold. No instance can claim these leases until this transaction ends."""
+        """Insert the events whose leases hold. Until this transaction ends, no instance can claim these streams."""
         await self.store.faults.delay()
         await self._database.share(self)
         leases = self.store.owners.leases
@@ -286,7 +286,7 @@ class Transaction:
         self._held.append(lock)
 
     def lock_free_row(self, name: str) -> bool:
-        """Lock a row unless another transaction has locked it; returns whether this transaction has the lock."""
+        """Lock a row unless another transaction has locked it. Return whether this transaction has the lock."""
         lock = self._database.lock(name)
         try:
             lock.acquire_nowait()
@@ -323,7 +323,7 @@ class Transaction:
     # The hosts
 
     async def owners(self) -> Owners:
-        """Lock instances and leases, and return a copy that the caller changes in place. The commit stores the copy."""
+        """Lock instances and leases. Return a copy of them, which the caller changes and the commit stores."""
         if self._owners is None:
             await self.store.faults.delay()
             await self._database.claim(self)
@@ -332,7 +332,7 @@ class Transaction:
         return self._owners
 
     def _insert(self, rows: Sequence[EventRow]) -> list[str]:
-        """Insert asset events; returns the DAGs that may wait for them."""
+        """Insert asset events. Return the DAGs that may wait for them."""
         for row in rows:
             watcher, key, ordinal = row.watcher_id, row.idempotency_key, row.ordinal
             if REFUSED in row.extra:
@@ -369,7 +369,7 @@ class Transaction:
         if self._owners is not None:
             store.owners = self._owners
             if store.skew != self._skew:
-                # The clock was set during the transaction, so the transaction may have claimed a lease that was not
+                # The clock was set during the transaction. So the transaction may have claimed a lease that was not
                 # over.
                 store.mark_shortened(self._owners.leases)
         for event, row in self._rows:

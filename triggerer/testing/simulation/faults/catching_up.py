@@ -1,4 +1,4 @@
-"""Faults that make watchers fall behind alone (contract, rule 18): the draws of a seed, and unwell watchers."""
+"""Faults that make single watchers fall behind (contract, rule 18): what a seed draws, and unwell watchers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 Sickness = Literal["raises", "chokes", "is slow", "hangs", "is absent"]
 """A fault of a watcher for a while.
 
-In this order: the filter raises on each message, raises on some messages (each time on the same ones), is slow, or
-hangs until the ack timeout; or the trigger cannot be made.
+- `raises`: the filter raises on each message.
+- `chokes`: the filter raises on some messages, each time on the same ones.
+- `is slow`: the filter needs up to 3 s for a message.
+- `hangs`: the filter hangs until the ack timeout.
+- `is absent`: the trigger cannot be made.
 """
 
 
@@ -49,27 +52,27 @@ _OUTAGE_S: Final = 4.0
 _RELAPSE_S: Final = 1.0
 """The longest relapse."""
 _SHORT: Final[tuple[Sickness, ...]] = ("raises", "raises", "chokes", "is slow")
-"""The faults in relapses. None takes as long as an ack timeout."""
+"""The faults in relapses, which are all shorter than an ack timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchingUpDraws:
-    """Drawn once for each seed.
+    """The settings for falling behind and catching up, drawn once for each seed.
 
-    The random generator is separate, so that the seed's other random choices do not change.
+    They have their own random generators, so that the seed's other random choices do not change.
     """
 
     is_on: bool
     """Whether a watcher can fall behind alone: positions of a log, or messages of a queue, can be stored."""
     is_queue: bool
     redeliver_share: float
-    """The share of process starts with `on_failure` "redeliver"."""
+    """The fraction of process starts in which `on_failure` is "redeliver"."""
     interval_s: float
     """The average time until the next watcher becomes unwell."""
     longest_s: float
     """The longest time that a watcher is unwell."""
     outage_every_s: float | None
-    """The average time until all watchers of a stream become unwell at once; None: never."""
+    """The average time until all watchers of a stream become unwell at once. None: they never do."""
     sets_aside: bool
     """Whether messages can be stored or parked for single watchers."""
     max_messages: int
@@ -79,20 +82,20 @@ class CatchingUpDraws:
     total_bytes: int
     """The bound of all parked bytes."""
     dead_letters_at_bound: bool
-    """Whether messages beyond a bound are dead-lettered; otherwise the stream waits for room."""
+    """Whether messages beyond a bound are dead-lettered. Otherwise the stream waits for room."""
     max_deliveries: int
     most_recent: int
     """The number of messages in a lane tail."""
     is_unordered: bool
-    """Whether each message of a queue is a lane of its own; otherwise messages have the broker's lanes."""
+    """Whether each message of a queue is its own lane. Otherwise messages have the broker's lanes."""
     tidied_every_s: float
     """The average time until the operator decides about parked messages."""
     replay_share: float
-    """The share of parked messages that the operator replays; the others are discarded."""
+    """The fraction of parked messages that the operator replays. The others are discarded."""
     flooded_every_s: float | None
-    """The average time until many messages of one lane arrive at once; None: never."""
+    """The average time until many messages of one lane arrive at once. None: they never do."""
     most_in_floods: int
-    """The most messages of all floods in a seed. Each may cause a run, and runs take time."""
+    """How many messages all floods of a seed have at most. Each message may cause a run, and runs take time."""
 
     @property
     def has_room(self) -> bool:
@@ -143,7 +146,10 @@ def _with_relapses(drawn: CatchingUpDraws) -> CatchingUpDraws:
 
 
 def _with_poison(scenario: Scenario, drawn: CatchingUpDraws) -> CatchingUpDraws:
-    """Let the service park most poison, and the operator replay it. Both take many steps, so other faults are rare."""
+    """Let the service park most poison messages, and the operator replay them.
+
+    Both take many steps, so other faults are rare.
+    """
     logs = Random(f"{scenario.seed}/set aside in logs")
     return replace(
         drawn,
@@ -173,7 +179,7 @@ class Health:
         self.are_over = False
         """Once true, all watchers are well."""
         self.poison = Poison(scenario) if catching_up_draws.is_on and has_poison(scenario) else None
-        """The messages that a watcher fails each time; None if the seed has no poison."""
+        """The messages that a watcher fails each time. None: the seed has no such messages."""
         self.random = Random(f"{scenario.seed}/health")
         self.now: Callable[[], float] = lambda: 0.0
         self._unwell: dict[int, tuple[Sickness, float]] = {}
@@ -203,7 +209,7 @@ class Health:
     async def suffer_outages(
         self, streams: Sequence[Collection[int]], record: Callable[[Collection[int]], object]
     ) -> None:
-        """Let all watchers of a stream raise at once, again and again, and recover one after the other.
+        """Let all watchers of a stream raise at once, again and again. They recover one after the other.
 
         Args:
             streams: The watchers of each stream.
@@ -220,12 +226,12 @@ class Health:
                 self._unwell[watcher] = "raises", self.now() + random.uniform(0.0, _OUTAGE_S)
 
     def of(self, watcher: int) -> Sickness | None:
-        """The watcher's current fault; None if it is well."""
+        """Return the watcher's current fault. None: it is well."""
         kind, until = self._unwell.get(watcher, (None, 0.0))
         return None if self.are_over or until <= self.now() else kind
 
     def check_making(self, watcher: int) -> None:
-        """Called when the watcher's trigger is made.
+        """Raise an error if the watcher's trigger cannot be made now.
 
         Raises:
             Unwell: The trigger cannot be made now.
@@ -234,7 +240,7 @@ class Health:
             raise Unwell("the trigger cannot be made")
 
     async def suffer(self, watcher: int, message: str) -> None:
-        """Called when the watcher's filter gets a message.
+        """Suffer the watcher's current fault, because its filter gets a message.
 
         Args:
             message: The message's key.

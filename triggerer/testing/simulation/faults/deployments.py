@@ -35,11 +35,12 @@ class DeployedWorld(Protocol):
 
 
 class Deployments:
-    """Changes watchers' arguments during their streams' traffic. It continues when the simulated process restarts."""
+    """Changes the arguments of watchers while messages come. This object survives restarts of the simulated process."""
 
     def __init__(self, world: DeployedWorld) -> None:
         self.is_under_way = False
-        """Whether a deployment has begun and not all its messages have come. Only then do classes take time to load."""
+        """True from the beginning of a deployment to its last message. Only in this time do classes take time to load.
+        """
         self._random = Random(f"{world.scenario.seed}/what is deployed")
         self._world = world
 

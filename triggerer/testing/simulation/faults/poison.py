@@ -13,23 +13,24 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _LONGEST_S: Final = 20.0
-"""The longest time for which a curable message is poison. Half of the poison is curable."""
+"""The longest time for which a curable message is poison. Half of the poison messages are curable."""
 _MOST_FAILED: Final = 10
-"""After this number of failed probes a lane stays at its message for good."""
+"""After this number of failed probes (other messages that are tried) a lane stays at its message for good."""
 
 
 class Poison:
-    """The poison of a seed, drawn once, by a random generator of its own. It stays when the simulated process restarts.
+    """The poison messages of a seed. This object survives restarts of the simulated process.
 
-    A message is poison for at most one watcher. Its siblings accept the message, so the broker does not dead-letter it.
+    A message is poison for at most one watcher. The other watchers accept the message, so the broker does not
+    dead-letter it.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         rng = self._random = Random(f"{scenario.seed}/poison")
         self.are_over = False
-        """Once true, no message is poison, unless the seed's poison lasts and can be parked (`is_incurable`)."""
+        """Once true, no message is poison, except for watchers whose poison lasts to the end (`is_incurable`)."""
         self.is_incurable: Callable[[int], bool] = lambda _: False
-        """Whether a watcher may keep its poison at the end, because its poison can be parked."""
+        """Whether a watcher may still have poison messages at the end, because they can be parked."""
         self.derives: Callable[[int, Message], bool] = lambda *_: True
         """Whether a watcher's filter yields events for a message or rejects it, instead of skipping it."""
         self.lanes: Callable[[str], Sequence[LaneOfBroker]] = lambda _: []
@@ -47,7 +48,7 @@ class Poison:
         """By message: the watcher for which it is poison, and until when."""
 
     def takes(self, watcher: int, key: str) -> bool:
-        """Whether the watcher's filter, which gets this message now, accepts it."""
+        """Return whether the watcher's filter accepts this message, which it gets now."""
         if crc32(f"{self._seed} {key}".encode()) % 1_000 >= self._share * 1_000:
             return True
         if key not in self._of:
@@ -57,14 +58,14 @@ class Poison:
         return not self._is_poison(watcher, key)
 
     def _is_poison(self, watcher: int, key: str) -> bool:
-        """Whether a message is poison for the watcher now; False if no filter has got the message yet."""
+        """Whether a message is poison for the watcher now. False also if no filter has got the message yet."""
         affected, until = self._of.get(key, (watcher, -math.inf))
         if affected != watcher or until <= self.now():
             return False
         return not self.are_over or (self._lasts and self.is_incurable(watcher))
 
     def may_stay_at(self, watcher: int, message: Message) -> bool:
-        """Whether a watcher may stay at a message for ever, because no probe shows that the message is to blame.
+        """Whether a watcher may stay at a message for ever, because no probe can show that the message is poison.
 
         The probes are the later messages of the lane or, if there are none, the first message of each other lane.
         """
@@ -77,8 +78,8 @@ class Poison:
         if not others:
             firsts = (lane.messages[lane.starts[-1] :][:1] for lane in lanes)
             others = [first for found in firsts for first in found if first.lane != message.lane]
-        # Each probe is tried only once, perhaps while the watcher failed every message. So a tried probe may prove
-        # nothing.
+        # Each probe is tried only once, perhaps while the watcher failed every message. So a probe that was tried may
+        # prove nothing.
         return all(
             self.was_tried(watcher, message.lane, other) or not self._is_evidence(watcher, other)
             for other in others

@@ -26,7 +26,7 @@ class RecreatedWorld(Protocol):
 
 
 class Recreations:
-    """Recreates topics from time to time, by a random generator of its own. It continues when the process restarts."""
+    """Recreates topics from time to time. This object survives restarts of the simulated process."""
 
     def __init__(self, world: RecreatedWorld) -> None:
         self._random = Random(f"{world.scenario.seed}/when it is made anew")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 1.0
 """The average time until a watcher becomes unwell."""
 _SHARE: Final = 0.5
-"""The share of watchers that get other arguments after they have read a lane to its end."""
+"""The probability that a watcher gets other arguments after it has read a lane to its end."""
 _SOON_S: Final = 0.1
 """The longest time from the end of the lane until the watcher gets other arguments."""
 _DELETION_S: Final = 0.5
@@ -50,10 +50,10 @@ class RelapsingWorld(Protocol):
 
 
 class Relapses:
-    """Makes watchers fall behind, and deploys them again when they have caught up. It survives restarts of the process.
+    """Makes watchers fall behind, and deploys them again when they have caught up.
 
-    When a watcher has just caught up, its position is about to be deleted. The deployment makes the stream's owner read
-    the position again at this moment.
+    When a watcher has just caught up, its position is about to be deleted. At this moment the deployment makes the
+    stream's owner read the position again. This object survives restarts of the simulated process.
     """
 
     def __init__(self, world: RelapsingWorld) -> None:
@@ -66,14 +66,14 @@ class Relapses:
         self._is_some_mended = AutoResetEvent()
 
     def on_read_again(self, stream: Stream, watcher: int, message: Message) -> None:
-        """Called when a catch-up has passed a message: after the last message of a lane, a deployment may follow."""
+        """Called when a catch-up has passed a message. After the last message of a lane, a deployment may follow."""
         is_last = message.offset + 1 == len(stream.broker.lanes[message.lane].messages)
         if is_last and not self._world.faults.are_over and self._random.random() < _SHARE:
             self._mended.append((stream, watcher, message.lane))
             self._is_some_mended.set()
 
     async def on_deleting(self, watcher: int, lane: int) -> None:
-        """Called when a transaction deletes a position: delay the transaction if the watcher was just deployed."""
+        """Called when a transaction deletes a position. Delays the transaction if the watcher was just deployed."""
         if (watcher, lane) in self._deployed and not self._world.faults.are_over:
             self._deployed.discard((watcher, lane))
             await asyncio.sleep(self._random.uniform(0.0, _DELETION_S))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _MOST: Final = 4
-"""The most replays in a seed, because each reads much of a log again."""
+"""How many replays a seed has at most. Each replay reads much of a log again."""
 
 
 class ReplayedWorld(Protocol):
@@ -31,7 +31,7 @@ class ReplayedWorld(Protocol):
 
 
 class Replaying:
-    """Asks for replays from time to time, by a random generator of its own. It continues when the process restarts."""
+    """Asks for replays from time to time. This object survives restarts of the simulated process."""
 
     def __init__(self, world: ReplayedWorld) -> None:
         self._random = Random(f"{world.scenario.seed}/what is replayed")
@@ -61,6 +61,6 @@ class Replaying:
                 async with database.transaction() as session:
                     await session.ask_for_replay(stream.key, watcher, start, reemit=is_reemitted)
             except StoreError:
-                # The operator sees the error and does nothing. If the outcome is unknown, the replay may be stored
+                # The operator sees the error, and does nothing. If the outcome is unknown, the request may be stored
                 # nevertheless.
                 continue

@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _MOST: Final = 10
-"""The most standstills in a seed, because after each one streams may be claimed and opened again."""
+"""How many standstills a seed has at most. After each, streams may be claimed and opened again, which takes many steps.
+"""
 
 
 class Standstills:
-    """Draws, at each message that a filter gets, whether the process stands still.
+    """Decides at each message that a filter gets whether the process stands still.
 
-    The draws continue when the simulated process restarts.
+    This object survives restarts of the simulated process.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -26,10 +27,12 @@ class Standstills:
         self._lease_s = scenario.lease
 
     def draw(self, *, is_behind: bool) -> float | None:
-        """The seconds that the process stands still now; None if it does not. Half of the times exceed a lease.
+        """Return for how many seconds the process stands still now. None: it does not.
+
+        About half of the times exceed a lease.
 
         Args:
-            is_behind: True if the filter catches up. Such a message is rarer, so its standstills are more likely.
+            is_behind: True: the filter catches up. Its messages are rarer, so a standstill is made more likely.
         """
         rate = self._rate_behind if is_behind else self._rate
         if not self._left or self._random.random() >= rate:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST_AT_ONCE: Final = 12
 """The most messages in a flood."""
 _AFTER_FAULTS_S: Final = 5.0
-"""After the faults, the average time until the operator decides again. A stream without room waits for that."""
+"""After the faults, the average time until the operator decides again. A stream that waits for room depends on this."""
 
 
 class TidiedWorld(Protocol):
@@ -40,7 +40,7 @@ class TidiedWorld(Protocol):
 
 
 class Operator:
-    """Replays and discards parked messages, while the simulated processes come and go.
+    """Replays and discards parked messages. This object survives restarts of the simulated processes.
 
     After the faults the operator replays each message at most once, and discards a message that is parked again.
     """
@@ -89,7 +89,7 @@ class Operator:
     def _decide(self, row: ParkedRow) -> Decision:
         world, at = self._world, (row.watcher, row.key)
         if row.is_stored:
-            # The watcher gets a stored message without the operator, so the operator rarely discards it.
+            # The watcher gets a stored message without the operator, so the operator rarely discards such a message.
             is_discarded = not world.faults.are_over and self._deciding.random() < 0.02
             return "discard" if is_discarded else None
         if self._deciding.random() < 0.3:

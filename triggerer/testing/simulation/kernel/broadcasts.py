@@ -1,4 +1,4 @@
-"""Records the broadcasts of each lane by delivery number: outstanding, failed or done."""
+"""Records the broadcasts of each lane: which deliveries are outstanding, failed or done."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.delivery import Delivery, Message
 
 LaneOfSession = tuple[str, int, int]
-"""Topic, session and lane. Delivery numbers grow within one such lane."""
+"""Topic, session and lane. Only within such a lane may delivery numbers be compared."""
 
 
 def lane_of(delivery: Delivery) -> LaneOfSession:
-    """The topic, session and lane of a delivery. Compare delivery numbers only within them."""
+    """Return the topic, session and lane of a delivery."""
     return delivery.message.topic, delivery.consumer.number, delivery.message.lane
 
 
@@ -27,8 +27,9 @@ class Broadcasts:
         self._last: dict[LaneOfSession, int] = {}
         """The number of the last broadcast."""
         self._failed: dict[LaneOfSession, dict[int, float]] = {}
-        """By number of a failed delivery: the number of the last broadcast when the broker learned of the failure;
-        infinity until then.
+        """By number of a failed delivery: the number of the last broadcast when the broker learned of the failure.
+
+        Until then the value is infinity.
         """
         self._failed_for_all: set[tuple[LaneOfSession, int]] = set()
         """The failed deliveries whose successors in the lane fail too."""
@@ -37,9 +38,9 @@ class Broadcasts:
         self._pulled: dict[LaneOfSession, Delivery] = {}
         """The delivery that the poll has pulled and not broadcast."""
         self._done: dict[tuple[str, int], set[int]] = {}
-        """By topic and lane: the offsets of the messages that all watchers of their cohort were done with."""
+        """By topic and lane: the offsets of the messages with which all watchers of their cohort were done."""
         self._done_before: dict[tuple[int, str, int], frozenset[int]] = {}
-        """By watcher, topic and lane: a copy of `_done` from the first broadcast that the watcher had to resolve."""
+        """By watcher, topic and lane: the value of `_done` at the first broadcast that the watcher had to resolve."""
 
     def record_outstanding(self, delivery: Delivery) -> None:
         """Record a delivery that is about to be broadcast."""
@@ -78,8 +79,8 @@ class Broadcasts:
     def mark_failed(self, delivery: Delivery, *, for_all: bool) -> None:
         """Record a failure.
 
-        With `for_all`, the message failed for all watchers. Then the outstanding and pulled messages after it in its
-        lane fail too.
+        `for_all`: the message failed for all watchers, so later messages of its lane that are outstanding or pulled
+        fail too.
         """
         at = lane_of(delivery)
         self._failed.setdefault(at, {})[delivery.number] = math.inf
@@ -96,10 +97,10 @@ class Broadcasts:
             self._pulled[at].was_behind_failed = True
 
     def fails_too(self, delivery: Delivery) -> bool:
-        """Whether an earlier message of the lane failed for all watchers while this message was outstanding or pulled.
+        """Whether an earlier message of the lane failed for all watchers, while this message was outstanding or pulled.
 
-        True also for the first broadcast after the failure: the poll may have pulled this message before the runtime
-        saw the failure.
+        True also for the first broadcast after the failure. The poll may have pulled that message before the runtime
+        learned of the failure.
         """
         at = lane_of(delivery)
         is_outstanding = any(
@@ -112,7 +113,7 @@ class Broadcasts:
     def may_come_again(self, delivery: Delivery) -> bool:
         """Whether the owner must expect a redelivery, because an earlier message of the lane has failed.
 
-        The owner does not know whether the broker has given up the failed message at the delivery limit.
+        The owner does not know whether the broker has given the failed message up at the limit of deliveries.
         """
         at, number = lane_of(delivery), delivery.number
         is_outstanding = any(
@@ -121,13 +122,13 @@ class Broadcasts:
         return is_outstanding or (at, number) in self._first_behind_failed
 
     def outstanding_before(self, delivery: Delivery) -> Iterator[Delivery]:
-        """Earlier deliveries of the lane that are in no advance yet."""
+        """Yield earlier deliveries of the lane that are in no advance yet."""
         for number, earlier in self._outstanding.get(lane_of(delivery), {}).items():
             if number < delivery.number:
                 yield earlier
 
     def last_of(self, topic: str, lane: int) -> Iterator[tuple[LaneOfSession, int]]:
-        """The number of the last broadcast of a lane, for each session."""
+        """Yield the number of the last broadcast of a lane, for each session."""
         for at, number in self._last.items():
             if (at[0], at[2]) == (topic, lane):
                 yield at, number

@@ -55,13 +55,13 @@ class LaneOfBroker(Protocol):
 
 
 def position_in(lane: LaneOfBroker, topic: str, offset: int) -> Position:
-    """The position of an offset, as a producer gives it. Each incarnation begins with number 0."""
+    """Return the position of an offset, as a producer gives it. Each incarnation begins with the number 0."""
     incarnation = lane.incarnation_of(offset)
     return [f"{topic}+{incarnation}", lane.number_of(offset)]
 
 
 def offset_of(lane: LaneOfBroker, position: Position) -> int:
-    """The offset of the first message at a position or after it."""
+    """Return the offset of the first message at a position or after it."""
     _, text = position[0].rsplit("+", 1)
     incarnation = int(text)
     ends = [*lane.starts[1:], len(lane.messages)]
@@ -184,7 +184,7 @@ class Cohort(NamedTuple):
     """The watchers that must resolve a message, as they are at its broadcast."""
 
     watchers: dict[int, Subscriber | None]
-    """The subscriber by watcher; None for an absent watcher."""
+    """By watcher, its subscriber. None: the watcher is absent."""
     triggers: tuple[frozenset[int], ...]
     """The watchers of each trigger. A trigger resolves a message once for all its watchers."""
 
@@ -209,7 +209,10 @@ def _ignore(_: Delivery) -> None:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One delivery of a message; the producer's broker payload. The fields after `generation` are for the checkers."""
+    """One delivery of a message, which is the producer's broker payload.
+
+    Only checkers use the fields after `generation`.
+    """
 
     message: Message
     consumer: Consumer
@@ -217,7 +220,7 @@ class Delivery:
     number: int = -1
     """The delivery's number in the group's order of broadcasts."""
     cohort: dict[int, Subscriber | None] = field(default_factory=dict)
-    """The watchers that had to resolve the message when it was broadcast; None for an absent watcher."""
+    """The watchers that had to resolve the message when it was broadcast, with their subscribers (None: absent)."""
     triggers: tuple[frozenset[int], ...] = ()
     """For each trigger: the watchers of the cohort that it served at the broadcast."""
     is_under_lease: bool = True

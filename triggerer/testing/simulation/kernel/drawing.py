@@ -27,7 +27,8 @@ _ONE_STREAM: Final[Mapping[str, Any]] = {
     "capacity": AMPLE,
     "has_files": False,
 }
-"""The common part of the scenarios that have one main kind of fault: one stream, with all its watchers."""
+"""What the scenarios with one main kind of fault have in common: one stream, whose watchers can all be made and hosted.
+"""
 _AMPLE_ROOM: Final[Mapping[str, Any]] = {
     "max_outstanding_per_lane": 10_000,
     "max_outstanding_bytes": AMPLE_BYTES,
@@ -88,7 +89,7 @@ def draw_scenario(seed: int) -> Scenario:
     for is_so, with_it in _WITH_LITTLE_ELSE:
         if is_so(scenario):
             return _with_sharing(with_it(scenario))
-    # With a limited capacity there are several streams, which the hosts can divide.
+    # If the capacity is limited, there are several streams, so that the hosts can divide them.
     has_room = scenario.capacity == AMPLE
     return _with_sharing(scenario if has_room else replace(scenario, streams=pick((3, 4))))
 

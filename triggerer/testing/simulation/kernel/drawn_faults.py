@@ -12,7 +12,7 @@ class FaultInjector:
     def __init__(
         self, seed: int, *, latency: float, slow_rate: float, is_instant: bool = False
     ) -> None:
-        # Do not change the text "chance": all random choices of every seed would change.
+        # Keep the text "chance": with another text, all random choices of every seed would change.
         self.random = random.Random(f"chance {seed}")
         self.are_over = False
         self._latency = latency
@@ -25,7 +25,10 @@ class FaultInjector:
         return rate > 0 and not self.are_over and self.random.random() < rate
 
     async def delay(self) -> None:
-        """Wait as long as I/O would take: no time in four of ten calls, else a moment, or rarely much too long."""
+        """Wait as long as I/O would take.
+
+        Four of ten calls do not wait. The others wait for a moment, and rarely much too long.
+        """
         drawn = self.random.random()
         if drawn < 0.4:
             return

@@ -17,7 +17,7 @@ class Host:
     """A machine on which a scheduler runs."""
 
     skew: timedelta = field(default_factory=timedelta)
-    """How far the machine's clock is ahead."""
+    """How far the machine's clock is ahead of virtual time."""
 
     @contextmanager
     def as_here(self) -> Iterator[None]:

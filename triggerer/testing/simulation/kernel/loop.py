@@ -1,4 +1,4 @@
-"""An asyncio event loop with virtual time. The seed makes every choice. There is no I/O and no thread."""
+"""An asyncio event loop with virtual time, in which the seed makes every choice. It has no I/O and no threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 _Ts = TypeVarTuple("_Ts")
 
 _CPU_TIME = 0.002
-"""The most seconds that pass in a turn of the loop, so that timers become due while there is work."""
+"""At most this many seconds pass in a turn of the loop, so that timers become due while there is work."""
 
 
 class Deadlock(Exception):
@@ -23,7 +23,10 @@ class Deadlock(Exception):
 
 
 class _Task(asyncio.Task[Any]):
-    """Hashed by its number, not by its address: anyio has tasks in sets, and cancels them in the order of iteration."""
+    """A task whose hash is its number, and not its address.
+
+    anyio cancels tasks in the order in which a set iterates. That order depends on the hashes.
+    """
 
     def __init__(self, number: int, coro: Any, **kwargs: Any) -> None:
         self._number = number
@@ -53,7 +56,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._is_stopping = False
-        # The open generators in the order of their start, so that every process closes them in the same order.
+        # The open generators, in the order of their start. So each run of a seed closes them in the same order.
         self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], None] = WeakKeyDictionary()
         self.set_task_factory(cast("Any", self._make_task))
 
@@ -94,7 +97,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def next_due(self) -> float | None:
-        """The time of the next callback; None if only a call from outside can schedule one."""
+        """Return the time of the next callback. None: only a call from outside can schedule one."""
         if self._callbacks:
             return self.now
         while self._timers and self._timers[0][3].cancelled():

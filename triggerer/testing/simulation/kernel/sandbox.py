@@ -23,7 +23,7 @@ def _same_for_all(_: object) -> int:
 
 @contextmanager
 def sandbox(*processors: Any) -> Iterator[None]:
-    """Inside the block everything depends on seeds alone. Logs go through `processors`, or are dropped.
+    """In this block, everything depends on seeds alone. Logs go through `processors`; without these they are dropped.
 
     The end of the block restores all global state.
     """
@@ -31,14 +31,15 @@ def sandbox(*processors: Any) -> Iterator[None]:
     hash_before = scope.__hash__
     configured, state = structlog.get_config(), random.getstate()
     disabled = logging.root.manager.disable
-    # Async generators and tasks in reference cycles end when the garbage collector finds them. That must not depend on
-    # memory, so the collector is off, and `Supervisor` runs it at fixed steps.
+    # Async generators and tasks in reference cycles end when the garbage collector finds them. That moment must not
+    # depend on the use of memory. So the collector is off, and `Supervisor` runs it at fixed steps.
     is_collecting = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        # anyio has scopes in sets and cancels them in the order of iteration, which depends on their addresses.
+        # anyio cancels scopes in the order in which a set iterates, which depends on their addresses. Equal hashes
+        # remove this.
         scope.__hash__ = _same_for_all  # type: ignore[method-assign,assignment]
         if not processors:
             logging.disable()

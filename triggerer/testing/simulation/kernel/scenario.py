@@ -10,18 +10,22 @@ from triggerer.hosting.host import HostSettings
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Drawn once for each seed. A rate is the probability of a fault at each occasion. Durations are in seconds."""
+    """The sizes, bounds and rates of one seed.
+
+    A rate is the probability of a fault at each occasion. Times are in seconds.
+    """
 
     seed: int
     streams: int
     lanes: int
     watchers: int
     is_acknowledged: bool
-    """Whether streams are in ack mode; otherwise they use the fast path, without acknowledgements."""
+    """Whether streams are in ack mode. Otherwise they use the fast path, without acknowledgements."""
     is_log: bool
-    """Whether each lane has a position, fenced by generations (Kafka); otherwise each message is acknowledged (SQS)."""
+    """Whether each lane has a position, as in Kafka. Otherwise each message is acknowledged, as in SQS."""
     is_exclusive: bool
-    """Whether there is one writer at a time (SQLite); otherwise transactions run side by side (PostgreSQL)."""
+    """Whether there is one writer at a time, as in SQLite. Otherwise transactions run side by side, as in PostgreSQL.
+    """
     side_by_side: bool
     delivery_limit: int
     redelivery_delay: float
@@ -44,15 +48,15 @@ class Scenario:
     slow_rate: float
     max_outstanding_per_lane: int
     pauses_lanes: bool
-    """Whether the producer can pause one lane while the others continue; otherwise a full lane pauses the stream."""
+    """Whether the producer can pause one lane while the others continue. Otherwise a full lane pauses the stream."""
     max_pending_bytes: int
     """The most bytes of payloads that may wait in the recorder."""
     max_outstanding_bytes: int
     max_outstanding_bytes_per_lane: int
     capacity: int
-    """The number of triggers that each of the two hosts has room for."""
+    """How many triggers each of the two hosts may host."""
     has_files: bool
-    """Whether DAG files, which take time to import and are replaced, declare the watchers; otherwise the world does."""
+    """Whether DAG files declare the watchers: files take time to import, and are replaced. Otherwise the world does."""
 
 
 AMPLE = HostSettings().capacity
@@ -60,7 +64,7 @@ AMPLE = HostSettings().capacity
 
 
 AMPLE_BYTES = 1_000_000
-"""A bound in bytes that a simulation never reaches."""
+"""A bound in bytes that is never reached."""
 SIZES = (0, 1, 20, 20, 100, 400)
 """The sizes of messages in bytes. A single message can exceed a bound."""
 
@@ -78,8 +82,8 @@ def has_deployments(seed: int) -> bool:
 def has_outages(scenario: Scenario) -> bool:
     """Whether all watchers of a log fail at once, again and again: in a seventh of the seeds with a log.
 
-    Such an outage looks as if a service that all filters need were away. The log then has one lane, often at its bound,
-    so that most steps go to redeliveries while other messages are outstanding.
+    It is as if a service that all filters need were away. The log then has one lane, which is often at its bound. So
+    most steps go to redeliveries while other messages are outstanding.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     return is_log and random.Random(f"{scenario.seed}/outages").random() < 1 / 7
@@ -88,7 +92,7 @@ def has_outages(scenario: Scenario) -> bool:
 def has_instant_answers(scenario: Scenario) -> bool:
     """Whether broker, store and filters answer within a few turns of the loop: in a tenth of the seeds with a log.
 
-    Seeds with outages are left out. Answers take no time. So actions that are far apart in other seeds fall into one
+    Seeds with outages are left out. Answers take no time, so actions that are far apart in other seeds fall into one
     turn of the loop. Few messages are outstanding at a time, and many arrive at once.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
@@ -98,7 +102,7 @@ def has_instant_answers(scenario: Scenario) -> bool:
 def has_standstills(scenario: Scenario) -> bool:
     """Whether the process stands still at times while a filter has a message open: in a sixth of the seeds.
 
-    In seeds with outages the share is a half, because many watchers catch up in such a seed.
+    Among seeds with outages it is half, because many watchers catch up in such a seed.
     """
     share = 1 / 2 if has_outages(scenario) else 1 / 6
     return random.Random(f"{scenario.seed}/standstills").random() < share
@@ -146,10 +150,10 @@ def has_marks(scenario: Scenario) -> bool:
 
 
 def has_relapses(scenario: Scenario) -> bool:
-    """Whether watchers get other arguments when they have just caught up: in a tenth of the seeds that can have this.
+    """Whether watchers get other arguments when they have just caught up: in a tenth of the suitable seeds.
 
-    The seed has a log and none of the other main faults. It then has one stream and few other faults, so that watchers
-    fall behind for a moment, again and again.
+    A suitable seed has a log and none of the other main faults. If it is chosen, it has one stream and few other
+    faults, so that watchers fall behind for a moment, again and again.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     is_other = has_outages(scenario) or has_poison(scenario) or has_instant_answers(scenario)
@@ -170,8 +174,8 @@ def has_shared_triggers(scenario: Scenario) -> bool:
     """
     is_other = has_outages(scenario) or has_poison(scenario)
     is_possible = scenario.is_acknowledged and not is_other
-    # Draws below 1/30 count as no. One of these seeds is the only seed that finds a certain planted bug, and its
-    # scenario must not change.
+    # Draws below 1/30 count as no. Among these seeds is the only one that finds a certain planted bug, so its scenario
+    # must not change.
     return is_possible and 1 / 30 <= random.Random(f"{scenario.seed}/siblings").random() < 1 / 6
 
 
@@ -196,11 +200,14 @@ def has_partitions(seed: int) -> bool:
 
 
 def sizes_of(seed: int, what: str) -> random.Random:
-    """The random generator for sizes in bytes. It is separate, so that a seed's other choices do not change."""
+    """Return the random generator for sizes in bytes. It is separate, so that a seed's other choices do not change."""
     return random.Random(f"sizes {seed} {what}")
 
 
 def has_busy_queue(scenario: Scenario) -> bool:
-    """Whether there is one queue of one lane, whose backlogs get most steps: in two of five seeds with a queue."""
+    """Whether there is a single queue with one lane, so that most steps go to backlogs.
+
+    This is so in two of five seeds with a queue.
+    """
     is_queue = scenario.is_acknowledged and not scenario.is_log
     return is_queue and random.Random(f"{scenario.seed}/busy").random() < 0.4

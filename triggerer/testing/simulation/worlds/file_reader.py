@@ -1,4 +1,7 @@
-"""Reads the DAG files of the simulated world. The product's code decides which are deleted, and which streams wait."""
+"""Reads the DAG files of the simulated world.
+
+The product's own code decides which files count as deleted, and which streams wait for files.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,17 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.worlds.world import World
 
 GRACE: Final = timedelta(seconds=10)
-"""The time after which a missing file counts as deleted. A file that is being replaced is away for less."""
+"""The time after which a missing file counts as deleted. A file that is being replaced is missing for a shorter time.
+"""
 _LONGEST_AWAY_S: Final = 3.0
 LIMIT: Final = timedelta(seconds=600)
-"""A bound that no file reaches, even if its watchers cannot be stored at once."""
+"""The longest time for which a stream may wait for files. No stream of the simulation waits that long."""
 _PATIENCE_AT_START_S: Final = 1.0
 _DEBOUNCE_S: Final = 0.4
 
 
 class FileReader:
-    """Reads the files and stores their watchers, as `DagProcessor` does, without any faults."""
+    """Reads the files and stores their watchers as `DagProcessor` does. No faults are injected."""
 
     def __init__(self, world: World, files: Files, database: Database) -> None:
         self._world = world
@@ -40,9 +44,9 @@ class FileReader:
         self._unread: dict[str, int] = {}
         self._parsed: set[str] = set()
         self._vanished: dict[str, float] = {}
-        """Files that disappeared before they were stored, and until when they may come back."""
+        """By file that disappeared before it was stored, the time until which the reader waits for it."""
         self._gone_at: dict[str, float] = {}
-        """The time at which a file that had been seen was first missing."""
+        """By file, the time at which the file, which had been seen before, was first found to be missing."""
         self._is_look_due = False
         self._due = math.inf
         self._news = AutoResetEvent()
@@ -51,14 +55,17 @@ class FileReader:
 
     @property
     def is_reading(self) -> bool:
-        # Use the loop's time: the supervisor reads this property outside any task, where `anyio.current_time` does not
-        # work.
+        # Use the loop's time, because the supervisor reads this property outside any task, where `anyio.current_time`
+        # does not work.
         now = asyncio.get_running_loop().time()
         is_replaced = any(until > now for until in self._vanished.values())
         return bool(self._unread) or self._is_look_due or is_replaced
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Read until cancelled. The task counts as started once the files that can be read in a second are stored."""
+        """Read until cancelled.
+
+        The task counts as started when all files that can be read within a second are stored.
+        """
         async with anyio.create_task_group() as tasks:
             for path, file in self._files.by_path.items():
                 if file.back_at is not None:
@@ -78,7 +85,7 @@ class FileReader:
                 await self._store()
 
     def record_change(self) -> None:
-        """Record that files were written or deleted, so that the folder is scanned in a moment."""
+        """Record that files were written or deleted. The folder is then scanned soon."""
         self._is_look_due = True
         self._news.set()
 
@@ -142,7 +149,7 @@ class FileReader:
                 world.declare(file.stream, file.declared)
                 changed.add(key)
         for key in new:
-            # The watchers of all files that have been seen by now must get the new stream's first message.
+            # The watchers of all files that have been seen until now must get the new stream's first message.
             stream = world.stream(key)
             world.checker.owe(key, {one for one in files.of(stream) if f"{one}.py" in self._seen})
         if is_start:
@@ -166,27 +173,30 @@ class FileReader:
             self._database.wakeups.publish(Signal.STREAMS_CHANGED, *sorted(changed | set(closing)))
 
     def _forgive_unread(self) -> None:
-        """Require nothing of files that are missing at the start and were never stored: the reader cannot know them."""
+        """Require nothing for files that are missing at the start and were never stored.
+
+        The reader cannot know these files.
+        """
         known = self._seen.keys() | self._files.stored.keys()
         for path, file in self._files.by_path.items():
             if path not in known:
                 self._world.checker.forgive(file.stream.key, file.declared.ref.watcher_id)
 
     def _withdraw(self, path: str) -> str:
-        """Remove the file's watcher; returns the key of its stream."""
+        """Remove the file's watcher, and return the key of its stream."""
         del self._files.stored[path]
         watcher = int(path.removesuffix(".py"))
         stream = next(one for one in self._world.streams if watcher in one.watchers)
         self._world.withdraw(stream, watcher)
         if not stream.watchers:
-            # The stream's row is deleted, so the stream is new if it is declared again.
+            # The stream's row is deleted. So if the stream is declared again, it is a new stream.
             self._world.store.closed_until.pop(stream.key, None)
         return stream.key
 
     # Changes of the files
 
     async def _deploy(self, tasks: TaskGroup) -> None:
-        """Scan the folder after changes, and replace a file now and then: delete it and write it again."""
+        """Scan the folder after changes. Now and then, replace a file: delete it, and write it again later."""
         rng, files = self._files.random, self._files
         replaced_at = anyio.current_time() + rng.expovariate(0.1)
         while True:

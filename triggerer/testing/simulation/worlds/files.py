@@ -24,24 +24,25 @@ class File:
     import_s: float
     version: int = 0
     back_at: float | None = None
-    """The virtual time at which a missing file is written again; None if the file exists."""
+    """The virtual time at which a missing file is written again. None: the file exists."""
 
 
 class Files:
-    """The DAGs folder, which stays when the simulated process ends.
+    """The DAGs folder, which survives restarts of the simulated process.
 
-    The random generator is separate, so that the random choices of worlds without files do not change.
+    The folder has its own random generator, so that the random choices of worlds without files do not change.
     """
 
     def __init__(self, seed: int, store: Store) -> None:
         self.random = Random(f"files {seed}")
         self.by_path: dict[str, File] = {}
         self.stored: dict[str, datetime | None] = {}
-        """The files with stored watchers, each with the time at which it went missing, if it is missing; durable."""
+        """The files whose watchers are stored, each with the time since which it is missing. None: it is not missing.
+        """
         self.is_reading: Callable[[], bool] = lambda: True
-        """Whether the current reader has files to read."""
+        """Whether the current `FileReader` has files to read."""
         self.on_change: Callable[[], None] = lambda: None
-        """Tells the current reader that files were written or deleted."""
+        """Tells the current `FileReader` that files were written or deleted."""
         self._store = store
 
     def add(self, stream: Stream, declared: Declared, *, is_slow: bool) -> None:
@@ -51,12 +52,12 @@ class Files:
         self.on_change()
 
     def delete(self, watcher: int) -> None:
-        """Delete the watcher's file, for good."""
+        """Delete the watcher's file for ever."""
         self.by_path.pop(f"{watcher}.py", None)
         self.on_change()
 
     def of(self, stream: Stream) -> set[int]:
-        """The watchers of a stream that files declare."""
+        """Return the watchers that files declare for this stream."""
         return {
             file.declared.ref.watcher_id for file in self.by_path.values() if file.stream is stream
         }
@@ -65,7 +66,7 @@ class Files:
     def is_busy(self) -> bool:
         """Whether a file is being replaced or read, or a stream waits for a file.
 
-        A clock that jumps would end these waits too early.
+        While this is true, no clock jumps, because a jump would end these waits too early.
         """
         return (
             self.is_reading()

@@ -1,4 +1,4 @@
-"""Simulates users' own DAG files: their filters and expressions, with generated messages or given ones."""
+"""Simulates users' own DAG files: their filters and expressions, with given messages or with invented ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MADE_UP = (
 
 @dataclass(frozen=True, slots=True)
 class FolderWorkload:
-    """Replaces a world's DAGs and watchers with the folder's. Call it with a world that has not started."""
+    """Replaces the DAGs and watchers of a world by those of a folder. Call it with a world that has not started."""
 
     dags: tuple[Dag, ...]
     watchers: tuple[ParsedWatcher, ...]
@@ -64,7 +64,7 @@ class FolderWorkload:
         # The simulation of a folder does not test the hosts' capacity, so let all triggers fit.
         world.capacity = AMPLE
         for watchers in by_stream.values():
-            # In the trace a stream has the name of its first watcher, which is unique.
+            # In the trace, a stream has the name of its first watcher. No other stream has this name.
             key = f"{watchers[0].asset_name}/{watchers[0].name}"
             templates = tuple(
                 WatcherTemplate(
@@ -82,7 +82,7 @@ class FolderWorkload:
                 world.new_watcher(stream, template)
 
     def load(self, watcher: ParsedWatcher) -> type[BaseEventTrigger]:
-        """The class of the watcher's trigger.
+        """Return the class of the watcher's trigger.
 
         Raises:
             PluginError: The class is not in the folder or in an allowed module.
@@ -98,7 +98,7 @@ def _message(
     samples: tuple[bytes, ...], topic: str, number: int, lane: int, offset: int
 ) -> BrokerMessage:
     value = samples[crc32(str(number).encode()) % len(samples)]
-    # The position has the field names of every broker, because the folder's filters may be for any of them.
+    # The position has the fields of all brokers, because the folder's filters may expect any broker.
     position = {
         **dict.fromkeys(("topic", "queue", "subscription", "entity"), topic),
         **dict.fromkeys(("partition", "group_id", "ordering_key", "session_id"), lane),
@@ -115,7 +115,7 @@ def _shown(watcher: ParsedWatcher) -> str:
 
 
 def _why_not(cls: type[BaseEventTrigger], trigger: BaseEventTrigger) -> str | None:
-    """The reason why a trigger cannot be simulated; None if it can be."""
+    """Return why a trigger cannot be simulated. None: it can be."""
     if trigger.shared_stream_key() is None:
         return "its trigger has no shared stream"
     kinds = _kinds_read(cls)
@@ -130,12 +130,15 @@ def _is_message(kind: type) -> bool:
 
 
 def _kinds_read(cls: type[BaseEventTrigger]) -> tuple[type, ...]:
-    """The classes of raw events in the filter's annotation; empty if there is none, or if it allows any class."""
+    """Return the classes of raw events that the filter's annotation names.
+
+    The result is empty if there is no annotation, or if it allows any class.
+    """
     filtering = cls.filter_shared_stream
     try:
         hints = get_type_hints(filtering)
     except NameError:
-        # The annotation has a name that the file imports for type checkers only, so it cannot be evaluated.
+        # The file imports a name in the annotation only for type checkers. So the annotation cannot be evaluated.
         return ()
     parameter = next(iter([*inspect.signature(filtering).parameters][1:]), None)
     (element, *_) = get_args(hints.get(parameter or "")) or (None,)
@@ -145,7 +148,7 @@ def _kinds_read(cls: type[BaseEventTrigger]) -> tuple[type, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The part of a folder that can be simulated. `left_out` names the rest, with reasons."""
+    """The part of a folder that can be simulated. `left_out` names the other DAGs and watchers, with reasons."""
 
     workload: FolderWorkload
     left_out: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""An instance of the service: the real host and recorder, with records of their actions for the checkers."""
+"""An instance of the service: the product's own host and recorder. Their actions are recorded for the checkers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TriggerMaker:
         return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
-        # Raise an error unless the class is loaded. The loaded class is only a placeholder (see `_load`).
+        # Raise an error unless the class has been loaded. The loaded class is only a placeholder (see `_load`).
         self.prepared.class_load.result()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):
@@ -69,12 +69,12 @@ class TriggerMaker:
 
 
 def maker_of(member: Member) -> TriggerMaker:
-    """The maker of a member's trigger."""
+    """Return the maker of a member's trigger."""
     return cast("TriggerMaker", member.spec.make)
 
 
 def _is_refused(payload: Any) -> bool:
-    """Whether the recorder refuses a payload before it reaches the store."""
+    """Return whether the recorder refuses a payload, so that it does not reach the store."""
     try:
         encode_extra(payload, max_bytes=sys.maxsize)
     except RowRefused:
@@ -83,9 +83,9 @@ def _is_refused(payload: Any) -> bool:
 
 
 class ObservedManager(Manager):
-    """Records which triggers are hosted under which lease, and checks the host's calls.
+    """Records under which lease each trigger is hosted, and checks the host's calls.
 
-    A host has no more triggers than its capacity (S9), and stops none without a reason (L4).
+    A host must not have more triggers than its capacity (S9), and must not stop a trigger without a reason (L4).
     """
 
     def __init__(
@@ -178,7 +178,7 @@ def _load(_: str) -> type[BaseEventTrigger]:
 
 
 class SimulatedParkedWriter(ParkedWriter):
-    """The real writer, with reads of the model's rows."""
+    """The product's own writer, which reads the rows of the model."""
 
     async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
@@ -204,7 +204,7 @@ class SimulatedParkedWriter(ParkedWriter):
 
 
 class Instance:
-    """One `triggerer` service: a recorder and a host."""
+    """One `triggerer` service, with a recorder and a host."""
 
     def __init__(self, world: World, database: Database, loop: VirtualLoop, name: str) -> None:
         scenario = world.scenario
@@ -216,9 +216,9 @@ class Instance:
         self.own_lease = OwnLease(lease, margin=OWN_LEASE_MARGIN, clock=loop.time)
         self._leased_streams: dict[Fence, LeasedStream] = {}
         self._held: set[Fence] = set()
-        """The leases of the last heartbeat, without the leases that were lost or are about to be released since."""
+        """The leases of the last heartbeat that the instance has not lost since, and has not decided to release."""
         self._releasing: set[Fence] = set()
-        """The leases that the instance is about to release. It may extend them until then."""
+        """The leases that the instance has decided to release. Until it releases a lease, it may still extend it."""
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
             cast("Any", self.connection),
@@ -292,7 +292,7 @@ class Instance:
     def _start_load(
         self, loop: VirtualLoop, perform: Callable[[], Loaded], end: Callable[[Loaded], None]
     ) -> None:
-        """Load a class at once or, in a world with slow modules, after a while."""
+        """Load a class at once. In a world with slow modules, it may take a while."""
         seconds = self.world.draw_loading_time()
         if seconds is None:
             end(perform())
@@ -300,7 +300,7 @@ class Instance:
             loop.call_later(seconds, lambda: end(perform()))
 
     def leased_stream(self, fence: Fence) -> LeasedStream:
-        """The stream that this instance hosts under a lease."""
+        """Return the stream that this instance hosts under this lease."""
         found = self._leased_streams.get(fence)
         if found is None:
             stream = self.world.stream(fence.stream_digest)
@@ -311,36 +311,40 @@ class Instance:
 
     @property
     def hosted_triggers(self) -> int:
-        """The number of hosted triggers, including triggers that are drained."""
+        """The number of hosted triggers, including triggers that are being drained."""
         return sum(leased.triggers for leased in self._leased_streams.values())
 
     def under_lease(self) -> list[LeasedStream]:
-        """The streams of all leases, except leases that the instance knows to be over."""
+        """Return the streams of all leases that are not over, as far as the instance knows."""
         return list(self._leased_streams.values())
 
     def record_end(self, fence: Fence) -> None:
-        """Record that the instance stops a stream. If it cannot release the lease, it may start the stream again."""
+        """Record that the instance stops a stream.
+
+        If the instance cannot release the lease, it may start the stream again.
+        """
         self._held.discard(fence)
         leased = self._leased_streams.pop(fence, None)
         if leased is not None:
             leased.is_over = True
 
     def mark_stopped(self, leased: LeasedStream) -> None:
-        """Check a stream that is stopped without a drain (L4).
+        """Check that the instance may stop this stream without a drain (L4).
 
-        The lease must be lost, about to be released, or over by the instance's own clock.
+        The instance must have lost the lease or decided to release it, or the lease must be over by the instance's own
+        clock.
         """
         if leased.fence in self._held and not self.own_lease.is_over:
             leased.checker.fail("L4", f"{leased.fence} was given up, although the lease holds")
         self.record_end(leased.fence)
 
     def mark_releasing(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """Record that the instance is about to release these leases."""
+        """Record that the instance has decided to release these leases."""
         self._releasing.update(leased.fence for leased in leased_streams)
         self._held -= self._releasing
 
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """Check released streams: each has grown, or the instance owned more than its share (L4)."""
+        """Check streams that are released: each has grown, or the instance owned more than its share (L4)."""
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:
             key = leased.stream.key
@@ -349,7 +353,7 @@ class Instance:
                 leased.checker.fail("L4", f"{key} was released for want of room, but did not grow")
 
     def _record_leases(self, fences: list[Fence]) -> None:
-        """Record the leases of a heartbeat. The instance has lost all its other leases."""
+        """Record the leases of a heartbeat. The instance has lost all other leases that it had."""
         held = set(fences)
         self._held = held - self._releasing
         for leased in self.under_lease():
@@ -371,8 +375,8 @@ class Instance:
         key: str | None,
         ordinal: int,
     ) -> None:
-        """Submit an event to the recorder, and record the lease under which its filter was started."""
-        # The filter's own task submits, so its context has the lease.
+        """Submit an event to the recorder, and remember the lease under which its filter was started."""
+        # The filter's own task calls this method, so the task's context has the lease.
         self._submitting = under_lease.get().fence
         if key is not None and _is_refused(yielded.payload):
             self.world.checker.refused.update(
@@ -383,7 +387,7 @@ class Instance:
         self.recorder.submit_nowait(event, yielded, source, key, ordinal)
 
     def _stamp(self) -> datetime:
-        """A unique timestamp for the event that is being submitted."""
+        """Return a unique timestamp for the event that is being submitted, and record its lease."""
         store = self.world.store
         stamp = store.now()
         while stamp in store.derived_under:

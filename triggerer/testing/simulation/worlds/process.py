@@ -1,4 +1,4 @@
-"""One process: the product's services on the models, and the actions of operators, users and networks."""
+"""One process. It runs the product's services on the models, and the actions of operators, users and networks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _WEIGHTS = (14, 3, 1, 2, 2, 1, 2, 1, 1, 1, 3, 2, 2, 1)
 
 
 class Process:
-    """A process from its start to its end or crash, when everything in its memory is lost."""
+    """A process from its start to its end or crash. Then everything in its memory is lost."""
 
     def __init__(self, world: World, loop: VirtualLoop) -> None:
         self.world = world
@@ -56,7 +56,7 @@ class Process:
         self.database = Database(world.store)
         world.checker.catching_up.falls_behind = world.falls_behind
         self._workload = Workload(self.database, world.store, world.next_number)
-        # The id of an instance is new at every start.
+        # An instance gets a new id at every start.
         self.instances = [
             Instance(world, self.database, loop, f"{name}{world.processes}") for name in "ab"
         ]
@@ -125,7 +125,7 @@ class Process:
             tasks.cancel_scope.cancel()
 
     def hosted_under(self, fence: Fence) -> set[int]:
-        """The watchers that are hosted under a lease."""
+        """Return the watchers that are hosted under a lease."""
         return {
             watcher
             for instance in self.instances
@@ -135,7 +135,7 @@ class Process:
         }
 
     def hosting(self, stream: Stream) -> tuple[LeasedStream, SharedStream] | None:
-        """The lease under which an instance hosts the stream, and its shared stream; None if no instance hosts it."""
+        """Return the lease under which an instance hosts the stream, and its shared stream. None: no instance does."""
         held = self.world.store.owners.leases[stream.key]
         for instance in self.instances:
             hosted = instance.host.manager.streams.get(stream.key)
@@ -147,7 +147,7 @@ class Process:
     # Actions
 
     async def _operate(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Act as operators, users, networks and clocks do; return for an orderly restart."""
+        """Perform random actions of operators, users, networks and clocks. Return for a restart in order."""
         world = self.world
         rng = world.faults.random
         while True:
@@ -187,7 +187,7 @@ class Process:
                     self._change(action, stream)
 
     def _change(self, action: str, stream: Stream) -> None:
-        """Change the rows of a DAG file, and announce that to the hosts."""
+        """Change the rows of a DAG file, and tell the hosts."""
         world, rng = self.world, self.world.faults.random
         if action == "add" and len(stream.watchers) < 5:
             world.new_watcher(stream)
@@ -203,7 +203,7 @@ class Process:
         self._announce(stream)
 
     async def _sicken(self) -> None:
-        """Make one watcher after the other unwell for a while."""
+        """Again and again, make a watcher unwell for a while."""
         health, world = self.world.health, self.world
         while True:
             await asyncio.sleep(health.random.expovariate(1.0 / world.catching_up_draws.interval_s))
@@ -215,7 +215,7 @@ class Process:
                 world.trace("unwell", watcher=watcher, how=health.sicken(watcher))
 
     async def _suffer_outages(self) -> None:
-        """Let all filters of a stream fail for a while, again and again."""
+        """Again and again, let all filters of a stream fail for a while."""
         world = self.world
         watchers = [stream.watchers for stream in world.streams]
         await world.health.suffer_outages(
@@ -223,13 +223,16 @@ class Process:
         )
 
     async def _cut_off(self, instance: Instance) -> None:
-        """Cut an instance off from the database, but not from its broker, perhaps for longer than its lease."""
+        """Cut an instance off from the database for a while, but not from its broker.
+
+        The time may be longer than the lease.
+        """
         instance.connection.cut_off()
         await asyncio.sleep(self.world.faults.random.uniform(0.0, 3 * self.world.scenario.lease))
         instance.connection.restore()
 
     def _announce(self, stream: Stream) -> None:
-        """Tell the hosts that files were parsed, whether or not anything changed."""
+        """Tell the hosts that files were parsed. Perhaps nothing has changed."""
         self.database.wakeups.publish(Signal.STREAMS_CHANGED, stream.key)
 
     async def _expire(self, stream: Stream) -> None:
@@ -243,11 +246,11 @@ class Process:
         self._announce(stream)
 
     async def _regain(self, stream: Stream) -> None:
-        """Let a lease expire and its owner claim it again, in a new epoch."""
+        """Let a lease expire, and let its owner claim the stream again, in a new epoch."""
         await self.database.until_unshared()
         self.world.store.mark_shortened([stream.key])
         held = self.world.store.owners.leases
         owner, epoch = held[stream.key]
         if self.world.files is not None and epoch == 0:
-            return  # epoch 0: the stream has had no owner yet
+            return  # the stream has had no owner yet
         held[stream.key] = (owner, epoch + 1)

@@ -1,4 +1,4 @@
-"""Decides which watchers with equal triggers share one trigger, and changes that while messages come."""
+"""Decides which watchers with equal triggers share one trigger. The decision changes while messages come."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _SHARE: Final = 0.6
-"""The share of declared watchers that join a sibling's equal trigger, if there is one."""
+"""The probability that a declared watcher joins a sibling's equal trigger, if there is one."""
 _MOST_MESSAGES: Final = 4
-"""The most messages that come just before a change."""
+"""The most messages that are published just before a change."""
 _SOON_S: Final = 0.2
-"""The longest time from the last of these messages to the change."""
+"""The longest time from the last of these messages to the change, in seconds."""
 _MOST_WATCHERS: Final = 6
-"""The most watchers of a stream."""
+"""No watcher is added to a stream with this many watchers."""
 
 
 class SharingWorld(Protocol):
@@ -42,7 +42,7 @@ class SharingWorld(Protocol):
 
 
 class Sharing:
-    """Decides by a random generator of its own which watchers share a trigger. It survives restarts of the process."""
+    """Decides which watchers share a trigger. This object survives restarts of the simulated process."""
 
     def __init__(self, world: SharingWorld) -> None:
         self._random = Random(f"{world.scenario.seed}/who shares")
@@ -52,11 +52,11 @@ class Sharing:
         self._every_s = self._random.choice((1.0, 3.0, 10.0))
 
     def kind_of(self, watcher: int) -> int:
-        """The kind of the watcher's filter, which never changes. Only watchers of one kind share a trigger."""
+        """Return the kind of the watcher's filter, which never changes. Only watchers of one kind share a trigger."""
         return self._first_kind + watcher % self._kinds
 
     def choose(self, triggers: Sequence[TriggerRow]) -> TriggerRow | None:
-        """Choose which of these equal triggers a declared watcher joins; None if the watcher gets its own."""
+        """Choose which of these equal triggers a declared watcher joins. None: it gets its own trigger."""
         if not triggers or self._random.random() >= _SHARE:
             return None
         return self._random.choice(triggers)

@@ -1,4 +1,4 @@
-"""Simulated triggers: unchanged filters on the model of the broker, with injected faults."""
+"""Triggers with unchanged filters that read from the model of the broker, with injected faults."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class InjectedError(Exception):
-    """Raised in a plugin's place, as if its author had made a mistake."""
+    """An injected error, as if the author of a plugin had made a mistake."""
 
 
 under_lease: ContextVar[LeasedStream] = ContextVar("under_lease")
@@ -46,7 +46,7 @@ under_lease: ContextVar[LeasedStream] = ContextVar("under_lease")
 
 
 class SimulatedTrigger(BaseEventTrigger):
-    """A mix-in for a trigger's class: reads from the model of the broker, and injects faults into the filter."""
+    """A mix-in for a trigger's class. It reads from the model of the broker, and injects faults into the filter."""
 
     leased: ClassVar[LeasedStream]
     original: ClassVar[type[BaseEventTrigger]]
@@ -78,7 +78,7 @@ class SimulatedTrigger(BaseEventTrigger):
 
     @staticmethod
     def event_of(broadcast: Any) -> Any:
-        """The raw event that a filter gets for a broadcast."""
+        """Return the raw event that a filter gets for a broadcast."""
         return broadcast
 
     async def filter_shared_stream(
@@ -98,7 +98,7 @@ class SimulatedTrigger(BaseEventTrigger):
                     probe.yielded += 1
                     yield event
                     await self.leased.faults.delay()
-            # The filter returned, so it is done with its open event.
+            # The filter has returned, so it is done with its open event.
             probe.record_answer()
 
     async def cleanup(self) -> None:
@@ -127,7 +127,10 @@ class Acknowledged(SimulatedTrigger):
 
 
 class OnFastPath(SimulatedTrigger):
-    """A simulated trigger on the fast path. The group broadcasts deliveries; a filter gets the raw event of each."""
+    """A simulated trigger on the fast path.
+
+    The group broadcasts deliveries, and a filter gets the raw event of each.
+    """
 
     @staticmethod
     def event_of(broadcast: Any) -> Any:
@@ -142,9 +145,9 @@ class OnFastPath(SimulatedTrigger):
 
 
 def bind(cls: type[BaseEventTrigger], leased: LeasedStream, kind: int) -> type[BaseEventTrigger]:
-    """A subclass that reads from the model of the broker, in ack mode or on the fast path.
+    """Return a subclass that reads from the model of the broker, in ack mode or on the fast path.
 
-    The subclass is in ack mode if `cls` or the scenario is.
+    It is in ack mode if `cls` or the scenario is.
 
     Args:
         kind: The kind of the filter, for the simulation's own triggers.
@@ -156,15 +159,15 @@ def bind(cls: type[BaseEventTrigger], leased: LeasedStream, kind: int) -> type[B
 
 
 class ErrorProbe:
-    """Records the errors that a filter itself raises while it has a message open."""
+    """Records the errors that a filter itself raises while it handles a message."""
 
     def __init__(self, leased: LeasedStream) -> None:
         self._errors = leased.checker.filter_errors
         self._given: tuple[list[int], str] | None = None
-        """The watchers that the filter serves and the message it has open; None: the filter waits for a message."""
+        """The watchers that the filter serves, and the message that it handles. None: it waits for a message."""
 
     async def watching(self, events: AsyncIterator[TriggerEvent]) -> AsyncGenerator[TriggerEvent]:
-        """Yield what the filter yields; count its error, and raise the error again."""
+        """Yield what the filter yields. If the filter raises, count the error, and raise it again."""
         async with aclosing(cast("AsyncGenerator[TriggerEvent]", events)):
             try:
                 async for event in events:
@@ -183,7 +186,7 @@ class ErrorProbe:
 
 
 class FilterRecord(ErrorProbe):
-    """Stands between the runtime's stream and a live filter, records the filter's answers, and injects faults."""
+    """Stands between the runtime's stream and a live filter. It records the filter's answers, and injects faults."""
 
     def __init__(self, leased: LeasedStream, subscriber: Subscriber) -> None:
         super().__init__(leased)
@@ -192,7 +195,7 @@ class FilterRecord(ErrorProbe):
         self._subscriber = subscriber
         self._last = 0
         self._served: list[int] = []
-        """The watchers that get the open event. A watcher with a backlog in its lane does not."""
+        """The watchers for which the filter gets the open event: those without a backlog in the event's lane."""
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
         subscriber, checker = self._subscriber, self._leased.checker
@@ -204,7 +207,7 @@ class FilterRecord(ErrorProbe):
             served = self._served = [watcher.watcher_id for watcher in source.watchers]
             for watcher in served:
                 checker.on_opened(delivery, subscriber, watcher, is_owed=entry is not None)
-            # Selectors and backlogs leave gaps in the numbers. `Checker.on_advance` checks the messages in the gaps.
+            # Selectors and backlogs cause gaps in the numbers. `Checker.on_advance` checks the messages in the gaps.
             expected = (
                 delivery.number > self._last
                 if checker.has_selector(subscriber) or checker.catching_up.is_on
@@ -230,7 +233,7 @@ class FilterRecord(ErrorProbe):
             self._leased.checker.catching_up.on_rejected_live(watcher, message)
 
     def record_answer(self) -> None:
-        """Record that the filter is done with its open event, if any."""
+        """Record that the filter is done with its open event, if it has one."""
         subscriber = self._subscriber
         entry = subscriber.open_entry
         if entry is not None:
@@ -244,7 +247,7 @@ class FilterRecord(ErrorProbe):
 
 
 class Rejecting:
-    """Stands between a filter and the runtime, and records rejections."""
+    """Stands between a filter and the runtime, and records the filter's rejections."""
 
     def __init__(self, subscriber: Any, record: Callable[[], None]) -> None:
         self._subscriber = subscriber
@@ -256,7 +259,7 @@ class Rejecting:
 
 
 class RereadingRecord(ErrorProbe):
-    """Stands before a filter that catches up, records the filter's answers, and injects faults."""
+    """Stands before a filter that catches up. It records the filter's answers, and injects faults."""
 
     def __init__(self, leased: LeasedStream, subscriber: Any) -> None:
         super().__init__(leased)
@@ -270,7 +273,7 @@ class RereadingRecord(ErrorProbe):
 
     @property
     def _counts(self) -> bool:
-        """Whether the filter's outcome counts for the message. Its outcome for a probe does not count."""
+        """Whether the filter's outcome counts for the message. The outcome of a probe does not count."""
         return self._leased.is_alive and not isinstance(self._in_flight, Probe)
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
@@ -299,7 +302,8 @@ class RereadingRecord(ErrorProbe):
             checker.parked.on_tried(in_flight.backlog, watcher, message)
             return
         if isinstance(in_flight, LaneMessageInFlight):
-            # A replayed message has no order with the other messages of its lane, so only backlogs are checked.
+            # A replayed message has no order relative to the other messages of its lane. So check this only for a
+            # backlog.
             checker.catching_up.on_opened(watcher, message)
             checker.parked.on_given(in_flight.backlog, watcher, message, self._subscriber)
         checker.rest.on_given(watcher, message)
@@ -312,7 +316,7 @@ class RereadingRecord(ErrorProbe):
             self._leased.checker.catching_up.on_rejected(self._watcher, self._open)
 
     def record_answer(self) -> None:
-        """Record that the filter is done with its open message, if any."""
+        """Record that the filter is done with its open message, if it has one."""
         message, self._open = self._open, None
         if message is None:
             return
@@ -332,13 +336,13 @@ class RereadingRecord(ErrorProbe):
 async def inject_fault(
     leased: LeasedStream, watchers: Sequence[int], name: str, message: Message
 ) -> bool:
-    """Perhaps inject a fault into the filter of these watchers. True if the filter must return."""
+    """Perhaps inject a fault into the filter of these watchers. Return whether the filter must return."""
     faults, scenario = leased.faults, leased.scenario
     for watcher in watchers:
         await leased.health.suffer(watcher, message.key)
     await faults.delay()
     if faults.is_instant:
-        # Some filters take a turn or two longer than others.
+        # Some filters take one to three turns longer than others.
         for _ in range(min(watchers) % 4):
             await asyncio.sleep(0)
     if not faults.occur(scenario.filter_fault_rate):

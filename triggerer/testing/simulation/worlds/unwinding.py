@@ -1,4 +1,4 @@
-"""Ends the remaining tasks of a process that has crashed or was stopped."""
+"""Ends the tasks that remain of a process that has crashed or was stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
 
 _TIMEOUT_S = 600.0
-"""The longest time for all shielded work of a process. Each shield has its own deadline."""
+"""The longest time that the shielded work of a process may take together, in seconds. Each shield has its own deadline.
+"""
 
 
 class Crash(BaseException):
@@ -31,14 +32,14 @@ def unwind(
     faults: FaultInjector,
     checker: Checker,
 ) -> None:
-    """Cancel the tasks of a process and wait for them. The tasks no longer have an effect on the world."""
+    """Cancel the tasks of a process, and wait for them. From now on, they have no effect on the world."""
     kill()
     loop.on_step = None
     were_over, faults.are_over = faults.are_over, True
     task.cancel()
     try:
         if task.done():
-            # The task ended in the turn of the crash, before its callback could stop the loop.
+            # The task ended in the same turn as the crash, before its callback could stop the loop.
             loop.call_soon(loop.stop)
             loop.run_forever()
         else:

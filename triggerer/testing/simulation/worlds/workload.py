@@ -1,4 +1,4 @@
-"""The surroundings of schedulers: runs that end after a while, and events that users emit."""
+"""What happens around schedulers: runs end after a while, and users emit events."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Workload:
-    """Ends the runs of one process and emits events.
+    """Ends the runs during the life of one process, and emits events.
 
     Args:
-        longest_run_s: The longest run, in seconds.
-        next_number: Gives unique numbers for the keys of events.
+        longest_run_s: The length of the longest run, in seconds.
+        next_number: Returns unique numbers, for the keys of events.
         draw_events: Draws the events of one call, as asset ids and partition keys. None: each call emits one event
             without a key.
     """
@@ -54,8 +54,8 @@ class Workload:
                         if not run.is_ended and pk not in following:
                             following.add(pk)
                             tasks.start_soon(self._end_run, pk, run.dag_id)
-                    # A commit of unknown outcome may arrive after its announcement. The search after the timeout then
-                    # finds the run.
+                    # A commit of unknown outcome may arrive after its announcement. Then the run is found when this
+                    # wait times out.
                     await subscription.wait(timedelta(seconds=10))
 
     async def _end_run(self, pk: int, dag_id: str) -> None:
@@ -70,15 +70,15 @@ class Workload:
         store = self._store
         session.end_run(pk)
         if (outlet := store.dags[dag_id].outlet) is not None:
-            # The event's key has the run's number: after a commit of unknown outcome, a repeat finds the event in the
-            # store.
+            # The event's key contains the run's number. So when a commit of unknown outcome is repeated, the store
+            # recognizes the event.
             name, key = f"made by run {pk}", store.runs[pk].partition_key
             row = EventRow(store.asset_ids[outlet], "{}", store.now(), 0, name, 0, key)
             inserted = await session.perform(insert_events([row]))
             announce(session, Signal.EVENTS_QUEUED, *inserted.dag_ids)
 
     async def emit(self) -> None:
-        """Emit events as a user does. They get their ids up to three seconds before the commit."""
+        """Emit events as a user does. The events get their ids up to three seconds before the commit."""
         store = self._store
         rows = [
             EventRow(asset, "{}", store.now(), 0, f"emitted {self._next_number()}", 0, key)
@@ -90,7 +90,7 @@ class Workload:
                 announce(cast("Any", session), Signal.EVENTS_QUEUED, *inserted.dag_ids)
                 await asyncio.sleep(store.faults.random.uniform(0.0, 3.0))
         except StoreError:
-            # The user sees the error and gives up, although an unknown outcome may be a commit.
+            # The user sees the error and gives up. If the outcome is unknown, the commit may have succeeded.
             return
 
     def _draw_one(self) -> list[tuple[int, str | None]]:

@@ -1,4 +1,4 @@
-"""The simulated world: everything that stays when a simulated process ends."""
+"""The simulated world: everything that survives when a simulated process ends."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class World:
-    """Everything that a seed has drawn and that survives a crash. A `Supervisor` runs it."""
+    """What a seed has drawn, and what survives a crash. A `Supervisor` runs it."""
 
     def __init__(
         self, scenario: Scenario, *, trace: Callable[[float, int, str], None] | None = None
@@ -67,7 +67,7 @@ class World:
         self.jitter = Random(scenario.seed)
         """The random generator for the jitter of the product's back-offs."""
         self._loads = Random(f"loads {scenario.seed}") if has_slow_modules(scenario.seed) else None
-        """Draws how long trigger classes take to load; None if they load at once."""
+        """Draws how long trigger classes take to load. None: they load at once."""
         self.checker = Checker()
         self.checker.is_owner = self._is_owner
         if trace is not None:
@@ -104,41 +104,41 @@ class World:
         self.streams: list[Stream] = []
         self._classes: dict[int, type[BaseEventTrigger]] = {}
         self._served_by: dict[int, int] = {}
-        """The trigger of each watcher's last declaration."""
+        """By watcher, the trigger of its last declaration."""
         self.moves = Counter[int]()
-        """How often a watcher has moved to a trigger or away from it, by trigger."""
+        """By trigger, how often a watcher has moved to it or away from it."""
         self.steps = 0
         self.processes = 0
         self.operator = Operator(self)
         self.replaying = Replaying(self) if has_replays(scenario) else None
         self.recreations = Recreations(self) if has_recreations(scenario) else None
         self.deployments = Deployments(self) if has_deployments(scenario.seed) else None
-        """Deploys watchers while messages come; None in seeds without deployments."""
+        """Deploys watchers while messages come. None: this seed has no deployments."""
         self.relapses = (
             Relapses(self) if has_relapses(scenario) and self.catching_up_draws.is_on else None
         )
-        """Deploys watchers that have just caught up; None in seeds without relapses."""
+        """Deploys watchers that have just caught up. None: this seed has no relapses."""
         self.sharing = Sharing(self) if has_shared_triggers(scenario) else None
-        """Decides which watchers share a trigger; None if each watcher has its own."""
+        """Decides which watchers share a trigger. None: each watcher has its own trigger."""
         if self.relapses is not None:
             self.store.deleting_position = self.relapses.on_deleting
         self._standstills = Standstills(scenario) if has_standstills(scenario) else None
         self.pass_time: Callable[[float], None] = lambda _: None
-        """Lets seconds pass at once; replaced for each process."""
+        """Lets this many seconds pass at once. It is replaced for each process."""
         self.capacity = scenario.capacity
         self._trace = trace
         self._numbers = 0
         self.time: Callable[[], float] = lambda: 0.0
         """The virtual time, in seconds."""
         self.files: Files | None = None
-        """The DAGs folder; None if the world declares watchers itself."""
+        """The DAGs folder. None: the world declares the watchers itself."""
         self._draw_dags()
         self._draw_streams()
         if scenario.has_files:
             self.files = Files(scenario.seed, self.store)
             self._put_into_files(self.files)
 
-    # Before it starts
+    # Before the world starts
 
     def _expose_to(self, poison: Poison) -> None:
         poison.lanes = self.checker.catching_up.lanes
@@ -157,7 +157,7 @@ class World:
         return poison.may_stay_at(watcher, message)
 
     def _is_incurable(self, watcher: int) -> bool:
-        """Whether the watcher's poison can be parked: the watcher falls behind alone, and probes are made."""
+        """Whether the watcher's poison messages can be parked: it can fall behind alone, and probes are made."""
         siblings = next(stream.watchers for stream in self.streams if watcher in stream.watchers)
         falls_behind = self.checker.catching_up.falls_behind and len(siblings) > 1
         return falls_behind and self.catching_up_draws.max_deliveries <= MOST_DELIVERIES
@@ -183,7 +183,7 @@ class World:
         self.store.queues[dag.dag_id] = {}
 
     def replace_dags(self, dags: Iterable[Dag], asset_ids: dict[str, int]) -> None:
-        """Use these DAGs instead of the seed's own."""
+        """Use these DAGs instead of those that the seed has drawn."""
         self.store.dags.clear()
         self.store.queues.clear()
         self.store.asset_ids = asset_ids
@@ -198,7 +198,7 @@ class World:
             template = WatcherTemplate(self._example, {})
             stream = Stream(key, broker, (template,), lambda number, *_: f"message {number}")
             self.add_stream(stream)
-            # With a limited capacity, streams have different sizes.
+            # If the capacity is limited, streams have different sizes.
             is_ample = self.capacity == AMPLE
             count = self.scenario.watchers if is_ample else self.faults.random.randint(1, 4)
             for _ in range(count):
@@ -213,7 +213,7 @@ class World:
                 self.withdraw(stream, watcher)
 
     def stream(self, key: str) -> Stream:
-        """The stream with this key."""
+        """Return the stream with this key."""
         return next(stream for stream in self.streams if stream.key == key)
 
     def add_stream(self, stream: Stream) -> None:
@@ -221,7 +221,7 @@ class World:
         self.store.owners.leases[stream.key] = (None, 0)
 
     def forget_streams(self) -> None:
-        """Remove the seed's own streams and their files."""
+        """Remove the streams that the seed has drawn, and their files."""
         self.files = self.health.poison = self.sharing = None
         self.checker.catching_up.sets_aside = False
         self.streams.clear()
@@ -255,7 +255,7 @@ class World:
         return Declared(ref, self.class_of(row), row.kwargs)
 
     def delete_watcher(self, stream: Stream, watcher: int) -> None:
-        """Delete a watcher on purpose, or its file. A missing file counts as deleted after its grace."""
+        """Delete a watcher on purpose, or its file. A missing file counts as deleted only after a grace."""
         self.checker.deleted.add(watcher)
         if self.files is None:
             self.withdraw(stream, watcher)
@@ -274,7 +274,7 @@ class World:
                 self.store.parked[key] = replace(row, state=ParkedState.SET_ASIDE.value)
 
     def declare(self, stream: Stream, declared: Declared) -> None:
-        """Store a watcher, with a trigger of its own or with a sibling's equal trigger."""
+        """Store a watcher, with its own trigger or with a sibling's equal trigger."""
         ref = declared.ref
         before, row = self._served_by.get(ref.watcher_id), self._find_equal(stream, declared)
         if row is None:
@@ -287,7 +287,7 @@ class World:
             self.moves.update((before, row.trigger_id))
 
     def _find_equal(self, stream: Stream, declared: Declared) -> TriggerRow | None:
-        """The siblings' trigger that the watcher joins, if any."""
+        """Return the trigger of siblings that the watcher joins. None: the watcher gets its own."""
         watcher = declared.ref.watcher_id
         if self.sharing is None:
             return None
@@ -319,11 +319,14 @@ class World:
         stream.watchers.update((one.watcher_id, row) for one in refs)
 
     def kind_of(self, watcher: int) -> int:
-        """The kind of the watcher's simulated filter; unique to the watcher unless triggers are shared."""
+        """Return the kind of the watcher's simulated filter.
+
+        Unless triggers are shared, no other watcher has this kind.
+        """
         return watcher if self.sharing is None else self.sharing.kind_of(watcher)
 
     def class_of(self, row: TriggerRow) -> type[BaseEventTrigger]:
-        """The trigger class of a row."""
+        """Return the trigger class of a row."""
         return self._classes[row.trigger_id]
 
     def next_number(self) -> int:
@@ -335,22 +338,22 @@ class World:
             self.publish_in(stream, self.faults.random.randrange(self.scenario.lanes))
 
     def publish_in(self, stream: Stream, lane: int) -> None:
-        """Publish a message in a lane of the broker."""
+        """Publish a message in this lane of the broker."""
         offset = len(stream.broker.lanes[lane].messages)
         stream.broker.publish(lane, stream.next_event(self.next_number(), lane, offset))
 
     def draw_loading_time(self) -> float | None:
-        """The seconds that loading a trigger class takes; None if it takes no time."""
+        """Draw how many seconds it takes to load a trigger class. None: it takes no time."""
         random, deployments = self._loads, self.deployments
         if random is None or self.faults.are_over:
             return None
         if (deployments is not None and not deployments.is_under_way) or random.random() < 0.5:
             return None
-        # Some classes take longer than streams wait for them.
+        # Some classes take longer to load than streams wait for them.
         return random.choice((random.uniform(0, 2), random.uniform(0, 60)))
 
     def stand_still(self, *, is_behind: bool) -> None:
-        """Let the process stand still for a while, or not. A filter calls this and then continues."""
+        """Perhaps let the process stand still for a while. A filter calls this method, and then continues."""
         is_busy = self.files is not None and self.files.is_busy
         if self._standstills is None or self.faults.are_over or is_busy:
             return

@@ -1,1 +1,1 @@
-"""A world of two executors that share the runs of a store."""
+"""A world of two executors that execute the runs of one store."""

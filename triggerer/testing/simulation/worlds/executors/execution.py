@@ -1,4 +1,4 @@
-"""The shared parts of simulated executors: the clock, the faults, and the check of executions."""
+"""What simulated executors share: the clock, the faults, and the check of executions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ class Attempt(NamedTuple):
 
 
 class Timeline:
-    """One clock for the database, the kernel and all executors, with an agenda of actions outside their event loops.
+    """One clock for the database, the operating system's kernel and all executors.
 
-    The random generator is separate, so that the seed's other random choices do not change.
+    An agenda has the actions that happen outside the executors' event loops.
+
+    The timeline has its own random generator, so that the seed's other random choices do not change.
     """
 
     def __init__(self, seed: int, *, first_step: int, trace: Trace | None) -> None:
@@ -61,7 +63,7 @@ class Timeline:
         heapq.heappop(self._agenda)[2]()
 
     def occurs(self, rate: float) -> bool:
-        """Whether a fault occurs now, given its rate."""
+        """Draw whether a fault with this rate occurs now."""
         return not self.are_faults_over and self.random.random() < rate
 
     def trace(self, what: str, **details: Any) -> None:
@@ -72,12 +74,15 @@ class Timeline:
 
 
 class ExecutionChecker:
-    """Checks that a run has one worker process at a time (S12). The processes report their beginning and end."""
+    """Checks that a run has at most one worker process at a time (S12).
+
+    The processes report their beginning and end.
+    """
 
     def __init__(self, timeline: Timeline) -> None:
         self.violation: Violation | None = None
         self.executing: dict[int, Attempt] = {}
-        """The executing attempts, by run."""
+        """By run, the attempt that a process executes now."""
         self._timeline = timeline
 
     def begin(self, attempt: Attempt) -> None:

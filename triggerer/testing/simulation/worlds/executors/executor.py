@@ -1,4 +1,4 @@
-"""An executor's process: the real registration, and models of the workers under its lease."""
+"""An executor's process, with the product's own registration, and with models of the workers under its lease."""
 
 from __future__ import annotations
 
@@ -30,14 +30,20 @@ T = TypeVar("T")
 
 _SLOTS = 2
 _TO_DIE_S = 0.5
-"""The longest time from the end of the guard to the end of its last worker process."""
+"""The longest time from the end of a guard to the end of its last worker process, in seconds."""
 _LENGTHS = (0.05, 0.5, 3.0)
-"""The lengths of runs, as multiples of a lease. A long run still executes when another executor may begin it."""
+"""The lengths of runs, as multiples of a lease.
+
+A long run still executes when the lease has expired and another executor may begin the run.
+"""
 _UNWIND_TIMEOUT_S = 60.0
 
 
 class SimulatedGuard:
-    """Stands in for `LeaseGuard`. The kernel runs its timer, so it ends in time even if its executor stands still."""
+    """Stands in for `LeaseGuard`.
+
+    The operating system's kernel runs the guard's timer. So the guard ends in time even if its executor stands still.
+    """
 
     def __init__(self, timeline: Timeline, loop: VirtualLoop, ends_at: float) -> None:
         self.has_ended = False
@@ -58,7 +64,7 @@ class SimulatedGuard:
             self.end()
 
     def end(self) -> None:
-        """Kill the guard and its workers."""
+        """End the guard, and kill its workers."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -77,7 +83,7 @@ class SimulatedGuard:
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """One attempt of a run in its own process, which continues while its executor stands still."""
+    """One attempt of a run, in its own process. The process continues while its executor stands still."""
 
     executor: SimulatedExecutor
     attempt: Attempt
@@ -86,7 +92,10 @@ class Worker:
     has_ended: bool = False
 
     def start(self) -> None:
-        """Called when the process has started. If the guard is gone, its closed pipe ends the process at once."""
+        """Begin the attempt, when the process has started.
+
+        If the guard is gone, its closed pipe ends the process at once.
+        """
         timeline = self.executor.timeline
         if self.is_killed or self.guard.has_ended:
             self._end(is_finished=False)
@@ -133,7 +142,7 @@ class SimulatedExecutor:
         self._leases_lost = 0
         self._workers: list[Worker] = []
         self._unwritten: dict[int, int] = {}
-        """The finished attempts, by run, until their results are written."""
+        """By run, the finished attempt whose result is not written yet."""
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -167,7 +176,7 @@ class SimulatedExecutor:
         self._changed.set()
 
     def forgotten(self) -> list[Attempt]:
-        """The attempts that the store assigns to this executor and that it does not execute under its lease."""
+        """Return the attempts that the store assigns to this executor, but that it does not execute."""
         if not self._is_lease_held or self._stopping.is_set():
             return []
         known = {worker.attempt.run_pk for worker in self._workers} | self._unwritten.keys()
@@ -178,12 +187,12 @@ class SimulatedExecutor:
 
     @property
     def next_due(self) -> float | None:
-        """The time of the executor's next callback; None if it waits for a call from outside."""
+        """The time of the executor's next callback. None: it waits for a call from outside."""
         due = self.loop.next_due()
         return None if due is None else max(due, self.stands_still_until)
 
     def turn(self) -> bool:
-        """Run the due callbacks; returns False once the executor has stopped without a crash."""
+        """Run the due callbacks. Return False once the executor has stopped without a crash."""
         self.loop.now = max(self.loop.now, self.timeline.now)
         self.loop.call_soon(self.loop.stop)
         self.loop.run_forever()
@@ -199,7 +208,7 @@ class SimulatedExecutor:
         self._stopping.set()
 
     def crash(self) -> None:
-        """Kill the executor. The executor's guard notices that, kills the workers and ends."""
+        """Kill the executor. Its guard notices that, kills the workers and ends."""
         self.connection.is_alive = False
         if self.guard is not None:
             self.guard.end()
@@ -234,7 +243,7 @@ class SimulatedExecutor:
             worker.kill()
 
     def on_end(self, worker: Worker, *, is_finished: bool) -> None:
-        """Called when a worker's process has ended."""
+        """Record that a worker's process has ended."""
         self._workers.remove(worker)
         if is_finished:
             self._unwritten[worker.attempt.run_pk] = worker.attempt.number
@@ -253,21 +262,21 @@ class SimulatedExecutor:
                             await self._sweep()
                     await self._claim()
                 except TransientStoreError:
-                    # Ask for a sweep: in spite of the error, the store may have assigned runs to this executor.
+                    # In spite of the error, the store may have assigned runs to this executor. A sweep finds them.
                     self._sweeps.ask()
                     await anyio.sleep(self.timeline.random.uniform(0.1, 2.0))
             with anyio.move_on_after(self.timeline.lease / 4):
                 await self._changed.wait()
 
     async def _sweep(self) -> None:
-        """Sweep as `Executor` does: queue lost runs again, and kill workers of runs that have another owner."""
+        """Sweep as `Executor` does: queue lost runs again, and kill the workers of runs with another owner."""
         executing = list(self._workers)
         known = {worker.attempt.run_pk for worker in executing}
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # Ask for a sweep: for a run without a worker, a result is being written. If it is the result of an older
-            # attempt, nobody executes the current attempt.
+            # For a run without a worker, a result is being written. If the result is of an older attempt, nobody
+            # executes the current attempt, and only another sweep can find that.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:
@@ -300,7 +309,7 @@ class SimulatedExecutor:
         self.timeline.call_later(self.timeline.random.uniform(0.0, 0.3), worker.start)
 
     async def _write(self) -> None:
-        """Write the results of runs until the store has accepted them."""
+        """Write the result of each run, again and again until the store accepts it."""
         while True:
             for pk, attempt in list(self._unwritten.items()):
                 try:

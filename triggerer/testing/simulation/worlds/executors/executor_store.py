@@ -1,4 +1,4 @@
-"""A model of the database for executors: runs, registrations, and requests that are slow or lost."""
+"""A model of the executors' database, with runs, registrations, and requests that are slow or lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _SLOW_SHARE = 0.2
 _FAULT_SHARE = 0.03
-"""The share of failing requests, and the share of lost answers."""
+"""The probability that a request fails, and also the probability that an answer is lost."""
 
 
 @dataclass(slots=True)
@@ -38,19 +38,19 @@ class StoredRun:
 
 
 class ExecutorStore:
-    """The durable rows. Each method is one transaction and has the name of its statement in `triggerer.store.runs`."""
+    """The durable rows. Each method stands in for one transaction."""
 
     def __init__(self) -> None:
         self.runs: dict[int, StoredRun] = {}
         self.expiries: dict[str, float] = {}
-        """The end of each registration, by executor."""
+        """By executor, the time at which its registration expires."""
 
     def add_run(self) -> None:
         pk = len(self.runs) + 1
         self.runs[pk] = StoredRun(pk)
 
     def claim_runs(self, executor: str, limit: int) -> dict[int, int]:
-        """Claim queued runs; returns their attempts, by run."""
+        """Claim queued runs, and return their attempts, by run."""
         picked = [run for run in self.runs.values() if run.state == "queued"][:limit]
         for run in picked:
             run.state, run.executor = "running", executor
@@ -59,7 +59,7 @@ class ExecutorStore:
         return {run.pk: run.attempt for run in picked}
 
     def begin_run(self, executor: str, pk: int, attempt: int) -> bool:
-        """Mark an attempt as begun; returns whether it still belongs to this executor."""
+        """Mark an attempt as begun, if it still belongs to this executor. Return whether it does."""
         run = self.runs[pk]
         is_ours = self._is_running_as(run, executor, attempt)
         run.has_begun |= is_ours
@@ -71,14 +71,14 @@ class ExecutorStore:
             run.state = "success"
 
     def running_at(self, executor: str) -> dict[int, int]:
-        """The running attempts of this executor, by run."""
+        """Return the running attempts of this executor, by run."""
         running = [run for run in self.runs.values() if run.state == "running"]
         return {run.pk: run.attempt for run in running if run.executor == executor}
 
     def sweep(self, executor: str, known: Set[int], now: float) -> dict[int, int]:
         """Queue again the runs of dead executors, and this executor's runs that are not in `known`.
 
-        A run without attempts left fails. Returns the attempts of this executor's known runs, by run.
+        A run without attempts left fails. Return the attempts of this executor's known runs, by run.
         """
         running = [run for run in self.runs.values() if run.state == "running"]
         for run in running:
@@ -115,7 +115,7 @@ class Session:
 
 
 class ExecutorConnection:
-    """Stands in for `Database` in one executor. A sent request arrives even if its executor stands still."""
+    """Stands in for `Database` in one executor. A request that was sent arrives even if its executor stands still."""
 
     name = "the database"
 
@@ -155,7 +155,7 @@ class ExecutorConnection:
             if not self.is_alive:
                 return
             if self.is_cut_off:
-                # The request is lost without an answer. The caller has a timeout.
+                # The request is lost, and gets no answer. The caller has a timeout.
                 return
             if timeline.occurs(_FAULT_SHARE):
                 answer(reply.set_exception, StoreUnavailable("the database does not answer"))
@@ -199,7 +199,7 @@ class InstanceModel:
         timeline = session.connection.timeline
         expiries = session.connection.store.expiries
         until = await session.connection.request(lambda: timeline.now + expiry.total_seconds())
-        # The model lacks the row's lock, which orders two heartbeats, so the later expiry wins.
+        # In the database, a lock on the row orders two heartbeats. The model has no lock, so keep the later expiry.
         session.changes.append(
             lambda: expiries.update({instance_id: max(until, expiries.get(instance_id, 0.0))})
         )

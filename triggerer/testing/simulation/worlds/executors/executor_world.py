@@ -1,6 +1,7 @@
-"""A separate world of two executors that share the runs of a store, each with its own event loop, and their faults.
+"""A separate world of two executors that execute the runs of one store. Each executor has its own event loop.
 
-The event loop of a stopped executor (SIGSTOP) does not run, while its workers, its guard and the database continue.
+An executor may stand still, as after SIGSTOP. Then its event loop does not run, while its workers, its guard and the
+database continue.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from triggerer.testing.simulation.worlds.executors.executor_store import Executo
 
 _LEASES_WITH_FAULTS = 8
 _LEASES_AFTERWARDS = 40
-"""All runs have ended this many leases after the faults: a run takes up to three leases, and a dead executor's run is
-requeued after one."""
+"""All runs must have ended this many leases after the faults.
+
+A run takes up to three leases, and a dead executor's run is queued again after one.
+"""
 _ACTIONS = ("queue", "stand still", "cut off", "crash", "restart", "end the guard")
 _WEIGHTS = (5, 4, 2, 1, 1, 1)
 
@@ -64,14 +67,14 @@ class ExecutorWorld:
             return False
         left = [run for run in self.store.runs.values() if run.state in {"queued", "running"}]
         bound = self.timeline.lease * (_LEASES_WITH_FAULTS + _LEASES_AFTERWARDS)
-        # Allow for one more sweep, because only the next sweep finds the runs of a dead executor.
+        # Allow the time until one more sweep, because only a sweep finds the runs of a dead executor.
         bound += self.timeline.sweep_every
         if left and self.timeline.now > bound:
             raise Violation("L1", f"{left[0]} has not ended long after the last fault")
         return not left and not self._checker.executing
 
     def _check_forgotten(self) -> None:
-        """Check that an executor soon requeues the runs that the store assigns to it and that it does not execute."""
+        """Check that runs do not stay for long assigned to an executor that does not execute them."""
         timeline, before = self.timeline, self._forgotten_since
         forgotten = [one for executor in self._executors for one in executor.forgotten()]
         self._forgotten_since = {one: before.get(one, timeline.now) for one in forgotten}
@@ -80,7 +83,7 @@ class ExecutorWorld:
                 raise Violation("L1", f"no executor executes {one}, and it is not queued again")
 
     def _next(self) -> None:
-        """Perform what is due next: an action of the agenda, or a turn of an executor's event loop."""
+        """Do what is due next: an action of the agenda, or a turn of an executor's event loop."""
         timeline = self.timeline
         due, chosen = timeline.next_due, None
         for executor in self._executors:
@@ -97,7 +100,7 @@ class ExecutorWorld:
     # Actions
 
     def _start(self) -> None:
-        # The id of an executor is new at every start.
+        # An executor gets a new id at every start.
         self._processes += 1
         name = f"executor {self._processes}"
         self._executors.append(SimulatedExecutor(self.timeline, self.store, self._checker, name))

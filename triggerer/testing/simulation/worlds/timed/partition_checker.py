@@ -1,6 +1,6 @@
 """Checks the runs of partition keys, independently of the scheduler.
 
-The checker observes each commit: the events that entered or left a DAG's queue, and the created runs.
+The checker observes each commit: the events that entered or left a DAG's queue, and the runs that were created.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class _Account:
 
     seen: set[int] = field(default_factory=set)
     queue: set[int] = field(default_factory=set)
-    """Events that are not divided among keys yet."""
+    """Events that are not assigned to keys yet."""
     waits: dict[str, set[int]] = field(default_factory=dict)
-    """The events that wait for a run, by key."""
+    """By key, the events that wait for a run."""
     taken: dict[str, set[int]] = field(default_factory=dict)
-    """The events that runs took, by key. Each key here has had a run."""
+    """By key, the events that runs took. Each key here has had a run."""
     runs: list[Run] = field(default_factory=list)
-    """The runs of the transaction that commits."""
+    """The runs that the committing transaction creates."""
     is_remapped: bool = False
 
     def divide(self, event: int, keys: frozenset[str]) -> None:
@@ -44,7 +44,7 @@ class _Account:
 
 
 class PartitionChecker(TimeChecker):
-    """Reports broken promises (P1 to P4, and T4), and finds keys that are due without a run (L2)."""
+    """Reports broken promises (P1 to P4, and those of `TimeChecker`), and finds due keys that get no run (L2)."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -52,7 +52,7 @@ class PartitionChecker(TimeChecker):
             dag_id: _Account() for dag_id, dag in store.dags.items() if dag.keyed is not None
         }
         self.set_back = timedelta()
-        """The sum of all steps by which the database's clock was set back."""
+        """The total time by which the database's clock was set back."""
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         super().on_run(dag, state, run)
@@ -93,8 +93,8 @@ class PartitionChecker(TimeChecker):
             told = f"took {sorted(run.events)}, but {sorted(waited)} waited for the key"
             self._fail("P1", f"{run.run_id} of {dag.dag_id} for {key} {told}")
         account.taken.setdefault(key, set()).update(run.events)
-        # A quiet period or a deadline may have begun before the clock was set back. Undo these steps, so that the time
-        # that has passed does not look too short.
+        # A quiet period or a deadline may have begun before the clock was set back. Then the time since its begin seems
+        # shorter than it was. So add the time by which the clock was set back.
         at = run.made_at + self.set_back
         arrived = self._arrived(waited)
         assert dag.keyed is not None
@@ -107,7 +107,7 @@ class PartitionChecker(TimeChecker):
                 self._fail("P4", f"{dag.dag_id} is run for {key} {passed} s after an event")
 
     def _compare(self, dag_id: str, account: _Account) -> None:
-        """Check P3: an event waits once for each of its keys, until a run takes it."""
+        """Check P3: an event waits for each of its keys, until a run for the key takes it."""
         waits = {key: events for key, events in account.waits.items() if events}
         stored = self._store.partitions[dag_id].waiting()
         if waits != stored:
@@ -137,7 +137,7 @@ class PartitionChecker(TimeChecker):
         return found
 
     def record_clock(self, by: timedelta) -> None:
-        """Record that the database's clock is set."""
+        """Record that the database's clock is about to be set."""
         super().record_clock(by)
         self.set_back += max(-by, timedelta())
 

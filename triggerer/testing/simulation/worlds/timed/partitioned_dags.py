@@ -1,4 +1,4 @@
-"""DAGs that are scheduled by partition keys, as a seed draws them."""
+"""Draws the DAGs of a seed that are scheduled by partition keys."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ _OF_TIMETABLES: Final[dict[str, PartitionMapper]] = {
     "hour two": _hour(MinimumCount(2)),
     "hour late": _hour(WaitUntil(AFTER_HOUR)),
 }
-"""The mappers of keys from timetables."""
+"""The mappers for keys that timetables produce."""
 _NEEDS: Final[dict[str, Condition]] = {"a": _A, "a & b": _A & _B, "a | b": _A | _B}
 
 
 def schedule_for(keyed: Keyed) -> Schedule:
-    """The product's schedule for the checker's model of it."""
+    """Return the product's schedule that corresponds to the checker's model of a schedule."""
     mappers = {
         asset: {**_MAPPERS, **_OF_TIMETABLES}[kind]
         for asset, kind in zip(ASSETS, keyed.mappers, strict=True)
@@ -92,7 +92,7 @@ def schedule_for(keyed: Keyed) -> Schedule:
 
 
 def draw_dag(rng: Random, dag_id: str, keyed: Keyed | None = None) -> Dag:
-    """Draw a partitioned DAG with this model of its schedule, or with a drawn one."""
+    """Draw a partitioned DAG. `keyed` is the model of its schedule. None: the model is drawn."""
     keyed = keyed or _draw_keyed(rng)
     is_late = rng.random() < 0.2
     return Dag(
@@ -110,12 +110,12 @@ def draw_dag(rng: Random, dag_id: str, keyed: Keyed | None = None) -> Dag:
 
 
 def draw_follower(rng: Random, dag_id: str) -> Dag:
-    """Draw a partitioned DAG that waits for the outlets of DAGs with keys from timetables."""
+    """Draw a partitioned DAG that waits for the outlets of other DAGs, whose keys come from timetables."""
     return draw_dag(rng, dag_id, _draw_keyed_by_time(rng))
 
 
 def draw_change(rng: Random, dag: Dag, *, is_follower: bool = False) -> Dag:
-    """Draw a change of the DAG's file: its mappers, its expression, its quiet period or its cap."""
+    """Draw a change of the DAG's file: the mappers and the expression, the quiet period, or the cap on runs."""
     drawn = rng.random()
     if drawn < 0.3:
         return replace(dag, max_active_runs=rng.choice((1, 2, 16)))

@@ -1,4 +1,4 @@
-"""A separate world of schedulers and DAGs that are scheduled by partition keys."""
+"""A separate world of schedulers, with DAGs that are scheduled by partition keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.testing.simulation.worlds.timed.timed_world import TimedWorld
 
 
 class PartitionedWorld(TimedWorld):
-    """The world of timetables, with partitioned DAGs and events with partition keys."""
+    """Like the world of timetables, but with partitioned DAGs, and events with partition keys."""
 
     name: ClassVar[str] = "partitions"
     action_interval_s: ClassVar[float] = 90.0
@@ -38,7 +38,8 @@ class PartitionedWorld(TimedWorld):
         Raises:
             Violation: A promise was broken.
         """
-        # A seed never reaches the product's bound on the events that are divided at once.
+        # No seed has enough events for the product's bound on the events that are divided at once, so use a lower
+        # bound.
         module = cast("Any", dividing)
         before, module.MOST_EVENTS = module.MOST_EVENTS, self._most_divided
         try:
@@ -47,7 +48,7 @@ class PartitionedWorld(TimedWorld):
             module.MOST_EVENTS = before
 
     def draw_events(self) -> list[tuple[int, str | None]]:
-        """Draw some events: for each the id of its asset, and its partition key."""
+        """Draw some events. Each is the id of its asset, and its partition key."""
         assets = sorted(self.store.asset_ids.values())
         number = self.random.randint(1, 5)
         return [(self.random.choice(assets), self.random.choice(self._keys)) for _ in range(number)]

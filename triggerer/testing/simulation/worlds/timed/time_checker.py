@@ -1,6 +1,6 @@
 """Checks the runs of timetables, independently of `triggerer.scheduler`.
 
-The checker knows only the committed rows and the timetables' answers.
+The checker knows only the committed rows, and what the timetables answer.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ _LONGEST_CHAIN = 5_000
 
 
 class TimeChecker:
-    """Reports broken promises to the store's checker (T1 to T6), and finds DAGs that are due without a run (L2)."""
+    """Reports broken promises (T1 to T6) to the store's checker, and finds due DAGs that get no run (L2)."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._changed: set[str] = set()
         """DAGs whose schedule has changed."""
         self._made_ahead: set[str] = set()
-        """DAGs with a run that was created too early because a host's clock was ahead."""
+        """DAGs with a run that was created too early, because the clock of a host was ahead."""
         self.is_clock_set_back = False
         """Whether the database's clock was ever set back."""
 
     def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
-        """Check T3: no run is created before it is due by the database's clock."""
+        """Check T3: a run is not created before it is due by the database's clock."""
         if run.run_type is not RunType.SCHEDULED or read_at is None:
             return
         here = self._store.now()
         allowed = max(read_at.database, here)
         dag = self._store.dags[run.dag_id]
         if _answers_now(dag):
-            # The scheduler called the timetable after it had read the DAG. Its host's clock may have been set since.
+            # The scheduler called the timetable after it had read the DAG. The clock of its host may have been set in
+            # between.
             asked_at = read_at.host + max(here - read_at.database, timedelta())
             allowed = max(allowed, host_now(), asked_at)
         if run.run_after > allowed:
@@ -58,7 +59,8 @@ class TimeChecker:
             self._fail("T4", f"{dag.dag_id} is paused or stale, but got a run")
         gap, last = dag.min_run_gap_s, state.last_run_at
         if gap is not None and last is not None and not self.is_clock_set_back:
-            # The scheduler measured the gap at its snapshot, before `made_at`. So `passed` is at least as long.
+            # The scheduler measured the gap when it read the DAG, before `made_at`. So `passed` is at least as long as
+            # the gap.
             passed = (run.made_at - last).total_seconds()
             if passed < gap:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s of {gap}")
@@ -78,7 +80,7 @@ class TimeChecker:
             self._check_chain(dag, run, others)
 
     def _check_chain(self, dag: Dag, run: Run, others: list[Run]) -> None:
-        """Check T2: with catch-up, each run is the one that the timetable plans after the run before it."""
+        """Check T2: with catch-up, each run is the one that the timetable plans after the previous run."""
         if isinstance(dag.on, OnBoth):
             before = max(others, key=lambda one: one.pk, default=None)
             if self.is_clock_set_back:
@@ -96,7 +98,7 @@ class TimeChecker:
             self._changed.add(dag.dag_id)
 
     def on_noted(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
-        """Check T5: a planned run that is due and was not created is not replaced by a run that is not due yet."""
+        """Check T5: a planned run that is due and not created must not be replaced by a run that is not due yet."""
         due = self._store.states[dag_id].next_run
         if due is None or due.run_after > decided_at:
             return
@@ -105,7 +107,7 @@ class TimeChecker:
         dag = self._store.dags[dag_id]
         if isinstance(dag.on, OnBoth) or _answers_now(dag):
             return
-        # A later run will do: of several missed runs, the timetable may plan only the last.
+        # A later run is enough: of several missed runs, the timetable may plan only the last.
         if not any(
             run.interval is not None and run.run_after >= due.run_after
             for run in self._runs(dag_id)
@@ -117,10 +119,10 @@ class TimeChecker:
         self.is_clock_set_back |= by < timedelta()
 
     def on_committed(self) -> None:
-        """Check nothing here. `PartitionChecker` overrides this method."""
+        """Check nothing. `PartitionChecker` overrides this method."""
 
     def find_due(self) -> dict[tuple[str, int], str]:
-        """The due runs that do not exist, by DAG and the DAG's number of runs."""
+        """Return texts about due runs that do not exist, by DAG and the DAG's number of runs."""
         found: dict[tuple[str, int], str] = {}
         for dag_id, dag in self._store.dags.items():
             state, active = self._store.states[dag_id], self._store.active_runs(dag_id)
@@ -153,7 +155,7 @@ class TimeChecker:
         )
 
     def _due_moment(self, dag: Dag, state: DagState) -> DagRunInfo | None:
-        """A due run that does not exist: one that the timetable plans now, or planned when it was last called."""
+        """Return a due run that does not exist. The timetable plans it now, or planned it when it was last called."""
         here = self._store.now()
         runs = [run for run in self._runs(dag.dag_id) if run.interval is not None]
         past = [run for run in runs if _moment_of(dag, run) <= here + _CLOCK_STEP]
@@ -161,13 +163,14 @@ class TimeChecker:
         asked = [self._following(dag, last)]
         if not isinstance(dag.on, OnBoth):
             if dag.dag_id in self._made_ahead & self._changed:
-                # A run that was created too early becomes the DAG's last run only when it is due. The scheduler does
-                # not call the timetable again at that moment, so compare with the timetable's earlier answer.
+                # A run that was created too early counts as the DAG's last run only from the moment at which it is due.
+                # At that moment the scheduler does not call the timetable again. So use only the timetable's earlier
+                # answer.
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):
-            # If the clock was set back, the run with the latest instant may not be the newest. So look for an interval
-            # without a run.
+            # If the clock was set back, the run with the latest `run_after` may not be the newest. So look for an
+            # interval without a run.
             asked = [self._not_made(dag, info, runs) for info in asked]
         for info in asked:
             if info is not None and info.run_after <= here:
@@ -179,14 +182,14 @@ class TimeChecker:
         return None
 
     def _not_made(self, dag: Dag, info: DagRunInfo | None, runs: list[Run]) -> DagRunInfo | None:
-        """The timetable's first run, from `info` on, whose interval has no run in the store."""
+        """Return the timetable's first run, from `info` on, whose interval has no run in the store."""
         made = {run.interval for run in runs}
         while info is not None and info.data_interval in made:
             info = next_info(dag.on, info.data_interval, dag.restriction)
         return info
 
     def _following(self, dag: Dag, last: Run | None) -> DagRunInfo | None:
-        """The timetable's first run that is later than `last`."""
+        """Return the timetable's first run that is later than `last`."""
         interval = None if last is None else last.interval
         for _ in range(_LONGEST_CHAIN):
             info = next_info(dag.on, interval, dag.restriction)
@@ -205,10 +208,11 @@ class TimeChecker:
 
 
 def _moment_of(dag: Dag, run: Run) -> datetime:
-    """The instant for which the timetable planned a run, or the end of its interval if that is earlier.
+    """Return the time for which the timetable planned a run.
 
-    If a schedule needs assets and time, `run_after` is when the run was created. That instant is in the future if the
-    clock was set back since, although the interval has its run.
+    If a schedule needs assets and time, `run_after` is the time at which the run was created. If the clock was set back
+    since, `run_after` is in the future, although the interval has its run. So the result is the end of the interval, if
+    that is earlier.
     """
     if isinstance(dag.on, OnBoth) and run.interval is not None:
         return min(run.run_after, run.interval.end)
@@ -216,7 +220,7 @@ def _moment_of(dag: Dag, run: Run) -> datetime:
 
 
 def _answers_now(dag: Dag) -> bool:
-    """Whether the DAG's timetable can plan a run for the current time of its host."""
+    """Return whether the DAG's timetable can plan a run for the current time of the scheduler's host."""
     timetable = timetable_in(dag.on)
     if isinstance(timetable, Keyed):
         timetable = timetable.timetable
@@ -226,7 +230,10 @@ def _answers_now(dag: Dag) -> bool:
 
 
 def _key_of(dag: Dag, interval: DataInterval) -> str | None:
-    """The partition key of an interval: its start, in the timetable's zone and format; None without keys."""
+    """Return the partition key of an interval: its start, in the timetable's zone and format.
+
+    None: the timetable has no keys.
+    """
     match timetable_in(dag.on):
         case CronPartitionTimetable() | Keyed() as keyed:
             start = interval.start.astimezone(cast("tzinfo", keyed.timezone))

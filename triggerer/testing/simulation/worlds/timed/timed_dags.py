@@ -1,4 +1,4 @@
-"""DAGs with timetables, as a seed draws them."""
+"""Draws the DAGs of a seed that have timetables."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _TIMETABLES: tuple[Timetable, ...] = (
     DeltaDataIntervalTimetable(timedelta(minutes=12)),
     DeltaTriggerTimetable(timedelta(minutes=9)),
 )
-# No two of these timetables run the same data interval at different times. Otherwise a change of the file would run the
-# interval again.
+# No two of these timetables plan the same data interval for different times. Otherwise the interval would run again
+# after a change from one timetable to the other.
 _KEYED: tuple[Timetable, ...] = (
     CronPartitionTimetable("*/12 * * * *", timezone="UTC", run_offset=-1, key_format=MINUTE_FORMAT),
     CronPartitionTimetable("1,31 * * * *", timezone="UTC", run_offset=1, key_format=MINUTE_FORMAT),
@@ -52,7 +52,7 @@ _KEYED: tuple[Timetable, ...] = (
 
 
 def draw_dag(rng: Random, dag_id: str, *, is_followed: bool) -> Dag:
-    """Draw a DAG of any kind. If other DAGs wait for its outlet, its timetable usually produces partition keys."""
+    """Draw a DAG. If other DAGs wait for its outlet, its timetable usually produces partition keys."""
     start = EPOCH + timedelta(minutes=rng.randint(-180, 30))
     dag = Dag(
         dag_id,
@@ -92,7 +92,7 @@ def _draw_schedule(rng: Random, dag: Dag, keyed: float) -> Dag:
 
 
 def draw_change(rng: Random, dag: Dag) -> Dag:
-    """Draw a change of the DAG's file: its timetable, its dates, catch-up or its cap."""
+    """Draw a change of the DAG's file: the timetable, the start date, catch-up, or the cap on runs."""
     if dag.keyed is not None:
         return partitioned_dags.draw_change(rng, dag, is_follower=True)
     drawn = rng.random()

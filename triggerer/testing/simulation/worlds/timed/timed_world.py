@@ -1,4 +1,7 @@
-"""A separate world of one to four schedulers and DAGs with timetables, with its own virtual time and draws."""
+"""A separate world of one to four schedulers, with DAGs that have timetables.
+
+It has its own virtual time, and its own random generator.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,13 @@ from triggerer.testing.simulation.worlds.workload import Workload
 
 _FAULTS_S = 3 * 3600.0
 _CALM_S = 3600.0
-"""How long the world continues after the moment at which no run was due."""
+"""For how long the world continues after the first moment at which no run is due, in seconds."""
 _UNTIL_IDLE_S = 12 * 3600.0
 _BOUND_S = 240.0
-"""The longest time that a run may be due without faults. It allows for a gap, a quiet period or the cap on runs."""
+"""The longest time for which a run may be due when no faults occur, in seconds.
+
+A gap, a quiet period or the cap on runs may delay the run.
+"""
 _SWEEP = timedelta(minutes=30)
 _LONGEST_RUN_S = 60.0
 _ACTIONS = (
@@ -51,10 +57,13 @@ _HARMLESS = {"emit", "pause", "resume", "parse"}
 
 
 class TimedWorld:
-    """Runs schedulers for hours with faults, then until no run is due, then for an hour without faults."""
+    """Runs schedulers for hours with faults. Then the faults end.
+
+    The world continues until no run is due, and then for one more hour.
+    """
 
     name: ClassVar[str] = "timetables"
-    """The name from which the seed of the world's random generator is made."""
+    """The name of the world. The seed of its random generator contains the name."""
     action_interval_s: ClassVar[float] = 240.0
     """The average time between two actions, in seconds."""
     assets = ASSETS
@@ -110,7 +119,7 @@ class TimedWorld:
         return draw_change(self.random, dag)
 
     def draw_events(self) -> list[tuple[int, str | None]]:
-        """Draw the events of one call: for each the id of its asset, and its partition key."""
+        """Draw the events of one call. Each is the id of its asset, and its partition key."""
         assets = [self.store.asset_ids[asset.name] for asset in self.assets]
         return [(self.faults.random.choice(assets), None)]
 
@@ -127,10 +136,10 @@ class TimedWorld:
     def _time(self) -> float:
         return self._now if self.loop is None else self.loop.now
 
-    # Processes, one after the other
+    # Processes, one after another
 
     def run(self) -> None:
-        """Run until the hour without faults is over.
+        """Run until the hour after the faults is over.
 
         Raises:
             Violation: A promise was broken.
@@ -195,11 +204,11 @@ class TimedWorld:
             host.skew = self.store.skew
 
     def _check_waits(self) -> None:
-        """Check L2: at some moment after the faults no run is due, and from then on no run stays due for long."""
+        """Check L2: some time after the faults, no run is due. From then on, no run stays due for long."""
         now = self._time()
         with self._hosts[0].as_here():
             due = self.times.find_due()
-        # A scheduler notices that the clock was set only at its next sweep, so wait for one sweep after the faults.
+        # A scheduler notices only at its next sweep that the clock was set. So wait for one sweep after the faults.
         if not due and self._idle_at is None and now > _FAULTS_S + _SWEEP.total_seconds():
             self.trace("nothing is due")
             self._idle_at = now
@@ -207,7 +216,7 @@ class TimedWorld:
             if now > _FAULTS_S + _UNTIL_IDLE_S:
                 raise Violation("L2", f"{_UNTIL_IDLE_S:.0f} s after the last fault {due}")
             return
-        # The keys contain the DAG's number of runs. So the time begins again when a DAG gets a run, even if more runs
+        # The keys contain the DAG's number of runs. So when a DAG gets a run, its time begins again, even if more runs
         # are due.
         self._due_since = {one: self._due_since.get(one, now) for one in due}
         for one, since in self._due_since.items():
@@ -219,7 +228,7 @@ class TimedWorld:
     # Actions
 
     def may(self, action: str) -> bool:
-        """Whether this seed allows the action at this time."""
+        """Return whether this seed allows the action now."""
         if self.faults.are_over:
             return self._idle_at is not None and action in _HARMLESS
         return self._do_clocks_jump or "clock" not in action
@@ -237,7 +246,7 @@ class TimedWorld:
 
 
 class TimedProcess:
-    """The schedulers of a world, from their start to a crash of all. Each may also die alone."""
+    """The schedulers of a world, from their start until all crash together. Each may also die alone."""
 
     def __init__(self, world: TimedWorld) -> None:
         self.world = world
@@ -251,7 +260,7 @@ class TimedProcess:
             draw_events=world.draw_events,
         )
         self._alone: dict[int, anyio.CancelScope] = {}
-        """The cancel scope of each scheduler, by its host's number."""
+        """By number of the host, the cancel scope of its scheduler."""
 
     def kill(self) -> None:
         """Cut the process off, so that it has no effect on the world from now on."""
@@ -317,7 +326,7 @@ class TimedProcess:
 
     def _kill_scheduler(self) -> None:
         number = self.world.random.choice(sorted(self._alone))
-        # Pending requests are lost, because the server notices that the connection is gone.
+        # The server notices that the connection is gone, so pending requests are lost.
         self._connections[number].is_alive = False
         self._alone[number].cancel()
 
@@ -336,5 +345,5 @@ class TimedProcess:
         try:
             await self._database.change_dag(dag, is_paused=is_paused, is_stale=is_stale)
         except StoreError:
-            # A user would see the error and do nothing.
+            # A user sees the error and does nothing.
             return
