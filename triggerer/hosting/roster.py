@@ -114,7 +114,7 @@ class Roster:
         A trigger is removed and added again in two cases:
 
         - Its class derives another stream key now, so the trigger belongs to another stream with another lease.
-        - A watcher has moved from this trigger to another one of the stream, or from another one to this trigger.
+        - A watcher has moved between this trigger and another trigger of the stream.
 
         The removal fails the messages that the trigger has not resolved, so its watchers receive them again.
         """

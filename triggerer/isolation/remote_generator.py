@@ -26,7 +26,7 @@ from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.synchronization import AutoResetEvent
 
 PREFETCH_LIMIT: Final = 64
-"""Raw events, at most, that the service sends before the filter requests them.
+"""The most raw events that the service sends before the filter requests them.
 
 Without them the filter would wait for the service at each request. An event that is sent ahead but never requested is
 not resolved, so the broker redelivers it.

@@ -25,7 +25,7 @@ class RuntimeSettings:
     The subscriber is failed without this delay if it can fall behind alone and a sibling waits for further events.
     """
     max_outstanding: int = 20_000
-    """Outstanding events of a group at which the poll pauses; some 200 bytes each besides the message.
+    """The outstanding events of a group at which the poll pauses. Each costs some 200 bytes in addition to the message.
 
     20,000 events are four group commits of the largest size, and twice the bound of a lane.
     """
@@ -33,20 +33,25 @@ class RuntimeSettings:
     """Outstanding events of a lane at which the poll pauses.
 
     10,000 events are two group commits of the largest size (5,000 rows). So even a single lane fills the next commit
-    while one is being written. The bound is half of the group's, so that one stuck lane leaves room for the others.
+    while the previous commit is being written. The bound is half of the group's, so that a stuck lane leaves room for
+    other lanes.
     """
     max_outstanding_bytes: int = 64 * 1024 * 1024
-    """Outstanding bytes of a group, if the producer tells the sizes.
+    """The outstanding bytes of a group at which the poll pauses, if the producer tells the sizes.
 
     Messages larger than 3 KiB on average reach this bound before `max_outstanding`. 64 messages of 1 MiB are enough to
     keep a broker's connection busy. The message that reaches the bound may exceed it.
     """
     max_outstanding_bytes_per_lane: int = 32 * 1024 * 1024
-    """Outstanding bytes of a lane: half of a group's bound, so that one stuck lane leaves room."""
+    """The outstanding bytes of a lane at which the poll pauses. It is half of a group's bound, so that a stuck lane
+    leaves room.
+    """
     max_pending: int = 20_000
-    """Unanswered events of a stream at which its filters pause; bounds memory while the store is away."""
+    """The events without an answer of the store at which a stream's filters pause. So memory is bounded while the store
+    is away.
+    """
     most_recent: int = 2_048
-    """How many of a lane's newest messages stay in memory while the lane has backlogs; at most 4 MiB of them.
+    """How many of a lane's newest messages stay in memory while the lane has backlogs, up to 4 MiB.
 
     A watcher that has nearly caught up reads these messages from memory, so that it can reach the end of a busy lane. A
     watcher that is further behind reads the log.
@@ -61,8 +66,8 @@ class RuntimeSettings:
     burst_readings: int = 1024
     """The limit of a burst in readings: events, times the subscribers that read each event.
 
-    Twenty filters with 256 events to read keep the event loop busy for 40 ms. Meanwhile no other stream, heartbeat or
-    answer of the store is handled.
+    Without this limit, 20 filters that read 256 events each (5,120 readings) would keep the event loop busy for 40 ms.
+    Meanwhile no other stream, heartbeat or answer of the store would be handled.
     """
     close_timeout: float = 10.0
     """How long a plugin's `aclose()` and `cleanup()` may take."""

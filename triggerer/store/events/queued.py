@@ -37,7 +37,9 @@ _ENTRIES: Final = (
     (QueuedAssetEvent, literal_column("''", Text)),
     (DagPartitionEvent, DagPartitionEvent.partition_key),
 )
-"""The two tables of waiting events, each with its column of partition keys. Undivided events, in the first, have none.
+"""The two tables of waiting events, each with its column of partition keys.
+
+The events in the first table are not divided among partition keys yet, so the column is empty.
 """
 
 

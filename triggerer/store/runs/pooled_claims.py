@@ -25,7 +25,9 @@ from triggerer.store.schema.models import Dag, DagRun
 # arbitrary, but unique in the database.
 _LOCK: Final = 0x7472_6967_706F
 MOST_LOOKED_AT: Final = 1_000
-"""The queued runs that a claim considers. If they all wait for pools, later runs wait too, even without a pool."""
+"""The most queued runs that a claim looks at. If all of them wait for pools, later runs wait too, even runs that need
+no pool.
+"""
 
 _QUEUED: Final = Statement(
     """

@@ -50,7 +50,7 @@ class FanOut:
             elif not present:
                 state.progress.signal()
             if has_checked:
-                # The wait comes after the broadcast: this event was pulled, and on the fast path nothing would
+                # Wait only after the broadcast. This event has been pulled already, and on the fast path nothing would
                 # redeliver it.
                 await flow.wait_while_stopping()
 

@@ -183,7 +183,8 @@ class Lanes:
                 # The lane that has waited longest.
                 self.oldest_at = head.broadcast_at
             if not (head.next or head.nacks or head.counts.failing or lane.key in decided_lanes):
-                # Do what `Lane.take` does, without a call: if each message is its own lane, this runs for each message.
+                # Do the same as `Lane.take`, but save the call. If each message is its own lane, every message comes
+                # here.
                 head.lane = lane.head = lane.tail = None
                 lane.in_flight, lane.in_flight_bytes, lane.in_flight_to = (
                     1,

@@ -27,7 +27,9 @@ from triggerer.streams.producer_answers import (
 _log = structlog.get_logger(__name__)
 
 _MOST_AHEAD: Final = 200
-"""Messages after a lane's head, at most, that are examined so that rejected ones are parked together with the head."""
+"""At most this many messages after a lane's head are examined. Those that were rejected are parked together with the
+head.
+"""
 _MOST_KNOWN: Final = 10_000
 """The most parked messages that a group remembers in `_known`."""
 _NO_REASON: Final = "the watcher's filter rejected it"

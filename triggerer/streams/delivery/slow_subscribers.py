@@ -33,7 +33,9 @@ class _Filled(NamedTuple):
     first: int
     """The number of the first of these events. -1: all events together fill at most half of the bound."""
     before: int | None
-    """If the newest event alone fills half of the bound: the number of the event before it, or -1. Otherwise None."""
+    """The number of the event before the newest, or -1 if there is none. None: the newest event alone does not fill
+    half of the bound.
+    """
     broadcast_at: float
     """When the newest event was broadcast."""
 

@@ -230,7 +230,7 @@ class Supervisor:
         if self._claims() > self._claims_before + often:
             raise Violation("L3", f"streams are claimed again and again: {reason}")
         # A lease lasts longer if the database's clock was set back. Until the lease ends, blocked lanes are tried again
-        # and again, which takes steps.
+        # and again, and each attempt takes steps.
         most = round(_STEPS_AFTER_FAULTS * bound / 1200.0)
         if self.world.steps > self._limit + most:
             raise Violation("L3", f"{most} steps after the last fault: {reason}")

@@ -24,7 +24,7 @@ from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.supervision.member import Member
 
 _READERS: Final = 8
-"""Lanes of a stream that are read at the same time for watchers that are behind, at most, in addition to the poll."""
+"""The most lanes of a stream that are read at the same time for watchers that are behind, in addition to the poll."""
 _NOT_BEHIND: Final = BaseException()
 """Stands for "not behind" where None stands for "behind, without an error"."""
 

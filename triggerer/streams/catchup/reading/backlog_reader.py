@@ -250,8 +250,8 @@ class BacklogReader:
             return self._from_queue(backlog)
         following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
         if following is None or (backlog.is_reemitting and not following):
-            # The next message is not in memory. Or a re-emission has no message in memory, and only the log tells
-            # whether there is one.
+            # The next message is not in memory. Or a re-emission finds no message in memory, and must ask the log
+            # whether there is another message.
             return self._read(backlog)
         return self._from_memory(backlog)
 

@@ -112,8 +112,8 @@ class Handover:
         """Look up the ends once. A watcher that has read up to an end, and each broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
-        # Record ends only for the backlogs that exist now. Their lane tails, the newest messages in memory, began
-        # before the look-up, so each later broadcast was added to them.
+        # Record ends only for the backlogs that exist before the look-up. Their lanes have a tail (the newest messages
+        # in memory) already, so each broadcast after the look-up is in the tail.
         behind = self._in_log()
         now = state.clock.monotonic()
         after = now if self._is_unknown_of(behind) else now - _LOOK_AT_ENDS_EVERY_S

@@ -75,10 +75,12 @@ class LaneTail:
             self.before = position
 
     def record_incarnation(self, incarnation: Any) -> bool:
-        """Use this incarnation from now on. If it lists a new cut, forget the messages that the log has lost.
+        """Use this incarnation of the lane from now on.
+
+        If it lists a new cut (a lost end of the log), forget the messages that the log has lost.
 
         Returns:
-            True if the incarnation lists a cut (a lost end of the log) that was not known.
+            True if the incarnation lists a new cut.
         """
         known, self.incarnation = cuts_known(self.incarnation), incarnation
         if all(cut in known for cut in cuts_known(incarnation)):

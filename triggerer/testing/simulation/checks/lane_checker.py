@@ -37,7 +37,9 @@ class LaneChecker:
         self._pulled: Delivery | None = None
         """The delivery that the stream yielded and that may not be broadcast yet."""
         self._touched: set[Hashable] = set()
-        """The lanes of which the runtime has pulled a message, or asked `get_advance_lane`, since their last pause."""
+        """The lanes for which the runtime has pulled a message, or has called `get_advance_lane`, since their last
+        pause.
+        """
         self._notifying: set[Hashable] = set()
         """The lanes for which `pause_lane` or `resume_lane` is running."""
         self.is_paused = False

@@ -1,4 +1,4 @@
-"""Faults that make single watchers fall behind (contract, rule 18): what a seed draws, and unwell watchers."""
+"""Faults that make single watchers fall behind (contract, rule 18). A seed draws which faults occur, and when."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CatchingUpDraws:
     """Whether a watcher can fall behind alone: positions of a log, or messages of a queue, can be stored."""
     is_queue: bool
     redeliver_share: float
-    """The fraction of process starts in which `on_failure` is "redeliver"."""
+    """The probability that `on_failure` is "redeliver" when a process starts."""
     interval_s: float
     """The average time until the next watcher becomes unwell."""
     longest_s: float

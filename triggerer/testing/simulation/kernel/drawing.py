@@ -27,8 +27,7 @@ _ONE_STREAM: Final[Mapping[str, Any]] = {
     "capacity": AMPLE,
     "has_files": False,
 }
-"""What the scenarios with one main kind of fault have in common: one stream, whose watchers can all be made and hosted.
-"""
+"""For scenarios with one main kind of fault: there is one stream, and all its watchers can be made and hosted."""
 _AMPLE_ROOM: Final[Mapping[str, Any]] = {
     "max_outstanding_per_lane": 10_000,
     "max_outstanding_bytes": AMPLE_BYTES,

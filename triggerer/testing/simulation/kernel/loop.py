@@ -25,7 +25,7 @@ class Deadlock(Exception):
 class _Task(asyncio.Task[Any]):
     """A task whose hash is its number, and not its address.
 
-    anyio cancels tasks in the order in which a set iterates. That order depends on the hashes.
+    anyio cancels the tasks of a set in the set's order, which depends on their hashes.
     """
 
     def __init__(self, number: int, coro: Any, **kwargs: Any) -> None:

@@ -38,8 +38,8 @@ def sandbox(*processors: Any) -> Iterator[None]:
     gc.freeze()
     gc.disable()
     try:
-        # anyio cancels scopes in the order in which a set iterates, which depends on their addresses. Equal hashes
-        # remove this.
+        # anyio cancels the scopes of a set in the set's order. This order depends on their hashes, which come from
+        # addresses. So give all scopes the same hash.
         scope.__hash__ = _same_for_all  # type: ignore[method-assign,assignment]
         if not processors:
             logging.disable()

@@ -174,8 +174,8 @@ def has_shared_triggers(scenario: Scenario) -> bool:
     """
     is_other = has_outages(scenario) or has_poison(scenario)
     is_possible = scenario.is_acknowledged and not is_other
-    # Draws below 1/30 count as no. Among these seeds is the only one that finds a certain planted bug, so its scenario
-    # must not change.
+    # Draws below 1/30 count as no. One of these seeds is the only seed that finds a certain planted bug, so its
+    # scenario must not change.
     return is_possible and 1 / 30 <= random.Random(f"{scenario.seed}/siblings").random() < 1 / 6
 
 

@@ -1,4 +1,4 @@
-"""What happens around schedulers: runs end after a while, and users emit events."""
+"""Ends runs after a while, and emits events as users do, while schedulers are simulated."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class World:
-    """What a seed has drawn, and what survives a crash. A `Supervisor` runs it."""
+    """All that a seed has drawn, and all that survives a crash. A `Supervisor` runs the world."""
 
     def __init__(
         self, scenario: Scenario, *, trace: Callable[[float, int, str], None] | None = None
@@ -183,7 +183,7 @@ class World:
         self.store.queues[dag.dag_id] = {}
 
     def replace_dags(self, dags: Iterable[Dag], asset_ids: dict[str, int]) -> None:
-        """Use these DAGs instead of those that the seed has drawn."""
+        """Use these DAGs instead of the drawn ones."""
         self.store.dags.clear()
         self.store.queues.clear()
         self.store.asset_ids = asset_ids

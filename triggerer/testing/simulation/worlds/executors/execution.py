@@ -1,4 +1,4 @@
-"""What simulated executors share: the clock, the faults, and the check of executions."""
+"""The clock, the faults and the check of executions, which all simulated executors use."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class _Account:
 
 
 class PartitionChecker(TimeChecker):
-    """Reports broken promises (P1 to P4, and those of `TimeChecker`), and finds due keys that get no run (L2)."""
+    """Reports broken promises (P1 to P4, and the rules of `TimeChecker`), and finds due keys that get no run (L2)."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
