@@ -142,7 +142,8 @@ class BacklogReader:
     def _gives_way(self, backlog: Backlog) -> bool:
         """Return whether a lane at its end must wait, because no reader slot is free.
 
-        The watcher loses no time: a broadcast in the lane wakes the lane, and its siblings get no message earlier.
+        The watcher loses no time. The next broadcast in the lane makes it read again, and no sibling gets that message
+        earlier.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
