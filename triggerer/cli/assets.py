@@ -74,7 +74,7 @@ def events(
 ) -> None:
     """List asset events, newest first; with --dag, only the events that runs of the DAG emitted.
 
-    States: queued (the event still waits for the run of a DAG), consumed (every DAG that waits for the asset has a run
+    States: queued (a DAG that waits for the asset has no run with the event yet), consumed (each such DAG has a run
     with the event), unused (no DAG waited for the asset).
     """
     check_state(state, _EVENT_STATES)

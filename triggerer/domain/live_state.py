@@ -71,8 +71,9 @@ class StreamLive:
     consumed: int
     """Messages that were broadcast since this owner claimed the stream."""
     advanced: int
-    """The part of `consumed` that is no longer outstanding: the broker's position moved past the message, or the broker
-    was told to deliver the message again."""
+    """The messages of `consumed` that are no longer outstanding: the broker's position moved past them, or the broker
+    was told to deliver them again.
+    """
     rejected: int
     """Messages that at least one watcher rejected, and that failed for no watcher."""
     failed: int

@@ -213,8 +213,8 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
         render = TerminalRenderer(stream, is_whole=is_whole)
         # Redact again after rendering, because the text of an exception may contain a secret.
         return [_redact, lambda *line: redact_text(render(*line))]
-    # By default both formats print the local variables of each frame, and with them secrets and messages. So both get
-    # another way to show a traceback.
+    # By default both formats print the local variables of each frame, which may be secrets and messages. So both
+    # formats get another way to show a traceback.
     if not as_json:
         plain = structlog.dev.plain_traceback
         console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_redacted(plain))

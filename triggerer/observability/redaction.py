@@ -28,10 +28,9 @@ _NO_SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 
-# A text may contain a message that is one long word (Base64). So a pattern that searches ahead does so only from the
-# start of a word or of a URL's parameter, and the patterns use possessive quantifiers. Otherwise the time would grow
-# with the square of the text's length.
-# The password of a URL extends to the last "@" of the word, because it may contain "/", ":" and "@".
+# A text may contain a message that is one long word (Base64), and the time must not grow with the square of its length.
+# So a pattern searches ahead only from the start of a word or of a URL's parameter, and the patterns use possessive
+# quantifiers. The password of a URL extends to the last "@" of the word, because it may contain "/", ":" and "@".
 _USER_INFO: Final = re.compile(
     r"(?P<before>(?<![^\s\"'<>])(?=[^\s\"'<>]*@)[^\s\"'<>]*?://[^:/@\s?#\"'<>]*+:)(?P<secret>[^\s\"'<>]*)(?=@)"
 )

@@ -143,8 +143,8 @@ class Scheduler:
             if ALL in dag_ids:
                 self._sweep_due = True
             if signal is Signal.RUNS_ENDED:
-                # The end of a run matters only to a DAG that waited for it at its last look. Events that were queued
-                # since that look have sent their own wake-up.
+                # The end of a run matters only to a DAG that waited for this end at its last look. For events that were
+                # queued since the last look, there was a separate wake-up.
                 dag_ids &= self._waits_for_end
             self._ready.add(sorted(dag_ids - {ALL}))
 

@@ -22,7 +22,7 @@ from triggerer.store.partitions.keys import StoreNextKey, TakePartition
 from triggerer.store.runs.creation.create_run import create_run
 from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelection
 
-# The most queued events that are counted for one asset of a DAG. If more are queued, and the DAG has `events_per_run`,
+# Counting of the queued events of an asset stops at 1,000. If more events are queued, and the DAG has `events_per_run`,
 # there may be more runs to create. So the scheduler looks at the DAG again once it has created the first runs.
 BOUND: Final = 1_000
 _TICK: Final = timedelta(microseconds=1)

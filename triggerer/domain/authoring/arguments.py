@@ -66,7 +66,7 @@ class Arguments:
     """True if the parameter `context` receives a mapping of the context arguments. The mapping has `spark` only if the
     function also names `spark`."""
     inlets: tuple[str, ...] = ()
-    """The names of the function's parameters that receive an asset of the same name, which the run looks up."""
+    """The function's parameters that receive an asset. The run looks up the asset that has the parameter's name."""
 
     @classmethod
     def bind(

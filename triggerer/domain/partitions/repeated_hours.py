@@ -91,7 +91,7 @@ def _keys_of(timetable: Timetable) -> IntervalKeys | None:
 
 
 def _repeated(timetable: Timetable, keys: IntervalKeys, overlap: _Overlap) -> str | None:
-    """Return a key that two runs share because their data intervals start at the same clock time, if there is one."""
+    """Return a key that two runs share because clocks are set back between them; None: no two runs share a key."""
     noon = overlap.turn + _DAY / 2
     if keys.key(noon) == keys.key(noon + overlap.length):
         # The keys are for longer periods, such as a day. Several hours share such a key on purpose.

@@ -1,4 +1,4 @@
-"""Finds text that PostgreSQL cannot store: NUL characters, in text and in JSON, and halves of surrogate pairs."""
+"""Finds text that PostgreSQL cannot store: NUL characters (in text and in JSON), and halves of surrogate pairs."""
 
 from __future__ import annotations
 

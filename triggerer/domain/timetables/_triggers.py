@@ -70,7 +70,7 @@ def first_tick(ticks: Ticks, grace: timedelta | None = None) -> datetime | None:
 
     Args:
         grace: How far back the past tick may lie. None: five minutes, or a tenth of the time between the past tick and
-            the next one, if that is more.
+            the next tick, whichever is more.
     """
     moment = now()
     past, following = ticks.at_or_before(moment), ticks.at_or_after(moment)

@@ -1,4 +1,4 @@
-"""Timetables made of others: runs at the instants of any of them, of all of them, or of one with exceptions."""
+"""Timetables made of other timetables: the instants of any of these, the instants that all share, or exceptions."""
 
 from __future__ import annotations
 

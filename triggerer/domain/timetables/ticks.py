@@ -55,8 +55,8 @@ class TickTimetable(HasTicks):
     """A run at each instant that `after` and `before` return. It is the simplest base for a timetable of your own.
 
     With catch-up, each missed instant gets a run. Without catch-up, only the last missed instant gets a run. For a DAG
-    with neither a start nor a run, a past instant counts as missed only if it was at most five minutes ago, or a tenth
-    of the gap to the next instant if that is more.
+    with neither a start nor a run, only a recent past instant counts as missed. Recent means at most five minutes ago,
+    or at most a tenth of the gap to the next instant, whichever is longer.
     """
 
     __slots__ = ()
@@ -110,8 +110,8 @@ def checked_ticks(value: object, owner: str) -> HasTicks:
 def refuse_keys(timetable: Timetable, owner: str) -> None:
     """Check that a timetable's runs have no partition keys.
 
-    `owner` is the name of a timetable that contains `timetable` and has other data intervals. The keys of `timetable`
-    are made from data intervals, so they would not fit the runs of `owner`.
+    Partition keys are made from data intervals. `owner` is the name of a timetable that contains `timetable` and
+    changes the data intervals, so the keys of `timetable` would not fit the runs.
 
     Raises:
         DagError: The runs have partition keys.

@@ -73,9 +73,9 @@ class DeliveryFacts:
         dead_letter_setting: The key of the trigger's connection that names a dead-letter target, for the warning that
             there is none. None: no such key.
         findings: Further facts. A finding with `most` can lower the guarantee.
-        source: The name of a source that divides its messages among its readers, such as a queue, however the trigger's
-            arguments spell it. Two streams on one such source get a warning. A stream of several sources has several
-            names. None: unknown, or not needed because equal sources always have equal stream keys.
+        source: The name of a source that divides its messages among its readers, such as a queue. It is equal for all
+            spellings of the trigger's arguments. Two streams with one name get a warning. A stream of several sources
+            has several names. None: unknown, or not needed because equal sources always have equal stream keys.
     """
 
     is_acknowledged: bool

@@ -171,9 +171,9 @@ def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
 def cut_after(place: Position, incarnation: Any) -> Position | None:
     """Return the position of the first cut that may have happened after `place` was recorded; None: no such cut.
 
-    Such a cut is recorded in `incarnation` but not in the incarnation of `place`, and a reused number is equal to the
-    number of `place` or higher. So a watcher at `place` may have read messages that the log has lost, or may be about
-    to read them.
+    Such a cut is recorded in `incarnation`, but not in the incarnation of `place`. After the cut, new messages got
+    numbers at or above the number of `place`. So a watcher at `place` may have read lost messages, or may be about to
+    read messages that replaced them.
     """
     return _first(_unknown_at(place, incarnation), incarnation)
 

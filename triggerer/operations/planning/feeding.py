@@ -1,6 +1,6 @@
-"""Finds assets for which DAGs of another folder wait, but which would lose all watchers, or which nothing feeds.
+"""Finds the assets that DAGs of another folder wait for, but that would lose all watchers, or that nothing feeds.
 
-A watcher or a task feeds an asset if it emits events of the asset.
+A watcher or a task feeds an asset if it makes events of the asset.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Key = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class UnfedAsset:
-    """An asset or alias for which DAGs of the new folder wait, and which loses all watchers or which nothing feeds."""
+    """An asset or alias that DAGs of the new folder wait for, and that loses all watchers or that nothing feeds."""
 
     name: str
     uri: str | None
@@ -51,7 +51,7 @@ class _Feeders:
 def unfed_assets(
     before: Folder, after: Folder, renamed: Mapping[AssetKey, AssetKey], members: Members
 ) -> list[UnfedAsset]:
-    """Return the assets for which DAGs wait, and which lose all watchers or have neither watcher nor task, by name.
+    """Return the assets that DAGs wait for, and that lose all watchers or that nothing feeds; sorted by name.
 
     Args:
         renamed: The present identity of each renamed asset -> its new identity.

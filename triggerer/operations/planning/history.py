@@ -16,8 +16,8 @@ def recorded(
 ) -> tuple[list[RecordedEvent], SetBack | None]:
     """Return the history as if the clock had always been right, and when the clock was set back, if it was.
 
-    Events in the future were recorded before the clock was set back. All of them are moved back by the same time. The
-    latest of them then comes just before the first event that was recorded after the clock was set back.
+    Events in the future were recorded before the clock was set back. They are all moved back by one duration, so that
+    the latest of them comes just before the first event that was recorded after the change.
     """
     ahead = [number for number, one in enumerate(past) if one.timestamp > now + CLOCK_STEP]
     moved = {past[number].id for number in ahead}

@@ -15,8 +15,8 @@ from triggerer.store.schema.models import ApiRequest
 async def claim_key(session: AsyncSession, *, sender: str, key: str, request: str) -> str | None:
     """Reserve a sender's key for a request in the caller's transaction.
 
-    If two requests with one key come at the same moment, only one of them can insert the key. On PostgreSQL the other
-    request waits here until the transaction of the first has ended. On SQLite there is one transaction at a time.
+    Two requests with one key may come at the same moment. On PostgreSQL the second request waits here until the
+    transaction of the first has ended. SQLite has one transaction at a time.
 
     Args:
         sender: The identity that sent the request. Two senders may use equal keys.

@@ -75,7 +75,7 @@ def _mac(key: bytes, run_pk: int, attempt: int, epoch: int) -> str:
 
 
 async def outlets_of(session: AsyncSession, dag_id: str) -> dict[str, str]:
-    """Return, by the name and by the URI of each asset that a DAG may update, the id of the first task that does so."""
+    """Return the id of the first task of a DAG that updates an asset, by the name and by the URI of the asset."""
     tasks = await session.scalar(select(Dag.tasks).where(Dag.dag_id == dag_id)) or []
     found: dict[str, str] = {}
     for task in tasks:

@@ -13,7 +13,7 @@ from triggerer.store.schema.models import CleanedRows
 
 
 async def add_cleaned(session: AsyncSession, numbers: Mapping[str, int]) -> None:
-    """Add the numbers of rows that a cleaning has deleted, by kind. Store that it has ended now without an error."""
+    """Add the numbers of rows that a cleaning has deleted, by kind, and store that this cleaning succeeded now."""
     now = await database_now(session)
     rows = [{"kind": kind, "number": number, "ended_at": now} for kind, number in numbers.items()]
     insert = insert_into(session, CleanedRows).values(rows)

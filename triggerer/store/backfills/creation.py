@@ -37,7 +37,7 @@ async def insert_backfill(
 
     Args:
         infos: The runs to create, in order, each with its partition key or None.
-        reprocess: If an interval already has an ended run: repeat none, only failed runs, or all.
+        reprocess: The ended runs that the backfill repeats, if an interval has one already: none, failed runs, or all.
         max_active: The most runs of the backfill that may be queued or running at a time.
         params: These replace the DAG's parameters of the same names. None: no parameters.
     """

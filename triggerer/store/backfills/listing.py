@@ -127,7 +127,7 @@ async def _count_started_runs(
 ) -> dict[str, int]:
     """Return the number of runs that a backfill created or repeated, by their current state.
 
-    A later backfill may have repeated and taken over such a run. It still counts here.
+    A run still counts here after a later backfill has repeated the run and taken it over.
     """
     rows = await session.execute(
         select(DagRun.state, func.count())

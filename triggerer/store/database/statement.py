@@ -40,9 +40,9 @@ class OneOrMany(NamedTuple):
 class Statement:
     """An SQL template with `{parameter}`s, and with `{CONSTANT}`s whose text differs between the databases.
 
-    Calling it with values returns a step. Callers pass the same Python values for both databases: an aware instant is
-    converted to the form of the columns, and a list to JSON on SQLite and to an array on PostgreSQL. The rows of the
-    step are not converted. On SQLite their JSON and instants are text, see `json_from` and `instant_from`.
+    Calling it with values returns a step. Callers pass the same Python values for both databases. An aware instant is
+    converted to the form of the columns. A list becomes JSON on SQLite, and an array on PostgreSQL. The rows of the
+    step are not converted: on SQLite their JSON and instants are text, see `json_from` and `instant_from`.
 
     Args:
         constants: Each constant's text for SQLite and for PostgreSQL. A text may contain parameters.

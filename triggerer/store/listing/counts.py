@@ -37,7 +37,7 @@ class Counts:
     tasks: int = 0
     """Tasks that have begun. A task that takes less than half a second counts only once it has ended."""
     watchers: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
-    """State and error of each asset's watcher, by asset name. If an asset has several watchers, one of them."""
+    """The state and error of one watcher of each asset, by asset name."""
     file_errors: tuple[Mapping[str, Any], ...] = ()
 
 

@@ -22,8 +22,8 @@ class CronTriggerTimetable(TickTimetable):
     Args:
         interval: The length of the data interval before each run.
         run_immediately: Chooses the first run of a DAG with neither a start nor a run. True: the last past instant. A
-            timedelta: the last past instant if it was at most this long ago; otherwise the next instant. False: like
-            a timedelta of five minutes, or of a tenth of the gap between two instants if that is more.
+            timedelta: the last past instant if it was at most this long ago; otherwise the next instant. False: like a
+            timedelta of five minutes, or of a tenth of the gap between two instants, whichever is more.
     Raises:
         DagError: An argument is invalid.
     """

@@ -122,7 +122,7 @@ async def _renamed(session: AsyncSession, watchers: Iterable[ParsedWatcher]) -> 
 
 
 def _texts(watchers: Iterable[ParsedWatcher]) -> dict[str, str]:
-    """Return the readable key of each stream, by digest. If watchers write the key differently, the last one counts."""
+    """Return the readable key of each stream, by digest. If watchers write a key differently, the last watcher wins."""
     return {watcher.stream_digest: watcher.stream_key for watcher in watchers}
 
 

@@ -144,8 +144,8 @@ class PostgresRunner(ScriptRunner):
             try:
                 await connection.execute("ROLLBACK")
             except Exception as error:  # noqa: BLE001 (see below)
-                # The caller needs the transaction's own error, not this one. The server rolls back when the connection
-                # is dropped.
+                # Do not raise: the caller needs the transaction's own error, not the error of the rollback. The server
+                # rolls back when the connection is dropped.
                 _log.warning("a connection was dropped", database=self._name, error=str(error))
             else:
                 return

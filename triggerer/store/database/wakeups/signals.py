@@ -20,8 +20,8 @@ from triggerer.synchronization import AutoResetEvent
 ALL: Final = "*"
 """The subject that means every subject."""
 
-# The most subjects that a subscription collects, so that a subscription that nobody reads stays small. If more arrive,
-# the wake-up is about all subjects.
+# The most subjects that a subscription collects. If more arrive, the wake-up is about all subjects. So a subscription
+# that nobody reads stays small.
 _MAX_SUBJECTS: Final = 10_000
 _ANNOUNCED: Final = "triggerer.announced"
 

@@ -13,9 +13,9 @@ from sqlalchemy.types import TypeDecorator
 # SQLite generates ids only in a column declared as INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
 TextByBytes = Text().with_variant(Text(collation="C"), "postgresql")
-"""Text that is compared byte by byte. It is for keys that are looked up, not for lists that people read in order.
-
-Comparing by the rules of a language would take PostgreSQL much longer."""
+"""Text that is compared byte by byte, for keys that are looked up. PostgreSQL takes much longer to compare by the rules
+of a language, which only a list for people needs.
+"""
 Json = JSON()
 """For a JSON object or array, stored as the text that was written; see `triggerer.domain.text.json_text`.
 
