@@ -1,4 +1,4 @@
-"""Notices changes in a folder at once, and when its path leads to another folder. `processor.py` then scans it."""
+"""Notices at once that a folder has changed, or that its path leads to another folder. `processor.py` then scans it."""
 
 from __future__ import annotations
 

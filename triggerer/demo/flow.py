@@ -49,7 +49,7 @@ class Flow:
     """Seconds from publishing the first message until all messages of the backlog had durable asset events."""
     _changed_at: float = field(default_factory=time.monotonic)
     live_from: float | None = None
-    """The start of the live part, as a Unix time; None before it. Messages from then on met no backlog."""
+    """The start of the live part, as a Unix time; None: it has not begun. Messages after this time met no backlog."""
     _live: list[tuple[Outgoing, Outgoing]] = field(default_factory=list)
 
     @property

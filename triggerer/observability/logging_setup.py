@@ -147,7 +147,10 @@ class LazyLogger:
 
 
 def names_if_few(**names: Collection[str]) -> dict[str, list[str]]:
-    """Return each collection of one to ten names as a sorted list, by field. The log line has the counts as well."""
+    """Return the names as sorted lists, by field, without collections that are empty or have more than ten names.
+
+    The log line has the number of names in any case.
+    """
     return {field: sorted(some) for field, some in names.items() if 0 < len(some) <= _FEW}
 
 

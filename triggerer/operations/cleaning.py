@@ -174,7 +174,7 @@ async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
 
 
 def _stays(run: OldRun, needed: Mapping[str, NeededRuns], unfinished: Collection[int]) -> bool:
-    # `of_dag` is None if the DAG was created after `needed` was read. Its run stays, because it may be needed.
+    # `of_dag` is None if the DAG was created after `needed` was read. The run stays, because it may be needed.
     of_dag = needed.get(run.dag_id)
     return run.backfill_id in unfinished or of_dag is None or of_dag.includes(run)
 

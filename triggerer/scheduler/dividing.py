@@ -76,7 +76,8 @@ def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
 
     Args:
         rows: The result of `lock_and_read`.
-        limit: The most runs that one look creates. Each DAG gets at most this number of keys, and one more.
+        limit: The most runs that one look creates. At most `limit` + 1 keys of each DAG are read, to notice if further
+            runs are due.
     """
     partitioned = {row.dag_id: row for row in rows if row.is_partitioned}
     if not partitioned:

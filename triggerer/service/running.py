@@ -190,8 +190,8 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
             # not a port in use.
             listener = _listener(settings, parts, stack)
             await start(lambda: _prepare(database, settings, listener))
-            # The outer group ends last, because the parts in the inner group use its tasks until their own work is
-            # finished.
+            # The outer group ends last, because the parts in the inner group use the outer group's tasks until their
+            # own work is finished.
             async with anyio.create_task_group() as background:
                 await background.start(unless_it_returns, "wakeups", partial(listen, database))
                 async with anyio.create_task_group() as workers:

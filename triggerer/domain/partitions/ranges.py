@@ -65,7 +65,7 @@ def _periods(
 
 
 def _moments(zone: tzinfo, start: datetime) -> Iterator[datetime]:
-    """Yield an instant in each hour after the start. If clocks change in an hour, yield an instant in each minute."""
+    """Yield an instant in each hour after the start, but in each minute of an hour in which clocks change."""
     moment = start
     while True:
         following = moment + _STEP

@@ -1,4 +1,4 @@
-"""Policies that say how long a roll-up (one run for several event keys, its parts) waits for its parts."""
+"""Policies that say how long a roll-up waits. A roll-up is one run for several event keys, its parts."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def next_interval(
     if earliest is not None and (start is None or earliest > start):
         start, end = bounds.at_or_after(earliest), None
     # After a change to a coarser schedule, the found interval may start with the last run's interval or before it. Then
-    # the last run counts as the run of the found interval, and the interval after it is next.
+    # the last run counts as the run of the found interval, and the interval after the found interval is next.
     if last is not None and start is not None and start <= last.start:
         start, end = bounds.after(start), None
     if start is None or (latest is not None and start > latest):

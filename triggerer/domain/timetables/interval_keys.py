@@ -41,7 +41,7 @@ class IntervalKeys:
         return self._format.format(start.astimezone(self.zone))
 
     def start(self, key: str) -> datetime:
-        """Return the UTC instant that the key names. With a format of days, for example, an interval may start later.
+        """Return the UTC instant that the key names. If the key names a day, the interval may start later on this day.
 
         Raises:
             InvalidPartitionKey: The key does not match the format.

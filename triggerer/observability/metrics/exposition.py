@@ -25,7 +25,9 @@ class Sample(NamedTuple):
 
 
 Reader = Callable[[], Iterable[Sample]]
-"""Returns present values. The thread of a scrape calls a reader, so it must not wait, and must change nothing."""
+"""Returns the present values of some metrics. The thread of a scrape calls the reader, so the reader must not wait, and
+must change nothing.
+"""
 
 
 class Gathering:

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 OTHER: Final = "other"
-"""The label of the series that adds up the values of all series beyond the limit of a counter or histogram."""
+"""The label of an additional series: the sum of all series beyond the limit (`most`) of a counter or histogram."""
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 """The usual upper bounds of a histogram's buckets."""
 SINCE_SECONDS: Final = (

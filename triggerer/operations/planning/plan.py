@@ -206,7 +206,7 @@ def _with_differences(plan: DagPlan, in_force: ParsedDag | None, new: ParsedDag 
 
 
 def _with_neighbours(plan: FolderPlan, read: _Read, after: Folder, dag: str | None) -> FolderPlan:
-    """Add the plans of watchers and assets; for one DAG, only of assets that its old or new definition waits for."""
+    """Add the plans of watchers and assets. With `dag`, add only assets that this DAG waits for, before or after."""
     renamed = renamed_assets(read.folder, after)
     watchers = plan_watchers(read.folder, after, renamed, read.backlogs)
     assets = unfed_assets(read.folder, after, renamed, read.members)

@@ -215,7 +215,7 @@ def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
 def newest_queued(
     dag_id: str, asset_ids: Sequence[int], *, soon: datetime
 ) -> Script[list[datetime]]:
-    """Return, for each of these assets, the latest instant of its `NEWEST_EVENTS` queued events with the highest ids.
+    """Return the latest instant of each asset's queued events. Only its `NEWEST_EVENTS` with the highest ids are read.
 
     Assets without such an event are left out.
 

@@ -9,7 +9,7 @@ from typing import Final
 from triggerer.errors import DagError
 
 LONGEST: Final = timedelta(days=36_500)
-"""The longest duration that a DAG may name. Longer ones overflow timers, or instants that are computed from them."""
+"""The longest duration that a DAG may name. A longer duration would overflow timers, or instants computed from it."""
 
 
 def checked_duration(value: object, what: str) -> timedelta:

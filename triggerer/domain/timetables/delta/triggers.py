@@ -27,8 +27,8 @@ from triggerer.domain.timetables.delta.durations import (
 class DeltaTriggerTimetable(Timetable):
     """A run at the DAG's start, or at once if it has no start. Each further run comes `delta` after the run before it.
 
-    `DAG(schedule=timedelta(hours=1))` means this timetable, as in Airflow 3. Without catch-up, one run at once replaces
-    all missed runs, for instance after a pause, and `delta` then counts from this run.
+    `DAG(schedule=timedelta(hours=1))` means this timetable, as in Airflow 3. Without catch-up, one run replaces all
+    runs that were missed, for instance during a pause. This run is due at once, and `delta` counts from it.
 
     Args:
         interval: The length of the data interval before each run.

@@ -9,8 +9,8 @@ from triggerer.store.database.wakeups.transport import CHANNEL, MAX_PAYLOAD
 def notify_cte(signal: Signal, *, sender: str, dag_ids: str) -> str:
     """Return PostgreSQL's common table expression `notified`, which announces `signal` to other processes.
 
-    The expression has a row if there was something to announce. PostgreSQL evaluates it only if the statement around it
-    reads it. If the DAG ids are too long for NOTIFY, all DAGs are announced.
+    The expression has a row if there was something to announce. The surrounding statement must read the expression, or
+    PostgreSQL does not evaluate it. If the DAG ids are too long for NOTIFY, all DAGs are announced.
 
     Args:
         sender: The parameter with the id of this process, such as `$1`. The process ignores announcements with its own
