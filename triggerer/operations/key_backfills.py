@@ -144,7 +144,7 @@ async def start_key_backfill(
 async def _checked(
     session: AsyncSession, dag_id: str, keys: Sequence[str]
 ) -> tuple[list[str], list[DagRunInfo]]:
-    """Return the keys without repeats, and the timetable's runs for them; no runs if the timetable produces no keys."""
+    """Return the keys without repeats, and the timetable's run for each; no runs if the timetable produces no keys."""
     schedule = await _schedule(session, dag_id)
     if not keys:
         raise DagError(f"there is no partition key of {dag_id!r} to run")

@@ -194,7 +194,7 @@ class RollUp(Consecutive):
         return DagRunInfo.interval(start, max(end, self._last_end(restriction.latest) or end))
 
     def _last_end(self, latest: datetime | None) -> datetime | None:
-        """Return the end of the last interval that has ended and had started by `latest`; None: there is none."""
+        """Return the end of the last interval that has ended and that started by `latest`; None: there is none."""
         end = self.at_or_before(now())
         if latest is None or end is None:
             return end
