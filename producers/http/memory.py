@@ -54,9 +54,9 @@ class Delivery:
 class Memory:
     """Remembers the items of one URL.
 
-    An item is settled once its events are stored, or once it was rejected. The memory has the digests of the latest
-    `MOST_KNOWN` settled items, and first forgets items that the server no longer shows. If a forgotten item comes
-    again, its idempotency key is the same as before, so it makes no second event.
+    An item is settled once its events are stored, or once it was rejected. The memory has the digests of up to
+    `MOST_KNOWN` settled items. If there are more, it forgets the oldest items that the server no longer shows. If a
+    forgotten item comes again, its idempotency key is the same as before, so it makes no second event.
 
     If the whole content of the URL is the only item (`is_document`), each change of the content makes an event, even a
     change back. So each version of the content gets a number, which is part of its idempotency key. The key also

@@ -137,7 +137,8 @@ class Session:
                 self._renewing.stop()
 
     def _mark_lost(self, count: int, reason: str) -> None:
-        # The thread that extends leases calls this. A message that comes again gets a new lease, so logging is enough.
+        # The thread that extends leases calls this method. Only log the loss, because a message that comes again gets a
+        # new lease.
         logger.warning(
             "%s: %d leases ended while their messages were in flight: %s; they come again",
             self._subscription,

@@ -103,7 +103,9 @@ class WorkerContext:
     """True: a run whose DAG file does not load is queued again. False: the run fails."""
     file_states: FileStates
     query: Callable[..., Any]
-    """Like `QueryEvents`, with the run's primary key as the first argument. The callables below have it, too."""
+    """Like `QueryEvents`, with the run's primary key as the first argument. `report` and the `on_...` callables have
+    it, too.
+    """
     spark: SparkHolder
     output_into: Callable[[Path], AbstractContextManager[None]]
     """Appends the output of this process to a run's log during the block, see `triggerer.worker.logs`."""

@@ -39,7 +39,9 @@ the connection is dead."""
 _MARGIN: Final = 1 / 10
 """The executor ends its runs this long before the end of the lease."""
 _GUARD_MARGIN: Final = 1 / 15
-"""The guard dies this long before the end of the lease. A JVM that is killed takes a while to return its memory."""
+"""The guard, and with it all workers, dies this long before the end of the lease: a killed JVM takes a while to return
+its memory.
+"""
 
 
 class LeaseHolder(Protocol):

@@ -48,9 +48,10 @@ def is_session_near(slots: Iterable[Choosable]) -> bool:
 def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
     """Return the slot for a run; None: wait for a slot.
 
-    A run that needs Spark takes a slot with a warm session. If no such slot is free, the run waits for a session that
-    is about to open, and otherwise takes any slot. Any other run takes, in this order: a slot with a worker and no warm
-    session; a slot with a warm session; a slot whose worker must be started.
+    - A run that needs Spark takes a free slot with a warm session, or waits if a session is about to open. If there is
+      neither, the run takes a slot as any other run does.
+    - Any other run takes a free slot whose worker is running, if possible one without a warm session. A worker is
+      started only if no free slot has one.
     """
     free = [slot for slot in slots if slot.is_free]
     if needs_spark:
