@@ -193,7 +193,10 @@ def empty_sqlite_url(tmp_path: Path) -> str:
     return stores.sqlite_url(tmp_path / "triggerer.sqlite")
 
 
-_EACH_DATABASE = ["sqlite", pytest.param("postgresql", marks=pytest.mark.services)]
+_EACH_DATABASE = [
+    "sqlite",
+    pytest.param("postgresql", marks=[pytest.mark.services, pytest.mark.postgresql]),
+]
 
 
 @pytest.fixture(params=_EACH_DATABASE)

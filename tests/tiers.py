@@ -67,8 +67,11 @@ def is_quick(test: Test) -> bool:
     path = test.path.relative_to(TESTS).as_posix()
     if not any(path == one or path.startswith(f"{one}/") for one in QUICK):
         return False
-    needs_postgresql = {"postgres_server", "durable_postgres_server"} & set(test.fixturenames)
-    return not needs_postgresql or path in ON_POSTGRESQL
+    if path in ON_POSTGRESQL:
+        return True
+    # A test that runs on each database asks for the server only while it runs: the mark of its parameter tells.
+    servers = {"postgres_server", "durable_postgres_server"} & set(test.fixturenames)
+    return not servers and not test.get_closest_marker("postgresql")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.acceptance.forked_commands import command_forks
+from triggerer.cli.main import SERVICES
+
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
 """Without settings of whoever runs the tests. Services take a free port, because tests run side by side."""
 ENVIRONMENT["TRIGGERER__API__PORT"] = "0"
@@ -19,6 +22,8 @@ def run_command(
     *arguments: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run `triggerer` with these arguments; by default in `ENVIRONMENT`."""
+    if environment is None and SERVICES.isdisjoint(arguments[:1]):
+        return command_forks(tuple(ENVIRONMENT.items())).run(arguments, cwd)
     return subprocess.run(
         [sys.executable, "-m", "triggerer", *arguments],
         cwd=cwd,

@@ -38,9 +38,14 @@ SELECT EXISTS (SELECT FROM pg_statistic JOIN pg_class ON starelid = pg_class.oid
                WHERE relnamespace = 'public'::regnamespace)
 """
 _WRITTEN_TABLES = """
-SELECT quote_ident(relname) FROM pg_class
+SELECT quote_ident(relname), pg_relation_size(oid) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> 'alembic_version'
   AND pg_relation_size(oid) > 0
+"""
+_SMALL_BYTES = 10 * 8192
+"""The planner takes a table without statistics for this large, even if the table has no pages."""
+_RESTART_SEQUENCES = """
+SELECT setval(oid, 1, false) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'S'
 """
 
 
@@ -98,14 +103,25 @@ class DatabasePool:
             # A planner that remembers the rows of another test plans differently.
             if await connection.fetchval(_HAS_STATISTICS):
                 return False
-            if written := [row[0] for row in await connection.fetch(_WRITTEN_TABLES)]:
-                await connection.execute(f"TRUNCATE {', '.join(written)} RESTART IDENTITY CASCADE")
+            await self._delete_rows(connection)
         except asyncpg.PostgresError:
             return False  # it may have dropped tables
         else:
             return True
         finally:
             await connection.close()
+
+    @staticmethod
+    async def _delete_rows(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        sizes = {row[0]: row[1] for row in await connection.fetch(_WRITTEN_TABLES)}
+        if any(size > _SMALL_BYTES for size in sizes.values()):
+            await connection.execute(f"TRUNCATE {', '.join(sizes)} RESTART IDENTITY CASCADE")
+        elif sizes:
+            # TRUNCATE makes new files for a table and its indexes, which costs ten times as much.
+            deletions = "; ".join(f"DELETE FROM {table}" for table in sizes)
+            # In this role, the order of the tables does not matter: foreign keys are not checked.
+            await connection.execute(f"SET session_replication_role = replica; {deletions}")
+            await connection.execute(_RESTART_SEQUENCES)
 
     async def _connect(self, name: str) -> asyncpg.Connection[asyncpg.Record]:
         return await asyncpg.connect(self._server.url(name).replace("+asyncpg", ""))

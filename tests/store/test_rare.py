@@ -1,14 +1,19 @@
 """On each database, the cost of a list depends on the rows that it shows, even if there are very many others."""
 
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import delete, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tests.services.process import run_apart
+from tests.services.stores import create_migrated_database, create_migrated_file
 from tests.store.explaining import working
 from tests.store.seeding import add_asset, add_dag, asset_json
+from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
 from triggerer.store.events.listing import list_asset_events
 from triggerer.store.listing.overview import read_overview
@@ -54,6 +59,42 @@ async def seed(database: Database) -> None:
         )
 
 
+async def _seed_at(url: str) -> None:
+    async with open_database(url) as database:
+        await seed(database)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=[pytest.mark.services, pytest.mark.postgresql]),
+    ],
+)
+def seeded_url(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The URL of a store with all the rows, which the module's tests only read."""
+    if request.param == "sqlite":
+        templates: Path = request.getfixturevalue("_templates")
+        url = create_migrated_file(tmp_path_factory.mktemp("rare") / "store.sqlite", templates)
+        run_apart(_seed_at(url))
+        yield url
+        return
+    server = request.getfixturevalue("postgres_server")
+    name = f"rare_{uuid.uuid4().hex[:12]}"
+    url = create_migrated_database(server, name)
+    run_apart(_seed_at(url))
+    yield url
+    server.drop_database(name)
+
+
+@pytest.fixture
+async def seeded(seeded_url: str) -> AsyncIterator[Database]:
+    async with open_database(seeded_url) as database:
+        yield database
+
+
 Query = Callable[[AsyncSession], Awaitable[list[Any]]]
 
 
@@ -70,10 +111,9 @@ Query = Callable[[AsyncSession], Awaitable[list[Any]]]
     ],
 )
 async def test_the_cost_of_finding_few_rows_does_not_grow_with_the_others(
-    database: Database, ask: Query, ids: list[Any], bound: int
+    seeded: Database, ask: Query, ids: list[Any], bound: int
 ) -> None:
-    await seed(database)
-    async with database.reading() as session:
+    async with seeded.reading() as session:
         connection = await session.connection()
         async with working(connection) as work:
             found = await ask(session)
