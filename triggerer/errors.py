@@ -6,7 +6,7 @@ do next, if anything can be done.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Self
 
 from triggerer.nearest import hint
@@ -162,6 +162,18 @@ class InvalidPartitionKey(DagError):
     def __init__(self, message: str, *, key: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.key = key
+
+
+class NotificationFailed(TriggererError):
+    """The targets of a DAG's `notify` did not accept the message. The run is not affected."""
+
+    def __init__(self, errors: Mapping[str, str]) -> None:
+        listed = "; ".join(f"{target}: {error}" for target, error in errors.items())
+        super().__init__(
+            f"a notification was not accepted: {listed}",
+            hint="triggerer notify test URL tries a target",
+        )
+        self.errors = errors
 
 
 class PluginError(TriggererError):

@@ -92,6 +92,7 @@ COMMANDS: Final = {
         "Tokens of the HTTP API: create, list, revoke; and links that sign a browser in (login).",
     ),
     "config": ("triggerer.cli.config:app", "The configuration: show every setting and its origin."),
+    "notify": ("triggerer.cli.notify:app", "Notifications: send a test to each target (test)."),
     "completion": (
         "triggerer.cli.completion:completion",
         "Print a script that makes your shell complete commands, DAG ids, run ids, assets and watchers.",

@@ -123,7 +123,11 @@ def _guarantee_to_json(one: CheckedGuarantee) -> dict[str, Any]:
 
 
 def _check_settings(settings: Settings) -> None:
-    """Check Spark's mode and the database's URL, and raise the errors that a service raises when it starts."""
+    """Check Spark's mode, the database's URL and the targets of notifications.
+
+    Raises:
+        ConfigurationError: A service would raise this error when it starts.
+    """
     from triggerer.worker.spark.settings import mode_of
 
     mode_of(settings.spark)
@@ -131,3 +135,9 @@ def _check_settings(settings: Settings) -> None:
         from triggerer.store.database.urls import parse_database_url
 
         parse_database_url(settings.database.url, home=settings.core.home)
+    if settings.notify.urls:
+        import anyio
+
+        from triggerer.notifications.sending import check_targets
+
+        anyio.run(check_targets, settings.resolve_targets())

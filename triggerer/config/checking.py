@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from triggerer.config.sources import RawValue
 from triggerer.errors import ConfigurationError
 from triggerer.nearest import ending
-from triggerer.observability.redaction import redact
+from triggerer.observability.target_names import redact_setting
 
 
 def read_slots(name: str, given: RawValue) -> RawValue:
@@ -57,7 +57,7 @@ def build_section(
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
-        shown = redact(key, first["input"])
+        shown = redact_setting(name, key, first["input"])
         raise ConfigurationError(
             f"{given[key].source}: [{name}] {key}: {_expected(first)}, not {shown!r}"
         ) from error

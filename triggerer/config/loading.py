@@ -22,6 +22,7 @@ from triggerer.config.sources import (
     refuse_other_than_utf_8,
 )
 from triggerer.observability.redaction import remember_secrets_in
+from triggerer.observability.target_names import remember_targets
 
 
 def load_settings(
@@ -68,6 +69,7 @@ def load_settings(
     )
     built["api"] = _place_certificate(built["api"], sources, environ, base)
     remember_secrets_in("", {name: asdict(section) for name, section in built.items()})
+    remember_targets(built["notify"].urls)
     for keys in connections.values():
         remember_secrets_in("", {key: given.value for key, given in keys.items()})
     return Settings(

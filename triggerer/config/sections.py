@@ -11,6 +11,9 @@ from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from triggerer.domain.notifications import NOTIFIED
+from triggerer.nearest import nearest
+
 
 def _split(value: Any) -> Any:
     return (
@@ -264,6 +267,28 @@ class MetricsSettings:
     """Whether to count the runs of each DAG. This adds up to 3,000 time series, which is enough for 500 DAGs."""
 
 
+def _known_events(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in NOTIFIED:
+            meant = nearest(name, NOTIFIED, cutoff=0)
+            known = ", ".join(NOTIFIED)
+            raise ValueError(f"it may name {known} (did you mean {meant!r}?)")
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class NotifySettings:
+    """`[notify]`: the messages to people about what is wrong."""
+
+    urls: Names = field(default=(), repr=False)
+    """The targets, as URLs of Apprise. Each may be `env:NAME` or `file:PATH`. None: nobody is notified."""
+    on: Annotated[Names, AfterValidator(_known_events)] = NOTIFIED
+    """The events to notify about: `watcher_failing`, `parked` and `run_failed`."""
+    page: str = ""
+    """The URL by which people reach the web page, for links in the messages. Empty: the address in `api-address`, if
+    the API runs in the same `home`."""
+
+
 SECTIONS: Final[dict[str, type[Any]]] = {
     "core": CoreSettings,
     "database": DatabaseSettings,
@@ -274,4 +299,5 @@ SECTIONS: Final[dict[str, type[Any]]] = {
     "spark": SparkSettings,
     "api": ApiSettings,
     "metrics": MetricsSettings,
+    "notify": NotifySettings,
 }

@@ -16,6 +16,7 @@ from triggerer.config.sections import (
     DatabaseSettings,
     ExecutorSettings,
     MetricsSettings,
+    NotifySettings,
     SchedulerSettings,
     SparkSettings,
     TriggererSettings,
@@ -24,6 +25,7 @@ from triggerer.config.sources import DEFAULT_FILE
 from triggerer.errors import ConfigurationError, UnknownConnection
 from triggerer.nearest import ending
 from triggerer.observability.redaction import remember_secrets_in
+from triggerer.observability.target_names import remember_targets, target_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Settings:
     spark: SparkSettings
     api: ApiSettings
     metrics: MetricsSettings
+    notify: NotifySettings
     pools: Mapping[str, int]
     """Slots by pool name. A DAG file that names another pool has an error."""
     connections: Mapping[str, Mapping[str, Any]] = field(repr=False)
@@ -58,6 +61,7 @@ class Settings:
         """
         for section in (self.core, self.database, self.spark, self.api):
             remember_secrets_in("", asdict(section))
+        remember_targets(self.notify.urls)
         for connection in self.connections.values():
             remember_secrets_in("", connection)
 
@@ -91,6 +95,20 @@ class Settings:
             ConfigurationError: There is no such connection, or one of its secrets cannot be read.
         """
         return Connections(self.connections, self.file, self.environ).get(connection_id)
+
+    def resolve_targets(self) -> dict[str, str]:
+        """Return the URLs of `[notify] urls` by their names, which have no secrets.
+
+        References are resolved at each call, so that a changed secret is seen.
+
+        Raises:
+            ConfigurationError: A variable is not set, or a file cannot be read.
+        """
+        written = self.notify.urls
+        base = self.file.parent if self.file else Path()
+        urls = [resolve(one, "[notify] urls", self.environ, base) for one in written]
+        remember_targets(urls)
+        return dict(zip(target_names(written), urls, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.config import Settings
+from triggerer.observability.target_names import target_names
 from triggerer.processes.instance_ids import new_instance_id
 from triggerer.service.metrics import MOST_LANES, DatabaseGauges, StreamMetrics, gathered
 from triggerer.service.status import Readiness
@@ -67,6 +68,8 @@ async def start_parts(
         await workers.start(unless_it_returns, "backfills", _backfills(settings, database))
         gauges = DatabaseGauges(database, _parked_bounds(settings.triggerer))
         await background.start(unless_it_returns, "gauges", gauges.run)
+        if settings.notify.urls and settings.notify.on:
+            await workers.start(unless_it_returns, "notifier", _notifier(settings, database))
     if Part.EXECUTOR in parts:
         await _start_executor(settings, database, background, workers, readiness)
 
@@ -256,6 +259,21 @@ def _backfills(settings: Settings, database: Database) -> Runs:
     from triggerer.scheduler.backfills import BackfillRunner
 
     return BackfillRunner(database, sweep_every=settings.scheduler.heartbeat_sec).run
+
+
+def _notifier(settings: Settings, database: Database) -> Runs:
+    from triggerer.domain.notifications import Event
+    from triggerer.operations.notifying import writer_for
+    from triggerer.scheduler.notifying.notifier import Notifier
+
+    return Notifier(
+        database,
+        frozenset(map(Event, settings.notify.on)),
+        targets=target_names(settings.notify.urls),
+        get_urls=settings.resolve_targets,
+        get_writer=partial(writer_for, settings),
+        look_every=settings.scheduler.heartbeat_sec,
+    ).run
 
 
 async def _start_executor(

@@ -182,6 +182,10 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
     """
     patience = settings.database.start_timeout
     start = partial(once_it_answers, patience=patience, waits_for_mending=_is_served(settings))
+    if Part.SCHEDULER in parts and settings.notify.urls:
+        from triggerer.notifications.sending import check_targets
+
+        await check_targets(settings.resolve_targets())
     async with AsyncExitStack() as stack:
         database = await start(lambda: _open_database(settings, stack))
         readiness = Readiness()

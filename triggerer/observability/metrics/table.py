@@ -266,6 +266,29 @@ DAG_FILES_BROKEN: Final = _gauge(
     "triggerer_dag_files_broken", _SCHEDULER, "DAG files that could not be read in full."
 )
 
+# Notifications.
+NOTIFICATIONS_SENT: Final = _counter(
+    "triggerer_notifications_sent_total",
+    _SCHEDULER,
+    "Messages to people that a target of [notify] has accepted.",
+    "target",
+    most=20,
+)
+NOTIFICATIONS_FAILED: Final = _counter(
+    "triggerer_notifications_failed_total",
+    _SCHEDULER,
+    "Attempts to send a message that a target of [notify] did not accept. The message is sent again later.",
+    "target",
+    most=20,
+)
+NOTIFICATIONS_DROPPED: Final = _counter(
+    "triggerer_notifications_dropped_total",
+    _SCHEDULER,
+    "Messages that a target of [notify] did not get in a day, or that 200 newer messages for it have replaced.",
+    "target",
+    most=20,
+)
+
 # The service itself.
 DATABASE_UP: Final = _gauge(
     "triggerer_database_up", _ALL, "1 if the database answered this process's last request."

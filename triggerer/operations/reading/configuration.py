@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from triggerer.config import SECTIONS, Settings
-from triggerer.observability.redaction import redact
+from triggerer.observability.target_names import redact_setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def list_settings(settings: Settings) -> list[SettingView]:
         SettingView(
             section=".".join(where[:-1]),
             key=where[-1],
-            value=redact(where[-1], _plain(value)),
+            value=redact_setting(where[0], where[-1], _plain(value)),
             source=settings.sources[where],
             unit="seconds" if isinstance(value, timedelta) else None,
         )

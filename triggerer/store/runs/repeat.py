@@ -82,6 +82,7 @@ async def queue_again(session: AsyncSession, run_pk: int, repeat: Repeat) -> Non
             cancel_requested=False,
             callback=None,
             callback_attempts=0,
+            notified_at=None,
         )
     )
     await session.execute(

@@ -160,7 +160,7 @@ async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
         watchers += await session.scalars(
             update(ParkedMessage)
             .where(chosen, are_set_aside)
-            .values(state=ParkedState.KEPT)
+            .values(state=ParkedState.KEPT, notified_at=None)
             .returning(ParkedMessage.watcher_id)
             .execution_options(synchronize_session=False)
         )

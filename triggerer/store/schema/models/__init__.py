@@ -20,6 +20,7 @@ from triggerer.store.schema.models.backfills import Backfill, BackfillInterval, 
 from triggerer.store.schema.models.base import Base
 from triggerer.store.schema.models.bookmarks import WatcherBookmark
 from triggerer.store.schema.models.dags import Dag, DagFile, DagScheduleAlias, DagScheduleAsset
+from triggerer.store.schema.models.notifications import Notification, NotifiedSubject
 from triggerer.store.schema.models.parked import ParkedBody, ParkedMessage
 from triggerer.store.schema.models.partitions import (
     DagPartition,
@@ -65,6 +66,8 @@ __all__ = [
     "FormerIdentity",
     "Instance",
     "InstanceReport",
+    "Notification",
+    "NotifiedSubject",
     "ParkedBody",
     "ParkedMessage",
     "ProcessSettings",

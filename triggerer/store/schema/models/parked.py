@@ -48,6 +48,12 @@ class ParkedMessage(Base):
             "id",
             sqlite_where=text("state = 'kept'"),
         ),
+        # Notifications find the parked messages that nobody was told about with this index.
+        Index(
+            "ix_parked_message_untold",
+            "watcher_id",
+            sqlite_where=text("state = 'set_aside' AND notified_at IS NULL"),
+        ),
         # AUTOINCREMENT: readers continue after the last id that they have seen, so no id may be used twice.
         {"sqlite_autoincrement": True},
     )
@@ -66,3 +72,5 @@ class ParkedMessage(Base):
     error: Mapped[str | None] = mapped_column(Text)
     traceback: Mapped[str | None] = mapped_column(Text)
     parked_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    notified_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When a notification about the parked message was made. None: none was made."""

@@ -18,6 +18,7 @@ _BACKFILLED = text("backfill_id IS NOT NULL")
 _CLAIMABLE = text("state = 'queued' AND held_until IS NULL")
 _KEYED = text("partition_key IS NOT NULL")
 _OPEN = text("ended_at IS NULL")
+_UNTOLD = text("state = 'failed' AND notified_at IS NULL")
 
 
 class DagRun(Base):
@@ -50,6 +51,8 @@ class DagRun(Base):
         Index("ix_dag_run_backfill_id_state", "backfill_id", "state", sqlite_where=_BACKFILLED),
         # Backfills of partition keys find the runs of a key with this index.
         Index("ix_dag_run_partition_key", "dag_id", "partition_key", "id", sqlite_where=_KEYED),
+        # Notifications find the failures that nobody was told about with this index.
+        Index("ix_dag_run_untold", "ended_at", sqlite_where=_UNTOLD),
         # AUTOINCREMENT: queue entries refer to runs by id, so SQLite must not use an id again; see `AssetEvent`.
         {"sqlite_autoincrement": True},
     )
@@ -112,6 +115,8 @@ class DagRun(Base):
     `NEVER`: the run is held until its file loads."""
     first_started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When the first attempt began since the run was created, or since a user queued it again."""
+    notified_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When a notification about the failure of the run was made. None: none was made."""
 
 
 class TaskRun(Base):

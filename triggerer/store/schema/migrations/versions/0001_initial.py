@@ -280,6 +280,32 @@ def upgrade() -> None:
     )
     op.create_index("ix_parked_body_size_bytes", "parked_body", ["size_bytes"], unique=False)
     op.create_table(
+        "notification",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("title", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("severity", sa.String(length=20), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("due_at", INSTANT, nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_notification")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(
+        "ix_notification_target_due_at", "notification", ["target", "due_at"], unique=False
+    )
+    op.create_table(
+        "notified_subject",
+        sa.Column("event", sa.String(length=40), nullable=False),
+        sa.Column("subject", sa.String(length=250), nullable=False),
+        sa.Column("told_at", INSTANT, nullable=False),
+        sa.Column("is_single", sa.Boolean(), nullable=False),
+        sa.Column("is_failing", sa.Boolean(), nullable=False),
+        sa.Column("since", INSTANT, nullable=True),
+        sa.PrimaryKeyConstraint("event", "subject", name=op.f("pk_notified_subject")),
+    )
+    op.create_table(
         "queued_asset_event",
         sa.Column("dag_id", sa.String(length=250), nullable=False),
         sa.Column("asset_event_id", BIG_ID, autoincrement=False, nullable=False),
@@ -426,6 +452,7 @@ def upgrade() -> None:
         sa.Column("backfill_id", BIG_ID, nullable=True),
         sa.Column("held_until", INSTANT, nullable=True),
         sa.Column("first_started_at", INSTANT, nullable=True),
+        sa.Column("notified_at", INSTANT, nullable=True),
         sa.ForeignKeyConstraint(["dag_id"], ["dag.dag_id"], name=op.f("fk_dag_run_dag_id_dag")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_dag_run")),
         sa.UniqueConstraint("dag_id", "run_id", name=op.f("uq_dag_run_dag_id_run_id")),
@@ -475,6 +502,13 @@ def upgrade() -> None:
         ["dag_id", "partition_key", "id"],
         unique=False,
         **_where(sa.text("partition_key IS NOT NULL")),
+    )
+    op.create_index(
+        "ix_dag_run_untold",
+        "dag_run",
+        ["ended_at"],
+        unique=False,
+        **_where(sa.text("state = 'failed' AND notified_at IS NULL")),
     )
     op.create_index(
         "ix_dag_run_unsuccessful",
@@ -664,6 +698,7 @@ def upgrade() -> None:
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("traceback", sa.Text(), nullable=True),
         sa.Column("parked_at", INSTANT, nullable=False),
+        sa.Column("notified_at", INSTANT, nullable=True),
         sa.ForeignKeyConstraint(
             ["body_id"], ["parked_body.id"], name=op.f("fk_parked_message_body_id_parked_body")
         ),
@@ -685,6 +720,13 @@ def upgrade() -> None:
         ["watcher_id", "lane", "id"],
         unique=False,
         **_where(sa.text("state = 'kept'")),
+    )
+    op.create_index(
+        "ix_parked_message_untold",
+        "parked_message",
+        ["watcher_id"],
+        unique=False,
+        **_where(sa.text("state = 'set_aside' AND notified_at IS NULL")),
     )
     op.create_table(
         "watcher_bookmark",

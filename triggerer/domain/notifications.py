@@ -1,0 +1,121 @@
+"""The events that people are notified about, and the decision which of them to send now.
+
+An *occurrence* is an event that nobody was told about yet. The store finds occurrences by comparing the present state
+with what was told before, so a crash loses none. This module decides without clock and database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+
+class Event(StrEnum):
+    """An event that `[notify] on` may name."""
+
+    WATCHER_FAILING = "watcher_failing"
+    """A watcher is failing. Once that was told, this is also the event that the watcher works again."""
+    PARKED = "parked"
+    """Messages of a watcher are parked."""
+    RUN_FAILED = "run_failed"
+    """A run of a DAG has failed, after all its attempts."""
+
+
+NOTIFIED: Final = tuple(event.value for event in Event)
+QUIET: Final = timedelta(minutes=10)
+"""After a message about an object, the next one about this object waits for so long."""
+MOST_SINGLE: Final = 5
+"""How many objects get a message of their own in `QUIET`. Further objects are in a digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One object about which there is something new to tell: a watcher, or a DAG."""
+
+    event: Event
+    subject: str
+    """The identity of the object: the id of the watcher, or of the DAG."""
+    name: str
+    """The name of the object: `ASSET/WATCHER`, or the id of the DAG."""
+    since: datetime
+    """When it began: the first failure, or the first message that was parked."""
+    count: int = 1
+    """How many runs failed, or how many messages were parked, that nobody was told about."""
+    error: str | None = None
+    """The error of the latest one."""
+    run_id: str | None = None
+    """The latest run."""
+    is_over: bool = False
+    """True: a watcher works again that was told to be failing."""
+    rows: tuple[int, ...] = ()
+    """The primary keys of the runs or messages."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identifies the object about which `Told` counts the messages."""
+        return self.event.value, self.subject
+
+
+class Severity(StrEnum):
+    """How a target marks a message, for example with a colour. Apprise uses the same values."""
+
+    FAILURE = "failure"
+    SUCCESS = "success"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to people, as plain text."""
+
+    title: str
+    body: str
+    severity: str = Severity.FAILURE.value
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The last message about an object."""
+
+    at: datetime
+    is_single: bool = True
+    """True: the object had a message of its own. False: it was in a digest."""
+    is_failing: bool = False
+    """True: a watcher was told to be failing, and was not told to work again."""
+    since: datetime | None = None
+    """When the watcher began to fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The occurrences to tell now."""
+
+    single: Sequence[Occurrence] = ()
+    """Each of them is a message."""
+    digest: Sequence[Occurrence] = ()
+    """All of them together are one message."""
+
+
+def decide(
+    occurrences: Sequence[Occurrence],
+    told: Mapping[tuple[str, str], Told],
+    digest_at: datetime | None,
+    now: datetime,
+) -> Decision:
+    """Choose the occurrences to tell now. The others wait: they are found again later.
+
+    Args:
+        told: The last message about each object, by `Occurrence.key`.
+        digest_at: When the last digest was made. None: there was none.
+    """
+    recent = {key for key, one in told.items() if now - one.at < QUIET}
+    due = [one for one in occurrences if one.key not in recent]
+    singles = sum(told[key].is_single for key in recent)
+    if singles + len(due) <= MOST_SINGLE:
+        return Decision(single=due)
+    if digest_at is None or now - digest_at >= QUIET:
+        return Decision(digest=due)
+    return Decision()

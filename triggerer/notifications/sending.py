@@ -1,0 +1,136 @@
+"""Checks targets and sends messages in a child process, which is killed at a deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any, Final
+
+import anyio
+
+from triggerer.domain.notifications import Message
+from triggerer.errors import ConfigurationError
+from triggerer.notifications.apprise_library import require_apprise
+from triggerer.processes.child_process import ChildProcess
+from triggerer.processes.ipc import ChannelClosed
+
+_MODULE: Final = "triggerer.notifications.child"
+_CHECK_TIMEOUT: Final = timedelta(seconds=60)
+
+Numbered = tuple[int, Message]
+"""A message with its id."""
+OnOutcome = Callable[[int, str | None], Awaitable[None]]
+"""Called with the id of a message and the error; None: the target accepted the message."""
+
+
+async def check_targets(urls: Mapping[str, str]) -> None:
+    """Check that Apprise is installed and understands these URLs.
+
+    Args:
+        urls: The URLs by the names of their targets.
+    Raises:
+        ConfigurationError: It is not installed, or does not understand a URL. The message names the target, and shows
+            no secret.
+    """
+    if not urls:
+        return
+    require_apprise()
+    refused: list[str] | None = None
+
+    async def take(frame: dict[str, Any]) -> None:
+        nonlocal refused
+        refused = frame.get("refused")
+
+    with anyio.move_on_after(_CHECK_TIMEOUT.total_seconds()):
+        try:
+            await _converse({"type": "check", "urls": dict(urls)}, take)
+        except OSError as error:
+            raise ConfigurationError(f"[notify] urls cannot be checked: {error}") from error
+    if refused is None:
+        raise ConfigurationError("[notify] urls cannot be checked: the check did not end")
+    if refused:
+        raise ConfigurationError(
+            f"[notify] urls: Apprise does not understand {', '.join(refused)}",
+            hint="its scheme is unknown, or a part is missing: https://appriseit.com lists the URLs",
+        )
+
+
+async def send_messages(
+    urls: Mapping[str, str],
+    messages: Mapping[str, Sequence[Numbered]],
+    on_outcome: OnOutcome,
+    *,
+    deadline: timedelta,
+) -> None:
+    """Send each target its messages, in order, until one fails. Targets do not wait for one another.
+
+    A message without an outcome was not tried, except the first one of a target if the deadline came: it gets an error.
+
+    Args:
+        urls: The URLs by the names of their targets.
+        messages: The messages by the names of their targets.
+        deadline: The sending is ended after this time.
+    Raises:
+        OSError: No process can be started.
+    Cancellation: The sending is ended. Some messages without an outcome may have been sent.
+    """
+    left = {target: [id_ for id_, _ in many] for target, many in messages.items()}
+    target_of = {id_: target for target, ids in left.items() for id_ in ids}
+
+    async def take(frame: dict[str, Any]) -> None:
+        if frame["type"] == "end":
+            return
+        target = target_of[frame["id"]]
+        left[target].remove(frame["id"])
+        if frame["error"] is not None:
+            # The child does not try the target's other messages.
+            del left[target]
+        await on_outcome(frame["id"], frame["error"])
+
+    reason = f"no answer within {deadline.total_seconds():g} s"
+    with anyio.move_on_after(deadline.total_seconds()):
+        if await _converse(_order(urls, messages), take):
+            return
+        reason = "the process that sends ended"
+    for ids in left.values():
+        if ids:
+            await on_outcome(ids[0], reason)
+
+
+def _order(urls: Mapping[str, str], messages: Mapping[str, Sequence[Numbered]]) -> dict[str, Any]:
+    targets = [
+        {
+            "url": urls[target],
+            "messages": [{"id": id_, "message": asdict(one)} for id_, one in many],
+        }
+        for target, many in messages.items()
+    ]
+    return {"type": "send", "targets": targets}
+
+
+async def _converse(
+    order: dict[str, Any], take: Callable[[dict[str, Any]], Awaitable[None]]
+) -> bool:
+    """Give a new child process its order, and pass its frames to `take`; return whether the child came to the end.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+    # The output is captured and not shown, because a library may print an error with a secret.
+    process = await ChildProcess.start(_MODULE, captures_output=True)
+    has_ended = False
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(process.supervise)
+            with suppress(ChannelClosed):
+                await process.channel.send(order)
+                while not has_ended:
+                    frame = await process.channel.receive()
+                    has_ended = frame["type"] == "end"
+                    await take(frame)
+            tasks.cancel_scope.cancel()
+    finally:
+        await process.aclose()
+    return has_ended

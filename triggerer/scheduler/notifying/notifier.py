@@ -1,0 +1,167 @@
+"""Finds what people were not told about, queues messages, and sends them. The scheduler's process runs it.
+
+Guarantee: at least once for each object and state, from the store. The transaction that marks an occurrence as told
+queues its messages, so a crash loses none, and of several instances one makes the message. A target may get a message
+twice if the process dies, or is stopped, between the sending and the commit that deletes the message. A message is lost
+only if its target refuses it for a day, or if more than 200 newer ones wait for that target.
+
+Nothing waits for the notifier. It looks when runs have ended, and at the scheduler's heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.backoff import Backoff, warn_seldom
+from triggerer.domain.notifications import Decision, Event, Message, decide
+from triggerer.errors import ConfigurationError, StoreError
+from triggerer.notifications.sending import send_messages
+from triggerer.notifications.texts import Writer
+from triggerer.observability.metrics.table import NOTIFICATIONS_DROPPED
+from triggerer.scheduler.notifying.outcomes import Outcomes
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.notifications import queue
+from triggerer.store.notifications.occurrences import find_occurrences
+from triggerer.store.notifications.queue import QueuedMessage
+from triggerer.store.notifications.told import forget_told, load_told, lock_told, mark_told
+
+_log = structlog.get_logger(__name__)
+
+_GAP: Final = timedelta(seconds=5)
+"""The least time between two looks. Runs may end many times in a second."""
+_AT_ONCE: Final = 10
+"""The most messages for one target in one sending."""
+_FORGET_EVERY: Final = timedelta(hours=1)
+
+
+class Notifier:
+    """Tells people about occurrences, with one child process for each sending.
+
+    Several notifiers may work on one database: a lock and claims in the store keep them apart.
+
+    Args:
+        events: The events to tell about.
+        get_urls: Returns the URLs of the targets by their names. It is called before each sending.
+        get_writer: Returns the writer of the messages.
+        look_every: How often to look in the store if no run has ended.
+        deadline: The most time for one sending.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        events: Collection[Event],
+        *,
+        targets: Sequence[str],
+        get_urls: Callable[[], Mapping[str, str]],
+        get_writer: Callable[[], Writer],
+        look_every: timedelta = timedelta(seconds=30),
+        deadline: timedelta = timedelta(seconds=30),
+        gap: timedelta = _GAP,
+    ) -> None:
+        self._database = database
+        self._events = events
+        self._targets = targets
+        self._get_urls = get_urls
+        self._get_writer = get_writer
+        self._look_every = look_every
+        self._deadline = deadline
+        self._gap = gap
+        self._backoff = Backoff(first=1.0, longest=60.0)
+        self._outcomes = Outcomes(database)
+        self._forget_at = -1.0
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Notify until cancelled.
+
+        Cancellation: A sending under way is ended. Its messages without an outcome are sent again after the next start.
+        """
+        with self._database.wakeups.subscribe(Signal.RUNS_ENDED) as subscription:
+            task_status.started()
+            while True:
+                wait = self._look_every
+                try:
+                    await self.queue_messages()
+                    wait = await self.send_due() or wait
+                    self._backoff.reset()
+                except (StoreError, ConfigurationError, OSError) as error:
+                    # The store is away, a secret is missing at present, or no process can be started.
+                    delay = self._backoff.next_delay()
+                    failures = self._backoff.failures
+                    warn_seldom(_log, failures, "notifications wait", error=str(error))
+                    wait = timedelta(seconds=delay)
+                await subscription.wait(min(wait, self._look_every))
+                await anyio.sleep(self._gap.total_seconds())
+
+    async def queue_messages(self) -> int:
+        """Queue messages about what people should be told now; return their number for each target."""
+        async with self._database.reading() as session:
+            # Look without a lock first: usually there is nothing to tell, and nothing to write.
+            decision = await self._decide(session, await database_now(session))
+        is_time_to_forget = anyio.current_time() >= self._forget_at
+        if not (decision.single or decision.digest or is_time_to_forget):
+            return 0
+        async with self._database.transaction() as session:
+            now = await database_now(session)
+            await lock_told(session, now)
+            decision = await self._decide(session, now)
+            await mark_told(session, decision.single, now, in_digest=False)
+            await mark_told(session, decision.digest, now, in_digest=True)
+            messages = self._write(decision)
+            await queue.put(session, self._targets, messages, now)
+            dropped = await queue.drop(session, self._targets, now)
+            await forget_told(session, now)
+        self._forget_at = anyio.current_time() + _FORGET_EVERY.total_seconds()
+        for target, number in dropped.items():
+            NOTIFICATIONS_DROPPED.add(number, target)
+            _log.warning("notifications were dropped", target=target, messages=number)
+        return len(messages)
+
+    async def _decide(self, session: AsyncSession, now: datetime) -> Decision:
+        told, digest_at = await load_told(session)
+        found = await find_occurrences(session, self._events, told, now)
+        return decide(found, told, digest_at, now)
+
+    def _write(self, decision: Decision) -> list[Message]:
+        writer = self._get_writer()
+        messages = [writer.write(one) for one in decision.single]
+        return [*messages, writer.write_digest(decision.digest)] if decision.digest else messages
+
+    async def send_due(self) -> timedelta | None:
+        """Send the messages that are due; return how long to wait for the next one, or None if no message waits."""
+        claimed = await self._claim()
+        if claimed:
+            by_target: dict[str, list[QueuedMessage]] = {}
+            for one in claimed:
+                by_target.setdefault(one.target, []).append(one)
+            numbered = {
+                target: [(one.id, one.message) for one in many]
+                for target, many in by_target.items()
+            }
+            self._outcomes.expect(claimed)
+            await send_messages(
+                self._get_urls(), numbered, self._outcomes.store, deadline=self._deadline
+            )
+            await self._outcomes.release_untried()
+        async with self._database.reading() as session:
+            due = await queue.next_due(session, self._targets)
+            now = await database_now(session)
+        return None if due is None else max(due - now, timedelta(0))
+
+    async def _claim(self) -> list[QueuedMessage]:
+        async with self._database.reading() as session:
+            due = await queue.next_due(session, self._targets)
+            if due is None or due > await database_now(session):
+                return []
+        async with self._database.transaction() as session:
+            now = await database_now(session)
+            lease = 2 * self._deadline
+            return await queue.claim(session, self._targets, now, limit=_AT_ONCE, lease=lease)

@@ -1,0 +1,132 @@
+"""The queue of messages to people: one row for each message and target, until the target has accepted the message.
+
+A process claims messages by moving their `due_at` ahead, so they become due again if the process dies. So a target may
+get a message twice, and loses none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.notifications import Message
+from triggerer.store.schema.models import Notification
+
+MOST_WAITING: Final = 200
+"""The most messages that wait for one target. The oldest ones are dropped for newer ones."""
+OLDEST: Final = timedelta(days=1)
+"""A message that no attempt could deliver for so long is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A message that this process may send now."""
+
+    id: int
+    target: str
+    message: Message
+    attempts: int
+    """The number of attempts, with the one that begins now."""
+
+
+async def put(
+    session: AsyncSession, targets: Collection[str], messages: Sequence[Message], now: datetime
+) -> None:
+    """Queue these messages for each of these targets."""
+    for target in targets:
+        for one in messages:
+            session.add(
+                Notification(
+                    target=target,
+                    title=one.title,
+                    body=one.body,
+                    severity=one.severity,
+                    created_at=now,
+                    due_at=now,
+                )
+            )
+    await session.flush()
+
+
+async def drop(session: AsyncSession, targets: Collection[str], now: datetime) -> dict[str, int]:
+    """Delete messages that are too old or too many; return their number by target.
+
+    Messages for other targets are deleted too if they are too old: their target is no longer configured.
+    """
+    ids = select(Notification.id)
+    doomed = set(await session.scalars(ids.where(Notification.created_at < now - OLDEST)))
+    for target in targets:
+        newest = ids.where(Notification.target == target).order_by(Notification.id.desc())
+        doomed.update(await session.scalars(newest.offset(MOST_WAITING)))
+    if not doomed:
+        return {}
+    gone = delete(Notification).where(Notification.id.in_(doomed)).returning(Notification.target)
+    dropped: dict[str, int] = {}
+    for target in await session.scalars(gone):
+        dropped[target] = dropped.get(target, 0) + 1
+    return dropped
+
+
+async def claim(
+    session: AsyncSession,
+    targets: Collection[str],
+    now: datetime,
+    *,
+    limit: int,
+    lease: timedelta,
+) -> list[QueuedMessage]:
+    """Claim up to `limit` due messages for each of these targets, oldest first; empty if no message is due.
+
+    Args:
+        lease: After this time the messages are due again, unless their outcome is stored.
+    """
+    claimed: list[QueuedMessage] = []
+    for target in targets:
+        due = (
+            select(Notification)
+            .where(Notification.target == target, Notification.due_at <= now)
+            .order_by(Notification.id)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        for row in await session.scalars(due):
+            row.due_at = now + lease
+            row.attempts += 1
+            message = Message(row.title, row.body, row.severity)
+            claimed.append(QueuedMessage(row.id, target, message, row.attempts))
+    return claimed
+
+
+async def next_due(session: AsyncSession, targets: Collection[str]) -> datetime | None:
+    """Return when the next message is due; None if no message waits."""
+    query = select(func.min(Notification.due_at)).where(Notification.target.in_(targets))
+    found: datetime | None = await session.scalar(query)
+    return found
+
+
+async def mark_sent(session: AsyncSession, ids: Collection[int]) -> None:
+    """Delete messages that their targets have accepted."""
+    await session.execute(delete(Notification).where(Notification.id.in_(ids)))
+
+
+async def postpone(session: AsyncSession, message: QueuedMessage, until: datetime) -> None:
+    """Make a message due at `until`. Nothing changes if another process has claimed the message by now."""
+    await session.execute(
+        update(Notification)
+        .where(Notification.id == message.id, Notification.attempts == message.attempts)
+        .values(due_at=until)
+    )
+
+
+async def release(session: AsyncSession, message: QueuedMessage, now: datetime) -> None:
+    """Make a message due again whose sending was not begun. The attempt does not count."""
+    await session.execute(
+        update(Notification)
+        .where(Notification.id == message.id, Notification.attempts == message.attempts)
+        .values(due_at=now, attempts=message.attempts - 1)
+    )

@@ -1,0 +1,116 @@
+"""Stores the last message about each watcher and DAG, so that no process tells people again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.notifications import Event, Occurrence, Told
+from triggerer.store.database.transactions import insert_into
+from triggerer.store.listing.filters import some_of
+from triggerer.store.schema.models import DagRun, NotifiedSubject, ParkedMessage, Watcher
+
+_DIGEST: Final = ("digest", "")
+_REMEMBERED: Final = timedelta(days=1)
+
+
+async def lock_told(session: AsyncSession, now: datetime) -> None:
+    """Let other processes that make notifications wait until the commit. On SQLite the session is alone anyway."""
+    values = _values(_DIGEST, datetime.fromtimestamp(0, now.tzinfo))
+    await session.execute(
+        insert_into(session, NotifiedSubject)
+        .values(**values)
+        .on_conflict_do_nothing(index_elements=[NotifiedSubject.event, NotifiedSubject.subject])
+    )
+    await session.execute(
+        select(NotifiedSubject.event).where(_is(_DIGEST)).with_for_update(of=NotifiedSubject)
+    )
+
+
+async def load_told(
+    session: AsyncSession,
+) -> tuple[dict[tuple[str, str], Told], datetime | None]:
+    """Return what was told about each object, and when the last digest was made; None: there was none."""
+    rows = await session.scalars(select(NotifiedSubject))
+    told = {
+        (row.event, row.subject): Told(row.told_at, row.is_single, row.is_failing, row.since)
+        for row in rows
+    }
+    digest = told.pop(_DIGEST, None)
+    return told, None if digest is None else digest.at
+
+
+async def mark_told(
+    session: AsyncSession, occurrences: Iterable[Occurrence], now: datetime, *, in_digest: bool
+) -> None:
+    """Store that messages about these occurrences were made. Call it in the transaction that queues the messages."""
+    occurrences = list(occurrences)
+    for one in occurrences:
+        is_failing = one.event is Event.WATCHER_FAILING and not one.is_over
+        since = one.since if is_failing else None
+        values = _values(one.key, now, is_single=not in_digest, is_failing=is_failing, since=since)
+        await _put(session, values)
+    if in_digest and occurrences:
+        await _put(session, _values(_DIGEST, now))
+    for event, table in ((Event.RUN_FAILED, DagRun), (Event.PARKED, ParkedMessage)):
+        rows = [pk for one in occurrences if one.event is event for pk in one.rows]
+        for chosen in some_of(rows, table.id):
+            await session.execute(update(table).where(chosen).values(notified_at=now))
+
+
+async def forget_told(session: AsyncSession, now: datetime) -> None:
+    """Delete what was told long ago, except about watchers that still exist and were told to be failing."""
+    is_of_watcher = NotifiedSubject.event == Event.WATCHER_FAILING.value
+    failing = select(NotifiedSubject.subject).where(is_of_watcher, NotifiedSubject.is_failing)
+    told = [int(subject) for subject in await session.scalars(failing)]
+    known: set[int] = set()
+    for chosen in some_of(told, Watcher.id):
+        alive = select(Watcher.id).where(chosen, Watcher.trigger_id.is_not(None))
+        known.update(await session.scalars(alive))
+    gone = [str(one) for one in told if one not in known]
+    for chosen in some_of(gone, NotifiedSubject.subject):
+        await session.execute(delete(NotifiedSubject).where(is_of_watcher, chosen))
+    # The row of the digest stays, because `lock_told` locks it.
+    await session.execute(
+        delete(NotifiedSubject).where(
+            NotifiedSubject.told_at < now - _REMEMBERED,
+            NotifiedSubject.is_failing.is_(False),
+            NotifiedSubject.event != _DIGEST[0],
+        )
+    )
+
+
+def _is(key: tuple[str, str]) -> ColumnElement[bool]:
+    return (NotifiedSubject.event == key[0]) & (NotifiedSubject.subject == key[1])
+
+
+def _values(
+    key: tuple[str, str],
+    told_at: datetime,
+    *,
+    is_single: bool = True,
+    is_failing: bool = False,
+    since: datetime | None = None,
+) -> dict[str, object]:
+    return {
+        "event": key[0],
+        "subject": key[1],
+        "told_at": told_at,
+        "is_single": is_single,
+        "is_failing": is_failing,
+        "since": since,
+    }
+
+
+async def _put(session: AsyncSession, values: dict[str, object]) -> None:
+    await session.execute(
+        insert_into(session, NotifiedSubject)
+        .values(**values)
+        .on_conflict_do_update(
+            index_elements=[NotifiedSubject.event, NotifiedSubject.subject], set_=values
+        )
+    )

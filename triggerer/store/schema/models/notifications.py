@@ -1,0 +1,52 @@
+"""Messages to people that are not delivered yet, and what people were told."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.schema.models.base import Base, BigId, UtcDateTime
+
+
+class Notification(Base):
+    """One message for one target. The row is deleted when the target has accepted the message."""
+
+    __tablename__ = "notification"
+    __table_args__ = (
+        Index("ix_notification_target_due_at", "target", "due_at"),
+        # AUTOINCREMENT: the outcome of a sending is stored by id, so no id may be used twice.
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    target: Mapped[str] = mapped_column(Text)
+    """The target's name, without secrets; see `triggerer.observability.target_names`."""
+    title: Mapped[str] = mapped_column(Text)
+    body: Mapped[str] = mapped_column(Text)
+    severity: Mapped[str] = mapped_column(String(20))
+    """failure, or success if something works again."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    due_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    """Nobody sends the message before this instant. A process that sends the message moves this instant ahead, so the
+    message becomes due again if the process dies.
+    """
+    attempts: Mapped[int] = mapped_column(default=0)
+
+
+class NotifiedSubject(Base):
+    """The last message about a watcher or a DAG, see `triggerer.domain.notifications.Told`.
+
+    The row with the event `digest` and an empty subject is about the last digest. Each process that makes messages
+    locks this row first.
+    """
+
+    __tablename__ = "notified_subject"
+
+    event: Mapped[str] = mapped_column(String(40), primary_key=True)
+    subject: Mapped[str] = mapped_column(String(250), primary_key=True)
+    told_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    is_single: Mapped[bool]
+    is_failing: Mapped[bool]
+    since: Mapped[datetime | None] = mapped_column(UtcDateTime)
