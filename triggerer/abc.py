@@ -42,6 +42,7 @@ __all__ = [
     "SharedStreamProducer",
     "SharedStreamSelector",
     "SourceLag",
+    "StoreMark",
     "StreamState",
     "SubscriberOverflow",
     "TriggerEvent",
@@ -168,6 +169,31 @@ class StreamState(ABC):
         """
 
 
+class StoreMark(ABC):
+    """The newest mark of a stream. The service's database has stored it, and renews it every few seconds.
+
+    If a position at the broker has a newer mark than the database, the database was restored from a backup. Messages
+    between the backup and the position would then be skipped.
+    """
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The mark, at most 60 ASCII characters. Store it at the broker with each position."""
+
+    @abstractmethod
+    def check(self, marks: Iterable[str | None]) -> None:
+        """Check the marks of the positions from which the stream is about to be read.
+
+        Call this before the first message is read, and again for positions that are found later.
+
+        Args:
+            marks: The mark of each position. None: the position has no mark, because another program set it.
+        Raises:
+            StoreRestored: At least one mark is newer than the database. Read nothing, and let the error end the group.
+        """
+
+
 ReportAdvanced = Callable[[Iterable[int]], None]
 """Receives the indices of batches that are advanced; see `SharedStreamProducer.advance_lanes`."""
 
@@ -258,6 +284,12 @@ class SharedStreamProducer(ABC):
         wait for `advance`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
+
+    def use_mark(self, mark: StoreMark) -> None:  # noqa: B027  (an optional hook)
+        """Receive the stream's mark, for a source that stores a text with each position. Off by default.
+
+        Called once, before `open_stream`. Not called in tests without a store.
+        """
 
     def use_standing(self, report: ReportStanding) -> None:  # noqa: B027  (an optional hook)
         """Receive the function that shows operators which lanes stand, and why. Off by default.

@@ -255,6 +255,13 @@ class LeaseLost(StoreError):
     """Another process owns the lease now. Nothing was written. Stop working on the stream or the runs of the lease."""
 
 
+class StoreRestored(StoreError):
+    """The database is older than the broker's positions: it was restored from a backup, or lost its last transactions.
+
+    The stream is not read, because messages would be skipped. An operator has to run `triggerer db restored`.
+    """
+
+
 class Conflict(TransientStoreError):
     """A concurrent transaction won. Nothing was written; a repeat may succeed."""
 

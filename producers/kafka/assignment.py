@@ -21,7 +21,7 @@ from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.positions.start import Start
 from producers.kafka.positions.starting_positions import StartingPositions, names_of
 from producers.kafka.wire.cluster import Cluster, TopicDescription
-from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
+from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable, StoreRestored
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self.topics: dict[str, TopicDescription] = {}
         self.topics_are_suspect = False
         """True if a broker does not know the id of a topic, so that the topics must be looked up now."""
-        self.error: BrokerError | None = None
+        self.error: BrokerError | StoreRestored | None = None
         self._consumer = consumer
         self._cluster = cluster
         self._commits = commits
@@ -110,7 +110,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         try:
             with anyio.fail_after(self._positions_timeout_s):
                 await self._begin(assigned)
-        except BrokerError as error:
+        except (BrokerError, StoreRestored) as error:
             self.error = error
         except TimeoutError as error:
             self.error = BrokerUnavailable(

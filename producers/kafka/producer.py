@@ -24,7 +24,13 @@ from producers.kafka.settle import Settler
 from producers.kafka.wire.cluster import Cluster
 from producers.kafka.wire.fetching import Fetching
 from producers.kafka.wire.records import OutOfRange, get_records
-from triggerer.abc import AdvanceItem, ReportPassed, ReportStanding, SharedStreamProducer
+from triggerer.abc import (
+    AdvanceItem,
+    ReportPassed,
+    ReportStanding,
+    SharedStreamProducer,
+    StoreMark,
+)
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -82,6 +88,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         self._is_unanswered = False
         """True if a failed look-up of the topics was logged, and no look-up has succeeded since."""
         self._report_standing: ReportStanding | None = None
+        self._mark: StoreMark | None = None
 
     @property
     def lanes(self) -> Mapping[TopicPartition, LaneInFlight]:
@@ -101,6 +108,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             BrokerRefused: A topic does not exist, or this user may not read it. Also if retention deleted unread
                 messages, and `expired_offset` is "fail".
             ConfigurationError: The TLS files cannot be used, or a topic would be its own dead-letter topic.
+            StoreRestored: The group's commits are newer than the database.
         """
         consumer, assignment = await self._open()
         check_at = anyio.current_time() + _CHECK_TOPICS_EVERY_S
@@ -160,6 +168,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             self._group,
             settings.bootstrap_servers,
             fetch_max_wait_ms=settings.fetch_max_wait_ms,
+            mark=self._mark,
         )
         finds_topics = self._topics.pattern is not None
         commits = Commits(cluster, timeout_s=settings.commit_timeout_s, topics_may_go=finds_topics)
@@ -238,6 +247,10 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """
         if self._settler is not None:
             await self._settler.advance(batch)
+
+    def use_mark(self, mark: StoreMark) -> None:
+        """Store the mark in the metadata of each commit, and check the marks of the first commits that are read."""
+        self._mark = mark
 
     def use_standing(self, report: ReportStanding) -> None:
         """Call `report` for each partition that a message blocks, and again, with None, when the partition moves on.

@@ -19,13 +19,14 @@ from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.ownership import Heartbeat, Ownership
 from triggerer.hosting.pending_writes import Unwritten, Writer
 from triggerer.hosting.preparation import Preparation
-from triggerer.hosting.queries import HostingQueries, LeaseQueries
+from triggerer.hosting.queries import HostingQueries, LeaseQueries, MarkQueries
 from triggerer.hosting.reconciliation import Reconciliation
 from triggerer.hosting.roster import Roster
 from triggerer.hosting.watcher_states import StateWriter
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.streams import leases as stored_leases
+from triggerer.store.streams import marks as stored_marks
 from triggerer.store.watchers import hosting as stored_queries
 from triggerer.streams import Manager, Member, RuntimeContext
 from triggerer.streams.supervision.blocked_loop import StallWatch
@@ -77,6 +78,7 @@ class TriggerHost:
         writers: Sequence[Writer] = (),
         leases: LeaseQueries = stored_leases,
         queries: HostingQueries = stored_queries,
+        marks: MarkQueries = stored_marks,
         make_manager: Callable[[RuntimeContext, Callable[[Member], None]], Manager] = Manager,
     ) -> None:
         """Make a host that owns nothing yet.
@@ -103,7 +105,9 @@ class TriggerHost:
             capacity=self._settings.capacity,
             leases=leases,
             queries=queries,
+            marks=marks,
         )
+        self._marks = runtime.marks
         self._owned: dict[str, Fence] = {}
         self._roster = Roster()
         self._preparation = Preparation(factory)
@@ -239,7 +243,7 @@ class TriggerHost:
 
     async def _tick(self) -> None:
         """Send a heartbeat, give up streams beyond our share or capacity, and host the triggers of the others."""
-        heartbeat = await self._ownership.beat(self._roster.ungrown_first)
+        heartbeat = await self._ownership.beat(self._roster.ungrown_first, self._marks.in_order())
         self._apply(heartbeat)
         if heartbeat.release:
             await self._give_back(heartbeat.release)
@@ -254,6 +258,7 @@ class TriggerHost:
         # the extension. Their code may have seen the end of the lease, and must not continue after it.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
+        self._marks.adopt(heartbeat.marks)
         self._adopt(heartbeat.fences)
 
     async def _keep_leases(self) -> None:
@@ -264,7 +269,9 @@ class TriggerHost:
                 (self._settings.retry if failures else self._settings.heartbeat).total_seconds()
             )
             try:
-                heartbeat = await self._ownership.extend(self._owned.values())
+                heartbeat = await self._ownership.extend(
+                    self._owned.values(), self._marks.in_order()
+                )
             except StoreError as error:
                 failures += 1
                 warn_seldom(_log, failures, "heartbeat failed", error=str(error))

@@ -13,8 +13,9 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
+from triggerer.domain.watchers.stream_marks import StoredMark
 from triggerer.errors import StoreUnavailable
-from triggerer.hosting.queries import HostingQueries, LeaseQueries
+from triggerer.hosting.queries import HostingQueries, LeaseQueries, MarkQueries
 from triggerer.hosting.stream_division import Division, divide
 from triggerer.processes.own_lease import OwnLease
 from triggerer.store.database.transactions import Database
@@ -52,6 +53,8 @@ class Heartbeat:
     """All leases that the instance has from now on."""
     release: Sequence[str]
     """The digests of the streams that the instance should give up."""
+    marks: Mapping[Fence, StoredMark]
+    """The marks of the streams, by lease."""
 
 
 class Ownership:
@@ -73,6 +76,7 @@ class Ownership:
         capacity: int,
         leases: LeaseQueries,
         queries: HostingQueries,
+        marks: MarkQueries,
     ) -> None:
         self._database = database
         self._instance_id = instance_id
@@ -81,6 +85,7 @@ class Ownership:
         self._capacity = capacity
         self._leases = leases
         self._queries = queries
+        self._marks = marks
         self._crowded: frozenset[str] = frozenset()
 
     async def register(self, *, is_alone: bool) -> None:
@@ -102,7 +107,7 @@ class Ownership:
             session, self._instance_id, kind=_KIND, expiry=self._lease
         )
 
-    async def beat(self, order: KeepingOrder) -> Heartbeat:
+    async def beat(self, order: KeepingOrder, in_order: Iterable[Fence] = ()) -> Heartbeat:
         """Extend the leases of this instance, claim free streams, and find out which leases to give up.
 
         The instance claims streams up to its share (the number of streams divided by the number of instances), and
@@ -111,6 +116,7 @@ class Ownership:
 
         Args:
             order: Sorts the leases. The last ones are given up first.
+            in_order: The leases of the streams whose marks are renewed.
         Raises:
             StoreError: No lease counts as extended. The next heartbeat reads which leases the instance has.
         """
@@ -132,12 +138,12 @@ class Ownership:
             waiting = division.waiting(fence.stream_digest for fence in claimed)
             if waiting:
                 await self._queries.write_waiting_reasons(session, self._reasons(waiting))
+            marks = await self._marks.renew_marks(session, [*kept, *claimed], in_order)
         self._mark_crowded(waiting)
-        return Heartbeat(
-            asked_at, [*kept, *claimed], [fence.stream_digest for fence in division.release]
-        )
+        release = [fence.stream_digest for fence in division.release]
+        return Heartbeat(asked_at, [*kept, *claimed], release, marks)
 
-    async def extend(self, fences: Iterable[Fence]) -> Heartbeat:
+    async def extend(self, fences: Iterable[Fence], in_order: Iterable[Fence] = ()) -> Heartbeat:
         """Extend these leases, and claim nothing.
 
         Raises:
@@ -146,7 +152,8 @@ class Ownership:
         async with self._heartbeat() as (session, asked_at):
             await self._register(session)
             kept = await self._leases.extend_leases(session, list(fences), expiry=self._lease)
-        return Heartbeat(asked_at, kept, [])
+            marks = await self._marks.renew_marks(session, kept, in_order)
+        return Heartbeat(asked_at, kept, [], marks)
 
     @asynccontextmanager
     async def _heartbeat(self) -> AsyncIterator[tuple[AsyncSession, float]]:

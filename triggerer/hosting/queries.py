@@ -8,7 +8,16 @@ from typing import Any, Protocol
 
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.parked import StoredBacklog
+from triggerer.domain.watchers.stream_marks import StoredMark
 from triggerer.store.watchers.hosting import StreamLoad, TriggerRow, WatcherState
+
+
+class MarkQueries(Protocol):
+    """Queries for the marks of streams, as in `triggerer.store.streams.marks`."""
+
+    async def renew_marks(
+        self, session: Any, fences: Iterable[Fence], renewed: Iterable[Fence]
+    ) -> dict[Fence, StoredMark]: ...
 
 
 class LeaseQueries(Protocol):

@@ -18,6 +18,7 @@ from triggerer.processes.own_lease import OwnLease
 from triggerer.streams.clock import Clock, SystemClock
 from triggerer.streams.pending_limit import PendingLimit
 from triggerer.streams.settings import RuntimeSettings
+from triggerer.streams.store_marks import StoreMarks
 
 _MOST_PENDING_BEHIND: Final = 1_000
 
@@ -75,6 +76,8 @@ class RuntimeContext:
 
     Once the lease is over, nothing is opened, broadcast or advanced. The host of the streams then closes them.
     """
+    marks: StoreMarks = field(default_factory=StoreMarks)
+    """The marks of the streams. Empty without a store, as in the testing harness."""
 
     def retry_backoff(self) -> Backoff:
         """Return the delays between the attempts to process one message. The message's lane waits meanwhile."""

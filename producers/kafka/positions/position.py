@@ -1,6 +1,6 @@
 """The committed position of a partition, and the data that is stored in the metadata of Kafka's offset commit.
 
-The metadata takes about 80 bytes, more after a cut, and brokers allow 4096. It has the failures of one message only,
+The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. It has the failures of one message only,
 because a commit never passes a failed message.
 """
 
@@ -59,6 +59,7 @@ class CommittedPosition:
             beginning: `start="latest"` would lose the messages that were written before the partition was found.
         epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares it with
             its log, and so finds out whether the log was cut.
+        mark: The store's mark at the commit; see `triggerer.abc.StoreMark`. None: the commit has none.
         used: The offsets that the log uses again after its cuts. A cut is dropped once the position is past its
             offsets.
     """
@@ -69,6 +70,7 @@ class CommittedPosition:
     partitions: int | None = None
     epoch: int | None = None
     used: tuple[UsedOffsets, ...] = ()
+    mark: str | None = None
 
     @property
     def metadata(self) -> str:
@@ -83,6 +85,8 @@ class CommittedPosition:
             fields["epoch"] = self.epoch
         if self.used:
             fields["used"] = self.used
+        if self.mark is not None:
+            fields["mark"] = self.mark
         return json.dumps(fields, separators=(",", ":"))
 
     def moved(
@@ -108,8 +112,9 @@ class CommittedPosition:
                 offset,
             )
             return cls(offset)
-        failures, topic, partitions, epoch, used = (
-            fields.get(name) for name in ("failures", "topic", "partitions", "epoch", "used")
+        failures, topic, partitions, epoch, used, mark = (
+            fields.get(name)
+            for name in ("failures", "topic", "partitions", "epoch", "used", "mark")
         )
         return cls(
             offset,
@@ -118,4 +123,5 @@ class CommittedPosition:
             partitions=partitions if isinstance(partitions, int) else None,
             epoch=epoch if isinstance(epoch, int) else None,
             used=tuple(UsedOffsets(*part) for part in used) if isinstance(used, list) else (),
+            mark=mark if isinstance(mark, str) else None,
         )

@@ -59,6 +59,7 @@ class StartingPositions:
             topics: The topics of the assigned partitions, as the cluster has them now, by name.
         Raises:
             BrokerUnavailable, BrokerRefused: From the brokers.
+            StoreRestored: A commit is newer than the database.
         """
         # Ask for the commits of all partitions of these topics. The start of a new partition depends on whether the
         # group has read the partition's topic before.
@@ -75,6 +76,7 @@ class StartingPositions:
             if (position := committed.get(partition)) is not None
             and self._is_same_topic(partition, position, topics[partition.topic])
         }
+        self._cluster.check_marks(positions.values())
         if missing := [partition for partition in assigned if partition not in positions]:
             positions |= await self._first_positions(missing, membership, committed, topics)
         return {
@@ -151,6 +153,7 @@ def _with_topic(position: CommittedPosition, topic: TopicDescription) -> Committ
         # Another program's commit has no number of partitions. Use the present number, as if no partition was added
         # later.
         partitions=position.partitions or topic.partitions,
+        mark=None,
     )
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -32,6 +32,7 @@ from producers.kafka.wire.internals import (
     set_fetch_wait,
 )
 from producers.kafka.wire.metadata_request import DescribeTopicsRequest
+from triggerer.abc import StoreMark
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 
 _NO_ID = bytes(16)
@@ -59,16 +60,23 @@ class TopicDescription:
 
 
 class Cluster:
-    """Requests over a started consumer's connections. All methods raise only `BrokerError`."""
+    """Requests over a started consumer's connections. All methods but `check_marks` raise only `BrokerError`."""
 
     def __init__(
-        self, consumer: AIOKafkaConsumer, group: str, servers: str, *, fetch_max_wait_ms: int
+        self,
+        consumer: AIOKafkaConsumer,
+        group: str,
+        servers: str,
+        *,
+        fetch_max_wait_ms: int,
+        mark: StoreMark | None = None,
     ) -> None:
         self._consumer = consumer
         self._fetch_max_wait_ms = fetch_max_wait_ms
         self._group = group
         self._where = f"at {servers}"
         self._knows_ids = True
+        self._mark = mark
 
     @property
     def _coordinator(self) -> Any:
@@ -232,6 +240,15 @@ class Cluster:
             for partition, commit in fetched.items()
         }
 
+    def check_marks(self, positions: Iterable[CommittedPosition]) -> None:
+        """Compare the marks of commits with the database.
+
+        Raises:
+            StoreRestored: A commit is newer than the database.
+        """
+        if self._mark is not None:
+            self._mark.check([position.mark for position in positions])
+
     async def commit(
         self, membership: Membership, positions: Mapping[TopicPartition, CommittedPosition]
     ) -> dict[TopicPartition, type[Exception]]:
@@ -242,7 +259,9 @@ class Cluster:
         """
         what = f"commit to group {self._group} {self._where}"
         by_topic: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
-        for (topic, partition), position in positions.items():
+        mark = None if self._mark is None else self._mark.text
+        for (topic, partition), plain in positions.items():
+            position = plain if mark is None else replace(plain, mark=mark)
             by_topic[topic].append((partition, position.offset, position.metadata))
         request = OffsetCommitRequest(
             self._group,

@@ -61,6 +61,8 @@ class ReplayRequest:
     """Read from the first message that was published at this instant or later. None: from the earliest message."""
     reemit: bool
     """True to create events again that already exist."""
+    is_restore: bool = False
+    """True: the database was restored. The stream pulls no message before the request is carried out."""
 
 
 @dataclass(frozen=True, slots=True)

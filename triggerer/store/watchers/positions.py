@@ -150,7 +150,7 @@ async def load_replays(
     )
     found: dict[int, list[ReplayRequest]] = {}
     for row in rows:
-        request = ReplayRequest(row.id, row.watcher_id, row.start, row.reemit)
+        request = ReplayRequest(row.id, row.watcher_id, row.start, row.reemit, row.is_restore)
         found.setdefault(row.watcher_id, []).append(request)
     return found
 

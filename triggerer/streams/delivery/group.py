@@ -14,6 +14,7 @@ import structlog
 from triggerer.abc import (
     BaseEventTrigger,
     SharedStreamProducer,
+    StoreMark,
     StreamState,
     is_acknowledged,
 )
@@ -61,6 +62,10 @@ def _ignore_blocked() -> None:
     pass
 
 
+async def _at_once() -> None:
+    pass
+
+
 class Group:
     """One poll and its subscribers.
 
@@ -89,6 +94,8 @@ class Group:
         with_state: EventsWithState | None = None,
         dead_letters_at_bound: bool = False,
         random: Random | None = None,
+        mark: StoreMark | None = None,
+        before_poll: Callable[[], Awaitable[None]] = _at_once,
         on_open: Callable[[GroupState], None] = _ignore,
         on_blocked: Callable[[], None] = _ignore_blocked,
     ) -> None:
@@ -117,6 +124,8 @@ class Group:
         self._with_state = with_state
         self._sink = sink
         self._random = random or Random()
+        self._mark = mark
+        self._before_poll = before_poll
         self._on_open = on_open
         self._on_blocked = on_blocked
         self.subscribers = Subscribers(
@@ -206,6 +215,8 @@ class Group:
                 with opening:
                     producer.use_state(state)
             with opening:
+                if self._mark is not None:
+                    producer.use_mark(self._mark)
                 producer.use_standing(self._record_standing)
                 events = producer.open_stream()
             self._decide_for_queue()
@@ -313,6 +324,7 @@ class Group:
             raise
 
     async def _poll(self, events: AsyncGenerator[Any, None]) -> None:
+        await self._before_poll()
         try:
             with plugin_code(f"The poll of the shared stream {self.state.name}"):
                 async with aclosing(events):

@@ -211,6 +211,8 @@ class SharedStream:
             with_state=self._context.with_state,
             dead_letters_at_bound=self._context.parked_at_bound == "dead_letter",
             random=self._context.random,
+            mark=self._context.marks.find(made[0].source.fence),
+            before_poll=self.behind.wait_until_restored,
             on_open=self.behind.mark_open,
             on_blocked=self.behind.record_blockers,
         )

@@ -28,6 +28,7 @@ from triggerer.store.schema.models.partitions import (
     DagPartitionPart,
 )
 from triggerer.store.schema.models.positions import WatcherPosition, WatcherReplay
+from triggerer.store.schema.models.restorations import Restoration
 from triggerer.store.schema.models.runs import DagRun, RunAttempt, RunLaunch, TaskRun
 from triggerer.store.schema.models.stream_states import StreamState
 from triggerer.store.schema.models.triggers import (
@@ -72,6 +73,7 @@ __all__ = [
     "ParkedMessage",
     "ProcessSettings",
     "QueuedAssetEvent",
+    "Restoration",
     "RunAttempt",
     "RunLaunch",
     "Stream",

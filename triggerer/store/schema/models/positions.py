@@ -63,4 +63,8 @@ class WatcherReplay(Base):
     """Replay messages that were published from this instant on. None: from the earliest message."""
     reemit: Mapped[bool] = mapped_column(Boolean)
     """True to create events again, under new keys, for messages that already have events."""
+    is_restore: Mapped[bool] = mapped_column(Boolean, default=False)
+    """True: the database was restored, so the stream pulls no message before it has carried out the request.
+
+    A stream that is no log drops such a request without an error."""
     requested_at: Mapped[datetime] = mapped_column(UtcDateTime)

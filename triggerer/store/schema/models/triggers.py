@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
+from secrets import token_hex
 from typing import Any
 
 from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
@@ -89,6 +91,10 @@ class Stream(Base):
     A DAG file that is not read yet may declare another watcher of the stream. If the stream were opened now, this
     watcher would miss messages.
     """
+    incarnation: Mapped[str] = mapped_column(String(32), default=partial(token_hex, 8))
+    """A random text, the first part of the stream's marks; see `StoredMark`. `db restored` replaces it."""
+    marked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """The second part of the stream's newest mark. None: no owner has found the broker's positions in order yet."""
 
 
 class Instance(Base):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from datetime import datetime
 
 import anyio
 import structlog
@@ -30,8 +32,13 @@ from triggerer.streams.catchup.reading.lane_ends import find_positions, tells_po
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.supervision.member import Member
+from triggerer.synchronization import Notifier
 
 _log = structlog.get_logger(__name__)
+
+
+class _Impossible(ConfigurationError):
+    """The stream can never carry out a replay, however often it is tried."""
 
 
 class Replays:
@@ -64,6 +71,10 @@ class Replays:
         self._stored = anyio.Event()
         self._stored.set()
         """Set while no position is being stored."""
+        self._ended = Notifier()
+        """Wakes `wait_until_restored` when a request is no longer open."""
+        self._restored_to: dict[datetime | None, Mapping[Hashable, Position]] = {}
+        """The positions from the look-ups for restores, by start, in the present group."""
         self._backoff = context.restart_backoff()
 
     def __bool__(self) -> bool:
@@ -84,8 +95,14 @@ class Replays:
         for request in [one for one in self._open.values() if one.watcher_id in gone]:
             self._release(request)
 
+    async def wait_until_restored(self) -> None:
+        """Wait until no request is open that came with a restored database."""
+        while any(request.is_restore for request in self._open.values()):
+            await self._ended.wait()
+
     async def run(self, state: GroupState) -> None:
         """Carry out the requests until none is open or the group ends. No error of a plugin is raised."""
+        self._restored_to.clear()
         try:
             # In ack mode, wait for the producer, which the group makes a tick or two after its start.
             while state.is_acknowledged and state.producer is None and not state.is_ending:
@@ -102,34 +119,53 @@ class Replays:
         try:
             await self._carry_out(state, request)
             self._backoff.reset()
-        except BrokerUnavailable as error:
+        except Exception as error:
+            if not _may_pass(request, error):
+                # The plugin failed, or the replay is impossible: show the error and end the request.
+                self.refuse(request, error)
+                return
             self._show(request, error)
             clock = self._context.clock
             await clock.sleep_until(clock.monotonic() + self._backoff.next_delay())
-        except Exception as error:
-            # The plugin failed, or the replay is impossible: show the error and end the request.
-            self.refuse(request, error)
 
     async def _carry_out(self, state: GroupState, request: ReplayRequest) -> None:
         if not self._backlogs.is_enabled or not state.reads_log:
+            if request.is_restore:
+                self._end(request)
+                return
             raise not_a_log()
         assert state.producer is not None
         if not request.reemit and not _gives_keys(type(state.producer)):
-            raise ConfigurationError(
+            raise _Impossible(
                 "its messages have no idempotency keys, so events that exist would be made again",
                 hint="ask for that with --again",
             )
         if not tells_positions(type(state.producer)):
-            raise ConfigurationError(
+            raise _Impossible(
                 "it cannot be replayed: its producer does not tell where its lanes begin and end",
                 hint="it has to implement find_positions()",
             )
-        starts = await find_positions(state.producer, request.start)
-        ends = await state.lane_ends.find(
-            state.producer, state.clock, after=state.clock.monotonic()
-        )
+        if request.is_restore:
+            starts, ends = await self._look_up_once(state, state.producer, request.start)
+        else:
+            starts = await find_positions(state.producer, request.start)
+            ends = await state.lane_ends.find(
+                state.producer, state.clock, after=state.clock.monotonic()
+            )
         if request.id in self._open and state.may_act:
             self._rewind(state, request, starts, ends)
+
+    async def _look_up_once(
+        self, state: GroupState, producer: SharedStreamProducer, start: datetime | None
+    ) -> tuple[Mapping[Hashable, Position], Mapping[Hashable, Position]]:
+        """Return the positions at `start` and the ends. All requests of one restore share the look-ups of a group.
+
+        The stream has pulled no message yet, so the ends need not be newer than the request.
+        """
+        if start not in self._restored_to:
+            self._restored_to[start] = await find_positions(producer, start)
+        ends = await state.lane_ends.find(producer, state.clock, after=-math.inf)
+        return self._restored_to[start], ends
 
     def _rewind(
         self,
@@ -148,7 +184,7 @@ class Replays:
         lanes = [lane for lane in lanes if is_before(starts[lane], ends[lane])]
         unstorable = [lane for lane in lanes if encode_lane(lane) is None]
         if unstorable:
-            raise ConfigurationError(f"positions in the lane {unstorable[0]!r} cannot be stored")
+            raise _Impossible(f"positions in the lane {unstorable[0]!r} cannot be stored")
         waits_for = len(lanes) + 1
         self._stored = anyio.Event()
         failure: Exception | None = None
@@ -158,7 +194,7 @@ class Replays:
             waits_for -= 1
             failure = failure or error
             if not waits_for:
-                self._end(request, failure, fence)
+                self._conclude(request, failure, fence)
 
         for lane in lanes:
             Rewind(
@@ -173,7 +209,7 @@ class Replays:
         )
         on_answer(None)
 
-    def _end(self, request: ReplayRequest, failure: Exception | None, fence: Fence) -> None:
+    def _conclude(self, request: ReplayRequest, failure: Exception | None, fence: Fence) -> None:
         """Delete the request's row if all positions are durable. Otherwise the replay is tried again."""
         if isinstance(failure, GroupEnded):
             # The request stays open for the next group.
@@ -188,6 +224,10 @@ class Replays:
     def refuse(self, request: ReplayRequest, error: Exception) -> None:
         """Show why the replay is impossible, and end the request."""
         self._show(request, error)
+        self._end(request)
+
+    def _end(self, request: ReplayRequest) -> None:
+        """Delete the request's row, and forget the request."""
         found = self._find(request)
         if found is None or not self._backlogs.is_enabled:
             self._release(request)
@@ -209,6 +249,7 @@ class Replays:
         if not any(one.watcher_id == request.watcher_id for one in self._open.values()):
             self._backlogs.rewinding.discard(request.watcher_id)
         self._stored.set()
+        self._ended.notify_all()
         found = self._find(request)
         if found is not None:
             self._on_change(found[0])
@@ -228,9 +269,20 @@ class Replays:
                 member.record_replay_failure(request.watcher_id, error)
 
 
+def _may_pass(request: ReplayRequest, error: Exception) -> bool:
+    """Return whether to try the request again.
+
+    After a restore, a stream that began without its request would skip messages. So only a request that can never be
+    carried out is given up.
+    """
+    if request.is_restore:
+        return not isinstance(error, _Impossible)
+    return isinstance(error, BrokerUnavailable)
+
+
 def not_a_log() -> TriggererError:
     """Return the error for a replay of a stream that is no log."""
-    return ConfigurationError(
+    return _Impossible(
         "it cannot be replayed: its messages do not stay in a log that can be read again",
         hint="only watchers of a shared stream whose producer has read_lane(), such as Kafka's, can be rewound",
     )

@@ -233,6 +233,10 @@ class CatchUpTasks:
             self._replays.is_running = True
             self._tasks.start_soon(self._replays.run, group.state, name=f"replays[{self._key}]")
 
+    async def wait_until_restored(self) -> None:
+        """Wait until the stream has carried out the requests that came with a restored database."""
+        await self._replays.wait_until_restored()
+
     # Changes
 
     def _on_backlog(self, watcher: WatcherRef) -> None:

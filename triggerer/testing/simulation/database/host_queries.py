@@ -13,6 +13,7 @@ from triggerer.domain.dag_files.new_streams import may_open
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.lane_positions import LanePosition, ReplayRequest
 from triggerer.domain.watchers.parked import StoredBacklog
+from triggerer.domain.watchers.stream_marks import StoredMark
 from triggerer.store.watchers.hosting import StreamLoad, TriggerRow, WatcherState
 from triggerer.testing.simulation.database.model import LoadsShown
 
@@ -102,6 +103,15 @@ class SimulatedLeaseQueries:
         for digest, owner, epoch in fences:
             if owners.leases[digest] == (owner, epoch):
                 owners.leases[digest] = (None, epoch)
+
+
+class SimulatedMarkQueries:
+    """The queries of one host on marks. The simulated brokers store no text with a position, so there are no marks."""
+
+    async def renew_marks(
+        self, session: Transaction, fences: Iterable[Fence], renewed: Iterable[Fence]
+    ) -> dict[Fence, StoredMark]:
+        return {}
 
 
 class SimulatedHostingQueries:

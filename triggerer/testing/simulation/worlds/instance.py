@@ -30,6 +30,7 @@ from triggerer.testing.simulation.database.connection import Connection
 from triggerer.testing.simulation.database.host_queries import (
     SimulatedHostingQueries,
     SimulatedLeaseQueries,
+    SimulatedMarkQueries,
 )
 from triggerer.testing.simulation.kernel.delivery import plain_key
 from triggerer.testing.simulation.kernel.loop import LoopClock, VirtualLoop
@@ -286,6 +287,7 @@ class Instance:
             writers=(self.positions, self.parked),
             leases=SimulatedLeaseQueries(self._record_leases),
             queries=SimulatedHostingQueries(name),
+            marks=SimulatedMarkQueries(),
             make_manager=partial(ObservedManager, self),
         )
 

@@ -329,6 +329,14 @@ def upgrade() -> None:
         **_where(sa.text("run_pk IS NULL")),
     )
     op.create_table(
+        "restoration",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("start", INSTANT, nullable=False),
+        sa.Column("restored_at", INSTANT, nullable=False),
+        sa.Column("files_read_at", INSTANT, nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_restoration")),
+    )
+    op.create_table(
         "stream",
         sa.Column("digest", sa.String(length=80), nullable=False),
         sa.Column("key", sa.Text(), nullable=False),
@@ -336,6 +344,8 @@ def upgrade() -> None:
         sa.Column("epoch", BIG_ID, nullable=False),
         sa.Column("expires_at", INSTANT, nullable=True),
         sa.Column("closed_until", INSTANT, nullable=True),
+        sa.Column("incarnation", sa.String(length=32), nullable=False),
+        sa.Column("marked_at", INSTANT, nullable=True),
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_stream")),
     )
     op.create_table(
@@ -767,6 +777,7 @@ def upgrade() -> None:
         sa.Column("watcher_id", BIG_ID, nullable=False),
         sa.Column("start", INSTANT, nullable=True),
         sa.Column("reemit", sa.Boolean(), nullable=False),
+        sa.Column("is_restore", sa.Boolean(), nullable=False),
         sa.Column("requested_at", INSTANT, nullable=False),
         sa.ForeignKeyConstraint(
             ["watcher_id"], ["watcher.id"], name=op.f("fk_watcher_replay_watcher_id_watcher")

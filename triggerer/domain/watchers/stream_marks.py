@@ -1,0 +1,42 @@
+"""The marks of a stream, by which its owner finds out that the database was restored from a backup.
+
+While an owner reads a stream, each heartbeat of the owner renews the stream's mark in the database. A producer stores
+the newest mark at the broker, together with each position. So no position at the broker has a newer mark than the
+database, unless the database has lost its last transactions.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple, Self
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class StoredMark(NamedTuple):
+    """A mark of a stream. Marks of one incarnation can be compared."""
+
+    incarnation: str
+    """A random text. It is new for a new stream, and after `triggerer db restored`."""
+    at: datetime | None
+    """When the mark was made, by the database's clock. None: before the first heartbeat."""
+
+    @property
+    def text(self) -> str:
+        """The mark in the form that is stored at a broker."""
+        return f"{self.incarnation}/{0 if self.at is None else (self.at - _EPOCH) // _MICROSECOND}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the mark; None: no release of triggerer wrote this text."""
+        incarnation, _, number = text.rpartition("/")
+        try:
+            at = _EPOCH + int(number) * _MICROSECOND
+        except (ValueError, OverflowError):
+            return None
+        return cls(incarnation, at)
+
+    def knows(self, other: StoredMark) -> bool:
+        """Return whether a database with this mark may have written the other mark, or cannot tell."""
+        return self.incarnation != other.incarnation or (other.at or _EPOCH) <= (self.at or _EPOCH)

@@ -1,0 +1,25 @@
+"""The times when the database was restored from a backup."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.schema.models.base import Base, BigId, UtcDateTime
+
+
+class Restoration(Base):
+    """A restore from a backup, as `triggerer db restored` was told of it."""
+
+    __tablename__ = "restoration"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    start: Mapped[datetime] = mapped_column(UtcDateTime)
+    """Logs are read again from this instant on."""
+    restored_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    files_read_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When all DAG files had been read after the restore. None: some are still to be read.
+
+    Until then each new watcher is set back too, because it may have been declared after the backup was made.
+    """
