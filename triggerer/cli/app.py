@@ -86,7 +86,10 @@ COMMANDS: Final = {
         "triggerer.cli.health:health",
         "Show each part of the service with its heartbeat; exit code 1 if a part is missing or silent.",
     ),
-    "db": ("triggerer.cli.database:app", "The database: migrate, check, clean."),
+    "db": (
+        "triggerer.cli.database:app",
+        "The database: migrate, check, clean; restored (from a backup).",
+    ),
     "tokens": (
         "triggerer.cli.tokens:app",
         "Tokens of the HTTP API: create, list, revoke; and links that sign a browser in (login).",

@@ -1,4 +1,4 @@
-"""`triggerer db`: migrates and checks the schema, and deletes old rows."""
+"""`triggerer db`: migrates and checks the schema, deletes old rows, and takes up a restored database."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from triggerer.cli.restored import restored
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import counted, print_answer
 from triggerer.cli.terminal.session import settings_for, this_user, with_database
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from triggerer.store.database.transactions import Database
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.command()(restored)
 
 
 @app.command()

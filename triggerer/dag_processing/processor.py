@@ -108,7 +108,7 @@ class DagProcessor:
         self._is_scanning = False
         self._has_stored = False
         self._has_closed = False
-        """True if new streams wait until all files that were seen have been read."""
+        """True if new streams, or a restored database, wait until all files that were seen have been read."""
         self._due = math.inf
         """When to write without a new result, because a missing file will count as deleted then."""
         self._away: frozenset[str] = frozenset()
@@ -261,7 +261,7 @@ class DagProcessor:
             self._has_stored = True
             self._written = self._writing
             self._reread -= self._writing_reread
-            self._has_closed = changed.openings.are_closed
+            self._has_closed = changed.openings.are_closed or changed.is_restoring
             self._open_streams()
             self._tell(changed)
 

@@ -33,6 +33,7 @@ class Action(StrEnum):
     PARKED_DISCARD = "parked.discard"
     DATABASE_MIGRATE = "database.migrate"
     DATABASE_CLEAN = "database.clean"
+    DATABASE_RESTORED = "database.restored"
     TOKEN_CREATE = "token.create"
     TOKEN_REVOKE = "token.revoke"
     LOGIN_CREATE = "login.create"

@@ -13,7 +13,7 @@ from triggerer.cli.terminal import completing
 from triggerer.cli.terminal.output import wrong_use
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
 Config = Annotated[
     Path | None,
@@ -96,6 +96,19 @@ def parse_instant_or_age(text: str, option: str) -> datetime:
         wrong_use(
             f"{option} takes a time such as 2026-11-24T12:00:00Z or an age such as 90d, not {text!r}"
         )
+
+
+def parse_duration(text: str, option: str) -> timedelta:
+    """Return the duration, which is not negative; end with exit code 2 if the text is none."""
+    from datetime import timedelta
+
+    from pydantic import Field, TypeAdapter, ValidationError
+
+    not_negative = Annotated[timedelta, Field(ge=timedelta())]
+    try:
+        return TypeAdapter[timedelta](not_negative).validate_python(text)
+    except (ValidationError, OverflowError):
+        wrong_use(f"{option} takes a duration such as PT6H or 2d, not {text!r}")
 
 
 def _instant(text: str) -> datetime:

@@ -16,7 +16,8 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.listing.filters import is_asset
 from triggerer.store.schema.models import Asset, Trigger, Watcher, WatcherReplay
 
-_STANDALONE: Final = ("trigger-", "watcher-")
+_BOOKMARKED: Final = "watcher-"
+_STANDALONE: Final = ("trigger-", _BOOKMARKED)
 """The beginnings of the digest of a trigger without a shared stream: without and with a bookmark; see `Stream.digest`.
 """
 
@@ -33,6 +34,16 @@ class ReplayView:
     again: bool
     """True if events are created again for messages that already have events."""
     requested_at: datetime
+
+
+def has_shared_stream(stream_digest: str) -> bool:
+    """Return whether the digest is of a shared stream, not of a single trigger."""
+    return not stream_digest.startswith(_STANDALONE)
+
+
+def has_bookmark(stream_digest: str) -> bool:
+    """Return whether the digest is of a single trigger whose position is stored in the database."""
+    return stream_digest.startswith(_BOOKMARKED)
 
 
 async def ask_for_replay(
@@ -60,7 +71,7 @@ async def ask_for_replay(
     if found is None:
         raise UnknownWatcher(asset, name)
     watcher, asset_name, stream_digest = found
-    if stream_digest.startswith(_STANDALONE):
+    if not has_shared_stream(stream_digest):
         raise TriggererError(
             f"the watcher {asset_name}/{name} cannot be replayed: it has no shared stream, and so no log",
         )

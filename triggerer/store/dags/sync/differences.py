@@ -17,7 +17,7 @@ from triggerer.store.streams.opening import Openings
 class Changed:
     """The rows that an update has written, and the state of new streams and missing files.
 
-    If the update wrote nothing, all fields except `openings` and `missing` are empty.
+    If the update wrote nothing, all fields except `openings`, `is_restoring` and `missing` are empty.
     """
 
     files: set[str] = field(default_factory=set)
@@ -29,6 +29,8 @@ class Changed:
     dag_ids: set[str] = field(default_factory=set)
     stream_digests: set[str] = field(default_factory=set)
     openings: Openings = field(default_factory=Openings)
+    is_restoring: bool = False
+    """True after a restore of the database, until all DAG files have been read."""
     missing: MissingFiles = field(default_factory=MissingFiles)
     """All files that are missing from the folder, including files that were missing before."""
 

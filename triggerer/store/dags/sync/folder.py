@@ -105,9 +105,10 @@ async def sync_folder(
     # when `sync_dags` wrote the rows.
     await return_to_queue(session, remapped)
     await sync_schedules(session, folder, assets, aliases, changed)
-    new_streams = await sync_watchers(session, folder, kept, assets, changed, now)
+    reading = reading or Reading()
+    new_streams = await sync_watchers(session, folder, kept, assets, changed, now, reading)
     await session.flush()
-    changed.openings = await sync_openings(session, new_streams, reading or Reading())
+    changed.openings = await sync_openings(session, new_streams, reading)
     changed.stream_digests |= changed.openings.opened
     if changed.dag_ids:
         announce(session, Signal.DAGS_CHANGED, *changed.dag_ids)

@@ -16,8 +16,10 @@ from triggerer.store.database.transactions import database_now
 from triggerer.store.schema.models import Stream, Trigger, Watcher
 from triggerer.store.streams.fences import lock_out_owners
 from triggerer.store.streams.leases import is_free
+from triggerer.store.streams.opening import Reading
 from triggerer.store.streams.states import drop_states_without_watchers
 from triggerer.store.watchers.positions import drop_positions_without_stream
+from triggerer.store.watchers.restored import set_back_new_watchers
 from triggerer.store.watchers.stored_backlog import park_strays
 
 
@@ -28,13 +30,15 @@ async def sync_watchers(
     assets: Mapping[AssetKey, int],
     changed: Changed,
     now: datetime,
+    reading: Reading,
 ) -> set[str]:
     """Update the rows of watchers, triggers and streams to match the files; return the digests of new streams.
 
     Args:
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
         assets: The ids of all assets.
-        changed: The digests of all streams that changed are added to it.
+        changed: The digests of all streams that changed are added to it, and whether a restore is not complete yet.
+        reading: Whether files are still to be read.
     """
 
     def identity(key: WatcherKey) -> tuple[int, str] | None:
@@ -72,6 +76,7 @@ async def sync_watchers(
     for digest, text in renamed.items():
         await session.execute(update(Stream).where(Stream.digest == digest).values(key=text))
     new_streams = await _ensure_triggers(session, found, triggers)
+    added: list[Watcher] = []
     for key, (watcher, path) in wanted.items():
         trigger = triggers[watcher.trigger_digest]
         row = rows.get(key)
@@ -79,7 +84,10 @@ async def sync_watchers(
             row = Watcher(asset_id=key[0], name=key[1], trigger_id=trigger.id, path=path)
             row.updated_at = now
             session.add(row)
+            added.append(row)
         elif row.trigger_id != trigger.id:
+            if row.trigger_id is None:
+                added.append(row)
             # Clear the stored error, because it came from the trigger with the former arguments.
             assign(row, trigger_id=trigger.id, state="waiting", error=None, updated_at=now)
         assign(row, path=path)
@@ -93,6 +101,9 @@ async def sync_watchers(
         await drop_positions_without_stream(session)
         await park_strays(session)
         await drop_states_without_watchers(session)
+    changed.is_restoring = await set_back_new_watchers(
+        session, added, is_reading=reading.is_reading, now=now
+    )
     return new_streams
 
 

@@ -1,0 +1,73 @@
+"""Tells the service that its database was restored from a backup, while the brokers were not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from triggerer.domain.actors import Actor
+from triggerer.domain.instants import readable
+from triggerer.errors import MoveRefused, TriggererError
+from triggerer.operations.audit import Action, record
+from triggerer.processes.instance_ids import is_known_dead
+from triggerer.store.database.sqlite.exclusive import lock_exclusively
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.streams.leases import unexpired_instances
+from triggerer.store.streams.marks import begin_incarnation
+from triggerer.store.watchers.restored import SetBack, begin_restoration, set_back_watchers
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What the next start of the service will read again."""
+
+    database: str
+    backup_time: datetime
+    start: datetime
+    """Logs are read again from this instant on."""
+    watchers: tuple[SetBack, ...]
+
+
+async def mark_restored(
+    database: Database, actor: Actor, backup_time: datetime, *, margin: timedelta
+) -> Restored:
+    """Set back all watchers of logs to the time of the backup, before the service pulls a message.
+
+    A repeated call changes nothing, except that it may set the watchers back further.
+
+    Args:
+        backup_time: When the backup was begun.
+        margin: How much earlier the logs are read. It covers messages that had been published, but not processed, when
+            the backup was begun. The keys of messages that have events absorb the repeats.
+    Raises:
+        TriggererError: `backup_time` is in the future.
+        ConfigurationError, MoveRefused: A service uses the database.
+    """
+    with lock_exclusively(database, purpose="triggerer db restored"):
+        async with database.transaction() as session:
+            now = await database_now(session)
+            if backup_time > now:
+                raise TriggererError(
+                    f"{readable(backup_time)} is still to come: it is {readable(now)} now"
+                )
+            if database.dialect != "sqlite":
+                # On SQLite the lock is enough.
+                _refuse_if_used(await unexpired_instances(session))
+            start = backup_time - margin
+            watchers = await set_back_watchers(session, start, now=now)
+            await begin_restoration(session, start, now=now)
+            await begin_incarnation(session)
+            after = {"backup_time": backup_time.isoformat(), "start": start.isoformat()}
+            await record(session, actor, Action.DATABASE_RESTORED, "database", after=after)
+    return Restored(database.name, backup_time, start, tuple(watchers))
+
+
+def _refuse_if_used(instances: Iterable[str]) -> None:
+    """Raise an error if any of these instances may be alive. Instances of this host are asked for their process."""
+    alive = next((one for one in instances if not is_known_dead(one)), None)
+    if alive is not None:
+        raise MoveRefused(
+            f"the service {alive} uses the database",
+            hint="stop every service; one that was killed on another host, or is only in the backup, counts for 30 s",
+        )

@@ -1,0 +1,129 @@
+"""Sets watchers back after the database was restored from a backup.
+
+The broker's positions are newer than the backup. Each watcher gets a replay request that its stream carries out before
+it pulls a message. Streams that are no logs drop the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import exists, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.store.schema.models import (
+    Asset,
+    Restoration,
+    Stream,
+    Trigger,
+    Watcher,
+    WatcherReplay,
+)
+from triggerer.store.watchers.replays import has_bookmark, has_shared_stream
+
+
+@dataclass(frozen=True, slots=True)
+class SetBack:
+    """A watcher of the restored database."""
+
+    asset_name: str
+    name: str
+    trigger: str
+    """The class path of the trigger."""
+    kwargs: dict[str, Any]
+    """The arguments of the trigger."""
+    stream: str
+    stream_id: str
+    start: datetime | None
+    """The watcher's log is read again from this instant on. None: it has no shared stream, and so no log."""
+    has_bookmark: bool
+    """True if the trigger's position is stored in the database."""
+
+
+async def set_back_watchers(
+    session: AsyncSession, start: datetime, *, now: datetime
+) -> list[SetBack]:
+    """Store a request for each watcher with a shared stream, unless an equal or an earlier one is still open.
+
+    Returns:
+        All watchers that DAG files declare, sorted by asset and name.
+    """
+    rows = await session.execute(
+        select(Watcher, Asset.name, Trigger, Stream.key)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .join(Stream, Stream.digest == Trigger.stream_digest)
+        .order_by(Asset.name, Watcher.name)
+    )
+    return [
+        SetBack(
+            asset_name,
+            watcher.name,
+            trigger.classpath,
+            trigger.kwargs,
+            stream,
+            trigger.stream_digest,
+            await _request(session, watcher, start, now)
+            if has_shared_stream(trigger.stream_digest)
+            else None,
+            has_bookmark(trigger.stream_digest),
+        )
+        for watcher, asset_name, trigger, stream in rows.all()
+    ]
+
+
+async def _request(
+    session: AsyncSession, watcher: Watcher, start: datetime, now: datetime
+) -> datetime:
+    """Store a request, and return from which instant on the watcher's log is read again.
+
+    Events from before `cleaned_before` were deleted, and with them the keys that tell a repeat. So the request begins
+    there. The broker had advanced past these messages before the events were deleted.
+    """
+    if watcher.cleaned_before is not None:
+        start = max(start, watcher.cleaned_before)
+    open_requests = WatcherReplay.watcher_id == watcher.id, WatcherReplay.is_restore
+    is_covered = await session.scalar(
+        select(exists().where(*open_requests, WatcherReplay.start <= start))
+    )
+    if not is_covered:
+        session.add(
+            WatcherReplay(
+                watcher_id=watcher.id, start=start, reemit=False, is_restore=True, requested_at=now
+            )
+        )
+        await session.flush()
+    return start
+
+
+async def begin_restoration(session: AsyncSession, start: datetime, *, now: datetime) -> None:
+    """Record the restore. Until all DAG files have been read once, watchers that they add are set back too."""
+    session.add(Restoration(start=start, restored_at=now))
+    await session.flush()
+
+
+async def set_back_new_watchers(
+    session: AsyncSession, watchers: Collection[Watcher], *, is_reading: bool, now: datetime
+) -> bool:
+    """After a restore, set back the watchers that the backup does not have, because they were declared after it.
+
+    Args:
+        watchers: The watchers that this transaction has added, or given a trigger again.
+        is_reading: True if some DAG files are not read yet. False: watchers that are added later are really new.
+    Returns:
+        Whether more DAG files must be read before the restore is complete.
+    """
+    unread = Restoration.files_read_at.is_(None)
+    rows = await session.scalars(select(Restoration.start).where(unread))
+    if (start := min(rows, default=None)) is None:
+        return False
+    for watcher in watchers:
+        trigger = await session.get_one(Trigger, watcher.trigger_id)
+        if has_shared_stream(trigger.stream_digest):
+            await _request(session, watcher, start, now)
+    if not is_reading:
+        await session.execute(update(Restoration).where(unread).values(files_read_at=now))
+    return is_reading
