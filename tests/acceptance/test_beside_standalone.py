@@ -153,8 +153,8 @@ def test_cleaning_asks_for_an_instant_that_has_passed(standalone: Standalone) ->
     for wrong, code in (("yesterday", 2), ("2999-01-01", 1)):
         refused = standalone.run("db", "clean", "--before", wrong)
         assert refused.returncode == code, refused.stderr
-    assert standalone.run("db", "clean").returncode == 2
-    assert "deleted: 0 runs" in standalone.run("db", "clean", "--before", "90d").stdout
+    for chosen in ((), ("--before", "90d")):
+        assert "deleted: 0 runs" in standalone.run("db", "clean", *chosen).stdout
 
 
 def test_a_running_run_is_cancelled(standalone: Standalone) -> None:

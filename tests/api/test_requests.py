@@ -21,7 +21,7 @@ from triggerer.api.context import MOST_INSIDE
 from triggerer.config.sections import HookSettings
 from triggerer.domain.run_logs import log_path
 from triggerer.errors import StoreError
-from triggerer.operations.cleaning import clean
+from triggerer.operations.cleaning import Limits, clean
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.schema.models import ApiRequest, AssetEvent, Audit
 
@@ -152,7 +152,9 @@ async def test_keys_are_deleted_with_the_data_of_their_time(api: Api) -> None:
         first = await client.post(f"{V1}/assets/events", json=body, headers=keyed)
         long = timedelta(days=1)
         for before, left in ((datetime.now(UTC) - long, 1), (datetime.now(UTC), 0)):
-            await clean(api.database, TESTER, before, ack_timeout=long)
+            await clean(
+                api.database, TESTER, Limits().with_events_and_runs(before), ack_timeout=long
+            )
             async with api.database.reading() as session:
                 assert await session.scalar(select(func.count()).select_from(ApiRequest)) == left
         # The event is still there, because it is the newest of its asset, and its own key knows the repeat.

@@ -6,7 +6,6 @@ import configparser
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,9 @@ from triggerer.config import load_settings
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
-CLEANING = FOLDER / "triggerer-clean.service"
-"""It runs a command, and ends."""
 DOCS = ROOT / "docs" / "howto" / "systemd.md"
 
 any_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-any_service = pytest.mark.parametrize(
-    "unit", [unit for unit in UNITS if unit != CLEANING], ids=lambda unit: unit.stem
-)
 
 
 @pytest.fixture
@@ -79,18 +73,8 @@ def documented_exposures() -> dict[str, float]:
 
 
 def test_there_is_a_unit_for_each_service_and_each_starts_its_own() -> None:
-    units = [unit for unit in UNITS if unit != CLEANING]
-    started = {unit.stem: settings_of(unit)["ExecStart"].split()[1] for unit in units}
+    started = {unit.stem: settings_of(unit)["ExecStart"].split()[1] for unit in UNITS}
     assert started == {f"triggerer-{service}": service for service in SERVICES}
-
-
-def test_the_timer_starts_a_command_that_there_is(root: Path) -> None:
-    assert verify(root, "triggerer-clean.timer") == ""
-    program, *arguments = settings_of(CLEANING)["ExecStart"].split()
-    assert program == "/opt/triggerer/bin/triggerer"
-    done = run(sys.executable, "-m", "triggerer", *arguments[:2], "--help")
-    assert done.returncode == 0
-    assert arguments[2] in done.stdout
 
 
 @any_unit
@@ -131,7 +115,7 @@ def test_no_unit_is_more_exposed_than_documented(root: Path, unit: Path) -> None
     assert f"Overall exposure level for {unit.name}" in done.stdout
 
 
-@any_service
+@any_unit
 def test_a_stop_leaves_time_for_both_of_its_stages(unit: Path) -> None:
     grace = load_settings(environ={}).core.shutdown_grace.total_seconds()
     settings = settings_of(unit)
@@ -140,7 +124,7 @@ def test_a_stop_leaves_time_for_both_of_its_stages(unit: Path) -> None:
     assert settings["KillMode"] == "mixed"
 
 
-@any_service
+@any_unit
 def test_the_watchdog_waits_longer_than_a_stall_that_the_lease_outlives(unit: Path) -> None:
     settings = settings_of(unit)
     lease = load_settings(environ={}).triggerer.lease_duration.total_seconds()

@@ -19,7 +19,7 @@ from tests.store.partitions import asset
 from tests.store.seeding import NOW
 from triggerer.domain.dag_files.merging import merge
 from triggerer.domain.dag_files.parsed import ParsedAsset, ParsedDag, ParsedFile
-from triggerer.operations.cleaning import clean
+from triggerer.operations.cleaning import Limits, clean
 from triggerer.operations.queued_events import delete_queued_events
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import why_not
@@ -165,7 +165,12 @@ class Play:
                 is_old = row.queued_at < before and row.run_after < before
                 run.is_deleted = is_old and not dag.is_needed(run)
                 gone += run.is_deleted
-        cleaned = await clean(self.database, TESTER, before, ack_timeout=timedelta(minutes=5))
+        cleaned = await clean(
+            self.database,
+            TESTER,
+            Limits().with_events_and_runs(before),
+            ack_timeout=timedelta(minutes=5),
+        )
         assert cleaned.runs == gone, self.dags
         await self._compare()
 

@@ -30,7 +30,7 @@ from triggerer.domain.schedules import (
     schedule_to_json,
 )
 from triggerer.domain.timetables import CronDataIntervalTimetable
-from triggerer.operations.cleaning import clean
+from triggerer.operations.cleaning import Limits, clean
 from triggerer.scheduler import Scheduler
 from triggerer.store.dags.due_moments import renew_due_moments
 from triggerer.store.dags.pausing import set_paused
@@ -181,7 +181,9 @@ class Play:
     async def clean(self, before: datetime) -> None:
         """Clean, and check that only ended runs without waiting events are deleted. Decisions may not change."""
         kept = {dag_id: await runs_of(self.database, dag_id) for dag_id in self.dags}
-        cleaned = await clean(self.database, TESTER, before, ack_timeout=HOUR)
+        cleaned = await clean(
+            self.database, TESTER, Limits().with_events_and_runs(before), ack_timeout=HOUR
+        )
         self.cleaned_before = max(self.cleaned_before, before)
         for dag_id, dag in self.dags.items():
             left = {run.id for run in await runs_of(self.database, dag_id)}

@@ -11,7 +11,7 @@ from tests.actors import TESTER
 from tests.store.scheduling import now_of
 from tests.store.seeding import NOW, events_in
 from triggerer.domain.runs import RunState, RunType
-from triggerer.operations.cleaning import Cleaned, clean
+from triggerer.operations.cleaning import Cleaned, Limits, clean
 from triggerer.scheduler import Scheduler
 from triggerer.store.database.transactions import Database
 from triggerer.store.schema.models import AssetEvent, DagRun
@@ -34,7 +34,8 @@ async def age(database: Database) -> None:
 async def cleaned(database: Database, *, days: int = 30, **options: Any) -> Cleaned:
     """Delete data older than this number of days."""
     before = await now_of(database) - days * DAY
-    return await clean(database, TESTER, before, ack_timeout=timedelta(seconds=300), **options)
+    limits = Limits().with_events_and_runs(before)
+    return await clean(database, TESTER, limits, ack_timeout=timedelta(seconds=300), **options)
 
 
 async def count(database: Database, table: type[Base]) -> int:

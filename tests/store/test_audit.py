@@ -13,7 +13,7 @@ from tests.store.seeding import add_asset, add_dag, add_stream
 from triggerer.domain.actors import Actor, Role
 from triggerer.errors import MoveRefused, UnknownDag
 from triggerer.operations.audit import Action
-from triggerer.operations.cleaning import clean
+from triggerer.operations.cleaning import Limits, clean
 from triggerer.operations.deleting import delete_asset, delete_dag
 from triggerer.operations.emitting import emit_event
 from triggerer.operations.pausing import pause_dag, unpause_dag
@@ -122,7 +122,13 @@ async def test_a_deletion_in_steps_is_recorded_with_its_first_step(database: Dat
     await delete_dag(database, ANNE, "d")
     before = datetime.now(UTC) - timedelta(days=1)
     for dry_run in (True, False):
-        await clean(database, ANNE, before, ack_timeout=timedelta(seconds=1), dry_run=dry_run)
+        await clean(
+            database,
+            ANNE,
+            Limits().with_events_and_runs(before),
+            ack_timeout=timedelta(seconds=1),
+            dry_run=dry_run,
+        )
     assert [(row.action, row.subject) for row in await rows(database)] == [
         ("database.clean", "database"),
         ("dag.delete", "d"),

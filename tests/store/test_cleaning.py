@@ -19,8 +19,9 @@ from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnEither, OnTime, condition_from_json
 from triggerer.domain.timetables import CronDataIntervalTimetable
 from triggerer.errors import TriggererError
-from triggerer.operations import cleaning
 from triggerer.operations.backfills import start_backfill
+from triggerer.operations.cleaning import events as cleaning_events
+from triggerer.operations.cleaning import runs as cleaning_runs
 from triggerer.operations.runs import clear_run
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
@@ -111,7 +112,7 @@ async def test_the_newest_event_of_each_asset_stays(database: Database) -> None:
 async def test_many_events_go_in_small_steps(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleaning, "_EVENTS", 3)
+    monkeypatch.setattr(cleaning_events, "_EVENTS", 3)
     await add_asset(database, 1, "a")
     await emit(database, 1, 10)
     await age(database)
@@ -125,8 +126,8 @@ async def test_many_events_go_in_small_steps(
 async def test_cleaning_ends_after_the_last_old_event(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleaning, "_EVENTS", 1)
-    monkeypatch.setattr(cleaning, "_WINDOWS_BEYOND", 3)
+    monkeypatch.setattr(cleaning_events, "_EVENTS", 1)
+    monkeypatch.setattr(cleaning_events, "_WINDOWS_BEYOND", 3)
     await add_asset(database, 1, "a")
     old = await now_of(database) - AGES
     # A clock that was set back for a moment, and one that was set back for long.
@@ -230,7 +231,7 @@ async def test_a_run_that_is_repeated_at_this_moment_stays(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = await two_old_runs(database)
-    count_events = cleaning.count_events
+    count_events = cleaning_runs.count_events
 
     async def and_repeat(session: Any, run_pks: Any) -> Any:
         counts = await count_events(session, run_pks)
@@ -238,7 +239,7 @@ async def test_a_run_that_is_repeated_at_this_moment_stays(
             await clear_run(writing, TESTER, "report", first.run_id)
         return counts
 
-    monkeypatch.setattr(cleaning, "count_events", and_repeat)
+    monkeypatch.setattr(cleaning_runs, "count_events", and_repeat)
     assert (await cleaned(database)).runs == 0
     assert await queue_of(database, "report") == [
         (event, run.id)

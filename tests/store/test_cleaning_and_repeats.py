@@ -24,7 +24,7 @@ from triggerer.domain.schedules import OnTime
 from triggerer.domain.timetables import CronDataIntervalTimetable
 from triggerer.errors import TriggererError
 from triggerer.executor.emissions import record_emitted
-from triggerer.operations import cleaning
+from triggerer.operations.cleaning import runs as cleaning
 from triggerer.operations.key_backfills import start_key_backfill
 from triggerer.scheduler import Scheduler
 from triggerer.store.database.script import perform, single_step
@@ -172,7 +172,7 @@ def _stopped(*_: object, **__: object) -> None:
 async def test_a_cleaning_that_was_stopped_deletes_the_logs_the_next_time(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = await _with_log(database, tmp_path)
+    log = await with_log(database, tmp_path)
     # At the first thing that is done after the runs.
     monkeypatch.setattr(cleaning, "_clean_logs", _stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -185,7 +185,7 @@ async def test_a_cleaning_that_was_stopped_deletes_the_logs_the_next_time(
 
 
 async def test_a_run_stays_whose_log_cannot_be_deleted(database: Database, tmp_path: Path) -> None:
-    log = await _with_log(database, tmp_path)
+    log = await with_log(database, tmp_path)
     log.unlink()
     # Even for root.
     log.mkdir()
@@ -194,7 +194,7 @@ async def test_a_run_stays_whose_log_cannot_be_deleted(database: Database, tmp_p
     assert len(await runs_of(database, "maker")) == 2
 
 
-async def _with_log(database: Database, folder: Path) -> Path:
+async def with_log(database: Database, folder: Path) -> Path:
     """Add two old runs, and a log for the first."""
     await add_dag(database, "maker", None)
     for run_id in ("first", "last"):

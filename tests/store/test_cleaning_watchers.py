@@ -14,7 +14,7 @@ from tests.store.scheduling import now_of
 from tests.store.seeding import FENCE, NOW, Event, add_asset, add_stream, record, recording
 from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.errors import TriggererError
-from triggerer.operations import cleaning
+from triggerer.operations.cleaning import events as cleaning
 from triggerer.store.database.transactions import Database
 from triggerer.store.schema.models import (
     AssetEvent,
@@ -75,7 +75,7 @@ async def test_the_events_of_a_watcher_in_good_order_go(settled: Database) -> No
     assert (found.asset_events, found.kept_watchers) == (2, [])
     async with settled.reading() as session:
         noted = await session.scalars(select(Watcher.cleaned_before))
-        assert set(noted) == {found.before}
+        assert set(noted) == {found.before.events}
 
 
 def _values(table: type[Base], **columns: Any) -> Callable[[Any], Any]:
@@ -155,10 +155,12 @@ async def test_no_replay_makes_events_again_whose_keys_were_deleted(settled: Dat
         async with settled.transaction() as session:
             await ask_for_replay(session, "orders", "w", start=start, reemit=reemit)
 
-    for start in (None, found.before - timedelta(seconds=1)):
+    before = found.before.events
+    assert before is not None
+    for start in (None, before - timedelta(seconds=1)):
         with pytest.raises(TriggererError, match="the keys that tell a repeat"):
             await ask(start)
-    await ask(found.before)
+    await ask(before)
     await ask(None, reemit=True)
 
 

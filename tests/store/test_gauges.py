@@ -24,7 +24,8 @@ from tests.store.test_pages import filled  # noqa: F401 (a fixture)
 from triggerer.domain.watchers.parked import ParkedBounds
 from triggerer.errors import MoveRefused
 from triggerer.observability.metrics import table
-from triggerer.operations import cleaning
+from triggerer.operations.cleaning import Limits, clean
+from triggerer.operations.cleaning import events as cleaning
 from triggerer.operations.emitting import emit_event
 from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.events.emit import NewAssetEvent, record_events
@@ -89,19 +90,19 @@ async def test_the_age_of_the_last_cleaning_counts_only_those_that_ended(
     async with database.transaction() as session:
         old = await database_now(session) - timedelta(days=3)
         await record_events(session, [NewAssetEvent(1, timestamp=old) for _ in range(3)])
-    before = old + timedelta(days=1)
+    limits = Limits().with_events_and_runs(old + timedelta(days=1))
     long = timedelta(seconds=1)
     assert (await gauges(database))["clean_age_seconds",] > 250_000
     with monkeypatch.context() as patched:
         patched.setattr(cleaning, "highest_event", _fail)
         with pytest.raises(MoveRefused):
-            await cleaning.clean(database, TESTER, before, ack_timeout=long)
-    await cleaning.clean(database, TESTER, before, ack_timeout=long, dry_run=True)
+            await clean(database, TESTER, limits, ack_timeout=long)
+    await clean(database, TESTER, limits, ack_timeout=long, dry_run=True)
     found = await gauges(database)
     assert found["clean_age_seconds",] > 250_000
     assert ("cleaned_rows_total", "asset_events") not in found
     for _ in range(2):
-        await cleaning.clean(database, TESTER, before, ack_timeout=long)
+        await clean(database, TESTER, limits, ack_timeout=long)
     found = await gauges(database)
     assert found["clean_age_seconds",] < 60
     # The newest event of the asset stays.

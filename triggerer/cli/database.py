@@ -53,34 +53,44 @@ def check(json: options.Json = False, config: options.Config = None) -> None:
 @app.command()
 def clean(
     before: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--before",
             "--clean-before-timestamp",
             metavar="TIME",
-            help="Delete what is older than a time (2026-11-24T12:00:00Z) or an age (90d, PT12H).",
+            help="Delete events, runs and their logs from before a time (2026-11-24T12:00:00Z) or an age (90d, PT12H),"
+            " instead of the ages in [retention].",
         ),
-    ],
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")
     ] = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Delete old runs, their logs, and old asset events that nothing needs.
+    """Delete old runs, their logs, old asset events that nothing needs, and old rows of the audit.
+
+    The scheduler does this each night, by the ages in [retention]. This command does it now.
 
     An asset event stays while it waits for a DAG, belongs to a run that stays, or is the newest event of its asset. It
     also stays while its message is parked, or while the broker may redeliver the message. The stored event then shows
     that the message is a repeat.
     """
-    instant = options.parse_instant_or_age(before, "--before")
-    ack_timeout = settings_for(config).triggerer.shared_stream_ack_timeout
+    instant = None if before is None else options.parse_instant_or_age(before, "--before")
+    settings = settings_for(config)
+    ack_timeout = settings.triggerer.shared_stream_ack_timeout
 
     async def work(database: Database) -> Cleaned:
+        from triggerer.operations.cleaning import Limits
         from triggerer.operations.cleaning import clean as delete_old
+        from triggerer.store.database.transactions import database_now
 
+        async with database.reading() as session:
+            limits = Limits.of(settings.retention, await database_now(session))
+        if instant is not None:
+            limits = limits.with_events_and_runs(instant)
         return await delete_old(
-            database, this_user(), instant, ack_timeout=ack_timeout, dry_run=dry_run
+            database, this_user(), limits, ack_timeout=ack_timeout, dry_run=dry_run
         )
 
     cleaned = with_database(config, work)
@@ -95,6 +105,8 @@ def _summary(cleaned: Cleaned) -> str:
         counted(cleaned.logs, "log"),
         counted(cleaned.asset_events, "asset event"),
         counted(cleaned.backfills, "backfill"),
+        *([counted(cleaned.audit, "row") + " of the audit"] * bool(cleaned.audit)),
+        *([counted(cleaned.parked, "parked message")] * bool(cleaned.parked)),
     )
     lines = [f"{verb}: {', '.join(gone)}"]
     if cleaned.logs_elsewhere:

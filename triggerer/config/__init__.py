@@ -2,12 +2,12 @@
 
 Precedence, highest first: a command's own options, the environment (`TRIGGERER__SECTION__KEY`), the
 TOML file (`--config`, else `$TRIGGERER_CONFIG`, else `triggerer.toml` in the working directory), the
-default. Durations are in seconds. pydantic checks the values. pydantic-settings is not used: it cannot say where a
-value came from, and cannot suggest the nearest key for an unknown one.
+default. Durations are in seconds, except in `[retention]`. pydantic checks the values. pydantic-settings is not used:
+it cannot say where a value came from, and cannot suggest the nearest key for an unknown one.
 """
 
 from triggerer.config.loading import load_connections, load_settings
-from triggerer.config.sections import SECTIONS, CoreSettings, SparkSettings
+from triggerer.config.sections import SECTIONS, CoreSettings, SparkSettings, written_age
 from triggerer.config.settings import Settings
 from triggerer.config.sources import CONFIG_VARIABLE, RawValue
 
@@ -20,4 +20,5 @@ __all__ = [
     "SparkSettings",
     "load_connections",
     "load_settings",
+    "written_age",
 ]

@@ -71,6 +71,8 @@ def _expected(error: ErrorDetails) -> str:
         case "string_pattern_mismatch":
             choices = error["ctx"]["pattern"].strip("^()$").split("|")
             return f"it must be one of {', '.join(choices)}"
+        case "int_parsing" | "int_type" | "int_from_float":
+            return "it must be a whole number"
         case "time_delta_parsing" | "time_delta_type":
             return "it must be a number of seconds"
         case "greater_than" | "greater_than_equal" as kind:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from triggerer.domain.notifications import NOTIFIED
 from triggerer.nearest import nearest
@@ -47,9 +47,40 @@ def _seconds(value: Any) -> Any:
     return float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+", value) else value
 
 
+_LONGEST_AGE: Final = timedelta(days=36_500)
+
+
+def _age(value: Any) -> timedelta | None:
+    """Return the duration, or None for "never". A bare number is refused, because `90` would be 90 seconds."""
+    if value == "never":
+        return None
+    try:
+        if not isinstance(value, str) or value.strip().replace(".", "", 1).isdecimal():
+            raise ValueError
+        age = TypeAdapter(timedelta).validate_python(value)
+    except (ValueError, OverflowError):
+        raise ValueError('it must be a duration such as "90d" or "PT12H", or "never"') from None
+    if not timedelta(0) < age <= _LONGEST_AGE:
+        raise ValueError('it must be more than 0 and at most "36500d", or "never"')
+    return age
+
+
+def written_age(age: timedelta | None) -> str:
+    """Return the text of the configuration file for an age, such as "90d", "PT12H" or "never"."""
+    if age is None:
+        return "never"
+    if not age % timedelta(days=1):
+        return f"{age.days}d"
+    if not age % timedelta(hours=1):
+        return f"PT{age // timedelta(hours=1)}H"
+    return f"PT{age.total_seconds():g}S"
+
+
 Seconds = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta(0))]
 SecondsOrZero = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0))]
 Count = Annotated[int, Field(gt=0)]
+Age = Annotated[timedelta | None, BeforeValidator(_age)]
+"""A duration such as "90d", or None, which is written "never"."""
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
 Placements = Annotated[
@@ -289,6 +320,38 @@ class NotifySettings:
     the API runs in the same `home`."""
 
 
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """`[retention]`: the age at which the scheduler's process deletes data, and the bounds of the database.
+
+    An event also stays while a run that stays has it, or while its message may be delivered again.
+    """
+
+    events: Age = timedelta(days=90)
+    """The age at which asset events are deleted. None: never."""
+    runs: Age = timedelta(days=90)
+    """The time after its end when a run is deleted, with its tasks and its log. None: never."""
+    logs: Age = timedelta(days=30)
+    """The time after a run's end when its log is deleted, even if the run stays. None: the log goes with the run."""
+    audit: Age = timedelta(days=400)
+    """The age at which rows of the audit are deleted. None: never."""
+    parked: Age = None
+    """The age at which parked messages are deleted. None: never."""
+    max_events: Count | None = None
+    """The number of asset events at which the oldest tenth is deleted, with its runs, however young. None: no bound.
+    """
+    max_bytes: Count | None = None
+    """The bytes of the database at which the oldest tenth of the events is deleted, with its runs. None: no bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogsSettings:
+    """`[logs]`: the logs of runs."""
+
+    max_bytes: Annotated[int, Field(ge=64 * 1024)] = 256 * 1024 * 1024
+    """The most bytes of one run's log. A longer log keeps its beginning and its end."""
+
+
 SECTIONS: Final[dict[str, type[Any]]] = {
     "core": CoreSettings,
     "database": DatabaseSettings,
@@ -300,4 +363,6 @@ SECTIONS: Final[dict[str, type[Any]]] = {
     "api": ApiSettings,
     "metrics": MetricsSettings,
     "notify": NotifySettings,
+    "retention": RetentionSettings,
+    "logs": LogsSettings,
 }

@@ -15,8 +15,10 @@ from triggerer.config.sections import (
     DagProcessorSettings,
     DatabaseSettings,
     ExecutorSettings,
+    LogsSettings,
     MetricsSettings,
     NotifySettings,
+    RetentionSettings,
     SchedulerSettings,
     SparkSettings,
     TriggererSettings,
@@ -42,6 +44,8 @@ class Settings:
     api: ApiSettings
     metrics: MetricsSettings
     notify: NotifySettings
+    retention: RetentionSettings
+    logs: LogsSettings
     pools: Mapping[str, int]
     """Slots by pool name. A DAG file that names another pool has an error."""
     connections: Mapping[str, Mapping[str, Any]] = field(repr=False)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from triggerer.errors import StoreError
+from triggerer.store.audit.cleanings import CleaningState, read_state
 from triggerer.store.listing.views import InstanceView
 from triggerer.store.streams.listing import list_instances
 from triggerer.store.streams.reports import Sessions
@@ -36,6 +37,10 @@ class Health:
     database: str | None
     """The error of the database. None: the database could be read."""
     parts: list[PartHealth]
+    cleaning: CleaningState | None
+    """How the last cleanings of the database ended. A failed cleaning does not make the service unhealthy.
+
+    None: no scheduler has run yet, or the database could not be read."""
 
 
 async def read_health(reading: Sessions) -> Health:
@@ -47,11 +52,12 @@ async def read_health(reading: Sessions) -> Health:
     try:
         async with reading() as session:
             instances = await list_instances(session)
+            cleaning = await read_state(session)
     except StoreError as error:
-        return Health(is_healthy=False, database=error.message, parts=[])
+        return Health(is_healthy=False, database=error.message, parts=[], cleaning=None)
     kinds = sorted({*EXPECTED, *(one.kind for one in instances)})
     parts = [_part(kind, [one for one in instances if one.kind == kind]) for kind in kinds]
-    return Health(all(one.is_healthy for one in parts), None, parts)
+    return Health(all(one.is_healthy for one in parts), None, parts, cleaning)
 
 
 def _part(kind: str, instances: list[InstanceView]) -> PartHealth:

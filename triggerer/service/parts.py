@@ -66,12 +66,18 @@ async def start_parts(
     if Part.SCHEDULER in parts:
         await workers.start(unless_it_returns, "scheduler", _scheduler(settings, database))
         await workers.start(unless_it_returns, "backfills", _backfills(settings, database))
+        await workers.start(unless_it_returns, "retention", _retention(settings, database))
         gauges = DatabaseGauges(database, _parked_bounds(settings.triggerer))
         await background.start(unless_it_returns, "gauges", gauges.run)
         if settings.notify.urls and settings.notify.on:
             await workers.start(unless_it_returns, "notifier", _notifier(settings, database))
     if Part.EXECUTOR in parts:
         await _start_executor(settings, database, background, workers, readiness)
+        if Part.SCHEDULER not in parts and settings.retention.logs is not None:
+            from triggerer.service.retention import LogRetention
+
+            retention = LogRetention(database, settings.retention.logs)
+            await workers.start(unless_it_returns, "retention of logs", retention.run)
 
 
 async def start_api(
@@ -274,6 +280,13 @@ def _notifier(settings: Settings, database: Database) -> Runs:
         get_writer=partial(writer_for, settings),
         look_every=settings.scheduler.heartbeat_sec,
     ).run
+
+
+def _retention(settings: Settings, database: Database) -> Runs:
+    from triggerer.service.retention import Retention
+
+    ack_timeout = settings.triggerer.shared_stream_ack_timeout
+    return Retention(database, settings.retention, ack_timeout=ack_timeout).run
 
 
 async def _start_executor(

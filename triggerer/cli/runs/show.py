@@ -13,6 +13,7 @@ from triggerer.cli.terminal.output import elapsed, print_fields, print_json, tex
 from triggerer.cli.terminal.session import read
 from triggerer.cli.terminal.tables import Column, Kind, print_table
 from triggerer.domain.text.one_line import one_line
+from triggerer.operations.reading.run_logs import was_deleted
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -95,7 +96,7 @@ def _fields(row: RunView) -> list[tuple[str, Any]]:
         ("params", row.params or None),
         ("events", len(row.asset_event_ids)),
         ("exit code", row.exit_code),
-        ("log", row.log_path),
+        ("log", "deleted by age" if was_deleted(row) else row.log_path),
         ("error", row.error),
     ]
 

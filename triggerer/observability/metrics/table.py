@@ -334,6 +334,11 @@ CLEANED_ROWS: Final = _read(
     "Rows and logs that cleanings have deleted since the database was created, by kind.",
     "kind",
 )
+CLEAN_FAILURES: Final = _read(
+    "triggerer_clean_failures_total",
+    _SCHEDULER,
+    "Cleanings that failed since the database was created.",
+)
 CLEAN_AGE: Final = _gauge(
     "triggerer_clean_age_seconds",
     _SCHEDULER,

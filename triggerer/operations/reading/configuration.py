@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from triggerer.config import SECTIONS, Settings
+from triggerer.config import SECTIONS, Settings, written_age
 from triggerer.observability.target_names import redact_setting
+
+_AGES: Final = {("retention", key) for key in ("events", "runs", "logs", "audit", "parked")}
+"""The durations that are shown as in the configuration file, because they are days, or "never"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class SettingView:
 def list_settings(settings: Settings) -> list[SettingView]:
     """Return every setting in the order of the documentation, then pools and connections."""
     values: dict[tuple[str, ...], Any] = {
-        (section, key): value
+        (section, key): written_age(value) if (section, key) in _AGES else value
         for section in SECTIONS
         for key, value in asdict(getattr(settings, section)).items()
     }

@@ -15,8 +15,14 @@ def unreadable(row: RunView, error: OSError) -> TriggererError:
     return TriggererError(f"the log of {row.run_id!r} cannot be read: {error}")
 
 
+def was_deleted(row: RunView) -> bool:
+    """True if the run had a log, which was deleted because of its age. Each executor that claims a run names a log."""
+    return row.ended_at is not None and row.executor is not None and row.log_path is None
+
+
 def no_log(row: RunView) -> NoLog:
-    """Return the error for a missing log: the run has not started, the log is on another machine, or it is gone."""
+    """Return the error for a missing log: the run has not started, or its log is elsewhere or deleted."""
+    from triggerer.domain.instants import readable
     from triggerer.domain.runs import RunState
     from triggerer.processes.instance_ids import is_on_this_host
 
@@ -27,6 +33,11 @@ def no_log(row: RunView) -> NoLog:
     no_worker_yet = NoLog(f"{run} waits for its worker: nothing is logged yet")
     if row.state == RunState.RUNNING and row.started_at is None:
         return no_worker_yet
+    if row.ended_at is not None and was_deleted(row):
+        return NoLog(
+            f"the log of {run} was deleted by age: the run ended at {readable(row.ended_at)}",
+            hint="[retention] logs says how long logs stay",
+        )
     if row.executor is not None and not is_on_this_host(row.executor):
         may_wait = ", unless the run still waits for its worker" * (row.state == RunState.RUNNING)
         return NoLog(

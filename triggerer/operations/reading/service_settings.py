@@ -25,6 +25,8 @@ _USERS: Final = {
     "spark": {"executor"},
     "pools": {"dag-processor", "executor"},
     "api": {"api"},
+    "retention": {"scheduler", "executor"},
+    "logs": {"executor"},
 }
 """By section, the parts of the service that use it. All parts use a section that is missing here."""
 

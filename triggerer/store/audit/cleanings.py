@@ -1,31 +1,147 @@
-"""Adds up what cleanings have deleted, for the metrics."""
+"""The turns of cleanings: one cleaning at a time, how the last ones ended, and what all of them have deleted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.errors import LeaseLost
 from triggerer.store.database.transactions import database_now, insert_into
-from triggerer.store.schema.models import CleanedRows
+from triggerer.store.schema.models import CleanedRows, CleaningTurn
+
+TURN: Final = timedelta(minutes=2)
+"""A cleaning that has not reported a step for this long counts as dead, and another one may begin."""
+_ROW: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningState:
+    """The cleaning that is under way, and the outcomes of the last ones."""
+
+    made_at: datetime
+    """When the first process asked whether a cleaning is due."""
+    holder: str | None
+    """The id of the cleaning that is under way. None: there is none."""
+    began_at: datetime | None
+    """When the last cleaning began."""
+    succeeded_at: datetime | None
+    """When the last cleaning without an error ended."""
+    deleted: Mapping[str, int]
+    """The numbers of rows that this cleaning deleted, by kind."""
+    failed_at: datetime | None
+    """When the last cleaning with an error ended."""
+    error: str | None
+    """The error of the last cleaning. None: it had none."""
+    failures: int
+    """The number of cleanings that failed since the database was made."""
+    full_bytes: int | None
+    """PostgreSQL: the size of the database when a cleaning last made room in it."""
+
+
+async def begin_turn(session: AsyncSession, holder: str) -> bool:
+    """Let a cleaning begin, unless another one is under way; return whether it may begin.
+
+    An expiry that lies too far ahead was written before the clock was set back. It does not count.
+    """
+    row = await _locked(session)
+    now = await database_now(session)
+    if row.holder is not None and row.expires_at is not None and now < row.expires_at <= now + TURN:
+        return False
+    row.holder, row.began_at, row.expires_at = holder, now, now + TURN
+    return True
+
+
+async def extend_turn(session: AsyncSession, holder: str) -> None:
+    """Let other cleanings wait for `TURN` from now.
+
+    Raises:
+        LeaseLost: Another cleaning has begun, because this one did not report for too long.
+    """
+    now = await database_now(session)
+    extended = await session.execute(
+        update(CleaningTurn)
+        .where(CleaningTurn.holder == holder)
+        .values(expires_at=now + TURN)
+        .returning(CleaningTurn.id)
+    )
+    if extended.first() is None:
+        raise LeaseLost("another cleaning has begun, because this one did not report for too long")
+
+
+async def end_turn(
+    session: AsyncSession,
+    holder: str,
+    *,
+    deleted: Mapping[str, int] | None = None,
+    error: str | None = None,
+) -> None:
+    """End a cleaning.
+
+    Args:
+        deleted: The numbers of deleted rows by kind, if the cleaning had no error.
+        error: The error of the cleaning. None, without `deleted`: the cleaning was stopped, and has no outcome.
+    """
+    row = await _locked(session)
+    now = await database_now(session)
+    if row.holder == holder:
+        row.holder = row.expires_at = None
+    if error is not None:
+        row.failed_at, row.error, row.failures = now, error, row.failures + 1
+    elif deleted is not None:
+        row.succeeded_at, row.error, row.deleted = now, None, dict(deleted)
+
+
+async def read_state(session: AsyncSession) -> CleaningState | None:
+    """Return the state of cleanings, or None if no process has asked for it yet."""
+    now = await database_now(session)
+    row = await session.get(CleaningTurn, _ROW)
+    if row is None:
+        return None
+    is_held = row.expires_at is not None and now < row.expires_at <= now + TURN
+    return CleaningState(
+        row.made_at,
+        row.holder if is_held else None,
+        row.began_at,
+        row.succeeded_at,
+        row.deleted or {},
+        row.failed_at,
+        row.error,
+        row.failures,
+        row.full_bytes,
+    )
+
+
+async def make_state(session: AsyncSession) -> None:
+    """Store that cleanings are looked after from now on, unless this is stored already."""
+    await _locked(session)
+
+
+async def save_full_bytes(session: AsyncSession, size_bytes: int | None) -> None:
+    """Store the size of the database at which a cleaning has made room in it; None: the database is below its bound."""
+    await session.execute(update(CleaningTurn).values(full_bytes=size_bytes))
+
+
+async def _locked(session: AsyncSession) -> CleaningTurn:
+    now = await database_now(session)
+    made = {"id": _ROW, "made_at": now, "failures": 0}
+    await session.execute(insert_into(session, CleaningTurn).values(made).on_conflict_do_nothing())
+    rows = await session.scalars(select(CleaningTurn).with_for_update())
+    return rows.one()
 
 
 async def add_cleaned(session: AsyncSession, numbers: Mapping[str, int]) -> None:
-    """Add the numbers of rows that a cleaning has deleted, by kind, and store that this cleaning succeeded now."""
-    now = await database_now(session)
-    rows = [{"kind": kind, "number": number, "ended_at": now} for kind, number in numbers.items()]
+    """Add the numbers of rows that a cleaning has deleted, by kind."""
+    rows = [{"kind": kind, "number": number} for kind, number in numbers.items()]
     insert = insert_into(session, CleanedRows).values(rows)
-    added = {
-        "number": CleanedRows.number + insert.excluded.number,
-        "ended_at": insert.excluded.ended_at,
-    }
+    added = {"number": CleanedRows.number + insert.excluded.number}
     await session.execute(insert.on_conflict_do_update(index_elements=["kind"], set_=added))
 
 
-async def read_cleaned(session: AsyncSession) -> tuple[dict[str, int], datetime | None]:
-    """Return how many rows of each kind all cleanings have deleted, and when the last one ended (None: none did)."""
-    rows = (await session.scalars(select(CleanedRows))).all()
-    numbers = {row.kind: row.number for row in rows}
-    return numbers, max((row.ended_at for row in rows), default=None)
+async def read_cleaned(session: AsyncSession) -> dict[str, int]:
+    """Return how many rows of each kind all cleanings have deleted."""
+    return {row.kind: row.number for row in await session.scalars(select(CleanedRows))}

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.database.script import Script, perform, single_step
 from triggerer.store.database.statement import Statement, in_list
 from triggerer.store.partitions.keys import DIVIDED
+from triggerer.store.schema.models import AssetEvent
 
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NO_REPEAT: Final = "~"
@@ -27,9 +29,12 @@ _LAST: Final = Statement(
     "SELECT id FROM asset_event WHERE id > {after} ORDER BY id LIMIT 1 OFFSET {offset}"
 )
 _HIGHEST: Final = Statement("SELECT max(id) FROM asset_event")
+_NUMBER: Final = Statement("SELECT count(*) FROM asset_event")
 _OLD: Final = Statement(
     """
-SELECT id, watcher_id, CASE WHEN timestamp < {quiet_since} THEN 1 ELSE 0 END FROM asset_event
+SELECT id, watcher_id, CASE WHEN timestamp < {quiet_since} THEN 1 ELSE 0 END,
+       CASE WHEN timestamp < {expired_before} THEN 1 ELSE 0 END
+FROM asset_event
 WHERE id > {after} AND id <= {last} AND timestamp < {before}
 ORDER BY id
 """
@@ -83,6 +88,8 @@ class OldEvent:
     is_quiet: bool
     """True if the event is from before `quiet_since`. If its stream is healthy, the broker has advanced past it since.
     """
+    is_expired: bool
+    """True if the event is from before `expired_before`. Otherwise only its key may be freed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,7 @@ def read_window(
     highest: int,
     size: int,
     before: datetime,
+    expired_before: datetime,
     quiet_since: datetime,
     removed_runs: Collection[int],
 ) -> Script[Window]:
@@ -134,14 +142,20 @@ def read_window(
         after: The id where the range begins, exclusive.
         highest: Events beyond this id are ignored.
         before: An event is old if its instant is before this.
+        expired_before: An old event from before this instant may be deleted.
         quiet_since: An old event from before this instant is quiet, see `OldEvent`.
         removed_runs: Primary keys of runs that this cleaning deletes, even if their rows still exist.
     """
     ends = yield _LAST(after=after, offset=size - 1)
     last = min(ends[0][0], highest) if ends else highest
     place = {"after": after, "last": last}
-    rows = yield _OLD(**place, before=before, quiet_since=quiet_since)
-    old = [OldEvent(event, watcher, bool(is_quiet)) for event, watcher, is_quiet in rows]
+    rows = yield _OLD(
+        **place, before=before, quiet_since=quiet_since, expired_before=expired_before
+    )
+    old = [
+        OldEvent(event, watcher, bool(is_quiet), bool(is_expired))
+        for event, watcher, is_quiet, is_expired in rows
+    ]
     if not old:
         none: frozenset[int] = frozenset()
         return Window(last, (), none, none, none, none, none)
@@ -183,3 +197,16 @@ def release_keys(event_ids: Sequence[int]) -> Script[None]:
     """
     if event_ids:
         yield _RELEASE(event_ids=list(event_ids))
+
+
+async def count_all_events(session: AsyncSession) -> int:
+    """Return the number of all events. This reads a whole index."""
+    ((number,),) = await perform(session, single_step(_NUMBER()))
+    return int(number)
+
+
+async def oldest_of_newest(session: AsyncSession, number: int) -> datetime | None:
+    """Return the instant of the oldest of the newest `number` events; None if there are fewer events."""
+    newest = select(AssetEvent.timestamp).order_by(AssetEvent.id.desc())
+    instant: datetime | None = await session.scalar(newest.offset(max(number - 1, 0)).limit(1))
+    return instant

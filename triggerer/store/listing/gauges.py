@@ -13,7 +13,7 @@ from triggerer.domain.watchers.parked import ParkedBounds
 from triggerer.observability.metrics import table
 from triggerer.observability.metrics.exposition import Sample
 from triggerer.observability.metrics.instruments import Metric
-from triggerer.store.audit.cleanings import read_cleaned
+from triggerer.store.audit.cleanings import read_cleaned, read_state
 from triggerer.store.dags.listing import DAG_STATES, list_broken_files
 from triggerer.store.database.transactions import database_now
 from triggerer.store.runs.state_conditions import ACTIVE
@@ -61,10 +61,12 @@ async def read_gauges(session: AsyncSession, bounds: ParkedBounds) -> list[Sampl
     oldest = await session.scalar(select(AssetEvent.timestamp).order_by(AssetEvent.id).limit(1))
     age = 0.0 if oldest is None else (now - oldest).total_seconds()
     samples.append(Sample(table.OLDEST_EVENT, max(age, 0.0)))
-    numbers, ended_at = await read_cleaned(session)
-    samples += _samples(table.CLEANED_ROWS, numbers)
+    samples += _samples(table.CLEANED_ROWS, await read_cleaned(session))
+    cleaning = await read_state(session)
+    ended_at = None if cleaning is None else cleaning.succeeded_at
     since = age if ended_at is None else (now - ended_at).total_seconds()
     samples.append(Sample(table.CLEAN_AGE, max(since, 0.0)))
+    samples.append(Sample(table.CLEAN_FAILURES, 0 if cleaning is None else cleaning.failures))
     return samples
 
 

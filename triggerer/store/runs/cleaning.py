@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from sqlalchemy import ColumnElement, delete, func, select, text
+from sqlalchemy import ColumnElement, delete, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -62,6 +62,8 @@ class OldRun(NamedTuple):
     logical_date: datetime | None
     data_interval_end: datetime | None
     backfill_id: int | None
+    executor: str | None
+    """The instance that executed the run last. None: no executor claimed the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,23 @@ async def old_runs(
     Args:
         after_pk: Only runs with higher primary keys than this.
     """
+    return await _find(session, after_pk, limit, *_is_old(before))
+
+
+async def runs_with_old_logs(
+    session: AsyncSession, before: datetime, *, after_pk: int, limit: int
+) -> list[OldRun]:
+    """Return the next runs, sorted by primary key, that have a log, ended before an instant, and call nothing more.
+
+    Args:
+        after_pk: Only runs with higher primary keys than this.
+    """
+    return await _find(session, after_pk, limit, DagRun.log_home.is_not(None), *_is_over(before))
+
+
+async def _find(
+    session: AsyncSession, after_pk: int, limit: int, *conditions: ColumnElement[bool]
+) -> list[OldRun]:
     rows = await session.execute(
         select(
             DagRun.id,
@@ -156,12 +175,28 @@ async def old_runs(
             DagRun.logical_date,
             DagRun.data_interval_end,
             DagRun.backfill_id,
+            DagRun.executor,
         )
-        .where(DagRun.id > after_pk, *_is_old(before))
+        .where(DagRun.id > after_pk, *conditions)
         .order_by(DagRun.id)
         .limit(limit)
     )
     return [OldRun(*row) for row in rows]
+
+
+async def forget_logs(
+    session: AsyncSession, run_pks: Collection[int], before: datetime
+) -> set[int]:
+    """Store that these runs have no log any longer, except runs that somebody queues again now.
+
+    Returns:
+        The primary keys of the runs whose logs must be deleted now.
+    """
+    chosen = DagRun.id.in_(run_pks)
+    locked = select(DagRun.id).where(chosen, *_is_over(before)).with_for_update(skip_locked=True)
+    found = set(await session.scalars(locked))
+    await session.execute(update(DagRun).where(DagRun.id.in_(found)).values(log_home=None))
+    return found
 
 
 async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping[int, int]:
@@ -210,9 +245,12 @@ async def delete_runs(
 
 
 def _is_old(before: datetime) -> tuple[ColumnElement[bool], ...]:
+    return (*_is_over(before), DagRun.run_after < before)
+
+
+def _is_over(before: datetime) -> tuple[ColumnElement[bool], ...]:
     return (
         _ENDED,  # type: ignore[return-value]
         func.coalesce(DagRun.ended_at, DagRun.queued_at) < before,
-        DagRun.run_after < before,
         DagRun.callback.is_(None),
     )

@@ -15,7 +15,7 @@ from triggerer.store.schema.models.assets import (
     FormerIdentity,
     QueuedAssetEvent,
 )
-from triggerer.store.schema.models.audit import Audit, CleanedRows
+from triggerer.store.schema.models.audit import Audit, CleanedRows, CleaningTurn
 from triggerer.store.schema.models.backfills import Backfill, BackfillInterval, BackfillKey
 from triggerer.store.schema.models.base import Base
 from triggerer.store.schema.models.bookmarks import WatcherBookmark
@@ -56,6 +56,7 @@ __all__ = [
     "BackfillKey",
     "Base",
     "CleanedRows",
+    "CleaningTurn",
     "Dag",
     "DagFile",
     "DagPartition",

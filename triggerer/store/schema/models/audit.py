@@ -1,4 +1,4 @@
-"""The audit of changes that people and programs requested, and the numbers of rows that cleanings have deleted."""
+"""The audit of changes that people and programs requested, the turns of cleanings, and the rows that they deleted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,34 @@ class CleanedRows(Base):
     __tablename__ = "cleaned_rows"
 
     kind: Mapped[str] = mapped_column(String(20), primary_key=True)
-    """runs, asset_events, backfills or logs."""
+    """A key of `triggerer.operations.cleaning.Cleaned.deleted`."""
     number: Mapped[int] = mapped_column(BigId)
-    ended_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class CleaningTurn(Base):
+    """The process whose turn it is to clean the database, and how the last cleanings ended. The table has one row."""
+
+    __tablename__ = "cleaning_turn"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Always 1."""
+    made_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    """When the first process asked. The first nightly cleaning is due in the night after this instant."""
+    holder: Mapped[str | None] = mapped_column(String(80))
+    """The id of the cleaning. None: no cleaning is under way."""
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """After this instant another cleaning may begin, because the process of the holder seems to be dead."""
+    began_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When the last cleaning began."""
+    succeeded_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When the last cleaning without an error ended."""
+    deleted: Mapped[dict[str, int] | None] = mapped_column(Json)
+    """The numbers of rows that this cleaning deleted, by kind."""
+    failed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When the last cleaning with an error ended."""
+    error: Mapped[str | None] = mapped_column(Text)
+    """The error of the last cleaning. None: it had none."""
+    failures: Mapped[int] = mapped_column(server_default="0", default=0)
+    """The number of cleanings that failed since the database was made."""
+    full_bytes: Mapped[int | None] = mapped_column(BigId)
+    """PostgreSQL: the size of the database when a cleaning last made room in it. The files do not shrink."""

@@ -261,8 +261,22 @@ def upgrade() -> None:
         "cleaned_rows",
         sa.Column("kind", sa.String(length=20), nullable=False),
         sa.Column("number", BIG_ID, nullable=False),
-        sa.Column("ended_at", INSTANT, nullable=False),
         sa.PrimaryKeyConstraint("kind", name=op.f("pk_cleaned_rows")),
+    )
+    op.create_table(
+        "cleaning_turn",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("made_at", INSTANT, nullable=False),
+        sa.Column("holder", sa.String(length=80), nullable=True),
+        sa.Column("expires_at", INSTANT, nullable=True),
+        sa.Column("began_at", INSTANT, nullable=True),
+        sa.Column("succeeded_at", INSTANT, nullable=True),
+        sa.Column("deleted", sa.JSON(), nullable=True),
+        sa.Column("failed_at", INSTANT, nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("full_bytes", BIG_ID, nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_cleaning_turn")),
     )
     op.create_table(
         "parked_body",

@@ -1,0 +1,25 @@
+"""Deletes old data: ended runs with their logs, events that are no longer needed, and other old rows.
+
+`triggerer db clean` and the retention of the service both call `clean`. The services may run meanwhile. Each step
+deletes a few thousand rows in its own transaction. If a step fails, the earlier steps are done, and a repeated call
+does the rest. One cleaning runs at a time, see `triggerer.store.audit.cleanings`.
+"""
+
+from triggerer.operations.cleaning.bounds import Bounds
+from triggerer.operations.cleaning.cleaned import Cleaned
+from triggerer.operations.cleaning.cleaner import QUIET, clean
+from triggerer.operations.cleaning.limits import Limits
+from triggerer.operations.cleaning.logs import delete_logs
+from triggerer.operations.cleaning.nights import night_after
+from triggerer.operations.cleaning.steady_clock import SteadyClock
+
+__all__ = [
+    "QUIET",
+    "Bounds",
+    "Cleaned",
+    "Limits",
+    "SteadyClock",
+    "clean",
+    "delete_logs",
+    "night_after",
+]

@@ -1,0 +1,100 @@
+"""Deletes old asset events that nothing needs any longer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Final
+
+from triggerer.operations.cleaning.cleaned import Cleaned
+from triggerer.operations.cleaning.pace import Pace
+from triggerer.operations.cleaning.sieve import Sieve
+from triggerer.store.database.script import perform
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.cleaning import (
+    delete_events,
+    highest_event,
+    newest_events,
+    read_window,
+    release_keys,
+)
+from triggerer.store.watchers.cleaning import (
+    UnsettledWatcher,
+    events_of_parked,
+    mark_cleaned,
+    unsettled_watchers,
+)
+
+_EVENTS: Final = 2_000
+# Events are read in windows, in the order of their ids. The search ends after this number of windows without an old
+# event, because later events have higher ids. After a change of the clock, some old events may have higher ids than
+# newer events. So the search does not end at the first such window.
+_WINDOWS_BEYOND: Final = 50
+NEVER: Final = datetime(1, 1, 1, tzinfo=UTC)
+"""The limit of events or runs that are never old."""
+
+
+async def clean_events(
+    database: Database,
+    cleaned: Cleaned,
+    pace: Pace,
+    removed: Collection[int],
+    *,
+    now: datetime,
+    quiet_since: datetime,
+) -> None:
+    """Delete old events that nothing needs. Free the keys that deleted runs gave to events that stay.
+
+    Args:
+        removed: Primary keys of runs that this cleaning deletes, even if their rows still exist.
+        quiet_since: The events of watchers that are not older than this instant stay, see `unsettled_watchers`.
+    """
+    limits = cleaned.before
+    # The keys of events are freed as soon as their run is gone, even if the events are never old.
+    read_before = max(limits.events or NEVER, limits.runs or NEVER)
+    async with database.reading() as session:
+        sieve = Sieve(
+            dict(await unsettled_watchers(session, now=now, quiet_since=quiet_since)),
+            await newest_events(session),
+            await events_of_parked(session),
+        )
+        highest = await highest_event(session)
+    horizon = min(limits.events or NEVER, quiet_since)
+    unsettled: dict[int, UnsettledWatcher] = {}
+    after = beyond = 0
+    while after < highest and beyond < _WINDOWS_BEYOND:
+        script = read_window(
+            after=after,
+            highest=highest,
+            size=_EVENTS,
+            before=read_before,
+            expired_before=limits.events or NEVER,
+            quiet_since=quiet_since,
+            removed_runs=removed,
+        )
+        async with database.reading() as session:
+            window = await perform(session, script)
+        after = window.last
+        beyond = 0 if window.old else beyond + 1
+        sifted = sieve.sift(window)
+        gone = len(sifted.unneeded)
+        if (sifted.unneeded or window.orphans) and not cleaned.dry_run:
+            began = time.monotonic()
+            async with database.transaction() as session:
+                if new := sifted.watcher_ids - sieve.marked:
+                    # Mark the watchers before their events are deleted. `mark_cleaned` waits for transactions that
+                    # request replays, and returns the watchers of these replays. The events of these watchers stay.
+                    sieve.add_marked(new, await mark_cleaned(session, new, horizon))
+                    sifted = sieve.sift(window)
+                event_ids = [event.id for event in sifted.unneeded]
+                gone = await perform(session, delete_events(event_ids, window.divided))
+                old = {event.id for event in window.old}
+                left = window.orphans.intersection(old).difference(event_ids)
+                await perform(session, release_keys(sorted(left)))
+            await pace.give_way(began)
+        await pace.step()
+        cleaned.asset_events += gone
+        cleaned.kept_events += sifted.kept
+        unsettled |= sifted.unsettled
+    cleaned.kept_watchers = list(unsettled.values())

@@ -1,0 +1,65 @@
+"""The instants before which a cleaning deletes data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from triggerer.config.sections import RetentionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """For each kind of data, the instant before which it is old. None: this kind is never old."""
+
+    events: datetime | None = None
+    runs: datetime | None = None
+    """For runs that ended before this instant. Their logs go with them."""
+    logs: datetime | None = None
+    """For logs of runs that ended before this instant, even if the runs stay."""
+    audit: datetime | None = None
+    parked: datetime | None = None
+
+    @classmethod
+    def of(cls, settings: RetentionSettings, now: datetime) -> Limits:
+        """Return the limits that the configured durations give at this instant."""
+
+        def before(age: timedelta | None) -> datetime | None:
+            return None if age is None else now - age
+
+        return cls(
+            events=before(settings.events),
+            runs=before(settings.runs),
+            logs=before(settings.logs),
+            audit=before(settings.audit),
+            parked=before(settings.parked),
+        )
+
+    def with_events_and_runs(self, before: datetime) -> Limits:
+        """Return these limits, but with one instant for events and runs. The logs of runs that stay are kept."""
+        return replace(self, events=before, runs=before, logs=None)
+
+    def with_room(self, before: datetime) -> Limits:
+        """Return these limits for a database that is full: events and runs before the instant are old, too.
+
+        A run has to go before its events can. Runs that are never old stay, with their events.
+        """
+        runs = None if self.runs is None else max(self.runs, before)
+        return replace(self, events=max(self.events or before, before), runs=runs)
+
+    @property
+    def latest(self) -> datetime | None:
+        """The latest of the instants. None: nothing is ever old."""
+        given = (self.events, self.runs, self.logs, self.audit, self.parked)
+        return max((one for one in given if one is not None), default=None)
+
+    def written(self) -> dict[str, str]:
+        """Return the instants as text by kind, for the audit."""
+        given = {
+            "events": self.events,
+            "runs": self.runs,
+            "logs": self.logs,
+            "audit": self.audit,
+            "parked": self.parked,
+        }
+        return {kind: instant.isoformat() for kind, instant in given.items() if instant}

@@ -1,0 +1,43 @@
+"""The pace of a cleaning: it gives way to other writers, and reports that it is alive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Final
+
+import anyio
+
+_REPORT_EVERY: Final = timedelta(seconds=20)
+
+
+async def _report_nothing() -> None:
+    pass
+
+
+class Pace:
+    """Called by a cleaning after each of its steps.
+
+    Args:
+        report: Called at most every 20 s, between two steps. It raises if the cleaning must end.
+    """
+
+    def __init__(self, report: Callable[[], Awaitable[None]] = _report_nothing) -> None:
+        self._report = report
+        self._report_due = time.monotonic() + _REPORT_EVERY.total_seconds()
+
+    async def give_way(self, began: float) -> None:
+        """Sleep for as long as the last transaction took, because it blocked all other writers on SQLite.
+
+        Args:
+            began: When the transaction began, on the monotonic clock.
+        """
+        await anyio.sleep(time.monotonic() - began)
+        await self.step()
+
+    async def step(self) -> None:
+        """Report that the cleaning goes on, if a report is due. Call this after a step that only read."""
+        if time.monotonic() >= self._report_due:
+            await self._report()
+            self._report_due = time.monotonic() + _REPORT_EVERY.total_seconds()

@@ -1,0 +1,52 @@
+"""Notices that the database's clock was set, because a wrong clock would make all data old at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_STEP: Final = timedelta(minutes=10)
+_PATIENCE: Final = timedelta(hours=1)
+
+
+def _since_boot() -> float:
+    """Return the seconds since the machine started, with the time that it was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SteadyClock:
+    """Compares the database's clock with the time that has passed, and with this machine's clock.
+
+    Args:
+        elapsed: Returns seconds by a clock that nobody can set.
+        here: Returns this machine's time.
+    """
+
+    def __init__(
+        self,
+        elapsed: Callable[[], float] = _since_boot,
+        here: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._elapsed = elapsed
+        self._here = here
+        self._seen: tuple[datetime, float] | None = None
+        self._set_at: float | None = None
+
+    def doubt(self, now: datetime) -> str | None:
+        """Return why nothing should be deleted by this time of the database, or None.
+
+        After the clock was set, it must run for an hour. The clocks of the database and of this machine must agree.
+        """
+        elapsed = self._elapsed()
+        if self._seen is not None:
+            seen, at = self._seen
+            if abs(now - seen - timedelta(seconds=elapsed - at)) > _STEP:
+                self._set_at = elapsed
+        self._seen = (now, elapsed)
+        if abs(now - self._here()) > _PATIENCE:
+            return "the clocks of the database and of this machine differ by more than an hour"
+        if self._set_at is not None and elapsed - self._set_at < _PATIENCE.total_seconds():
+            return "the database's clock was set less than an hour ago"
+        return None
