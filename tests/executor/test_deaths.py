@@ -212,6 +212,7 @@ async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
         "dags_folder": str(tmp_path),
         "file_patience_s": 0.0,
         "holds_broken": False,
+        "log_max_bytes": 1 << 20,
         "spark": {},
     }
     killed: list[int] = []
@@ -244,6 +245,7 @@ async def test_a_worker_that_has_ended_unnoticed_is_still_there_to_be_signalled(
         "dags_folder": str(tmp_path),
         "file_patience_s": 0.0,
         "holds_broken": False,
+        "log_max_bytes": 1 << 20,
         "spark": {},
     }
     async with open_worker(setup) as worker:

@@ -378,6 +378,7 @@ async def test_a_worker_that_starts_after_its_guard_has_ended_does_not_live(tmp_
         "dags_folder": str(tmp_path),
         "file_patience_s": 0.0,
         "holds_broken": False,
+        "log_max_bytes": 1 << 20,
         "spark": {},
     }
     async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:

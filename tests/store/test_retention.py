@@ -1,4 +1,4 @@
-"""The retention of the service: what it deletes, when, and how it shows that it failed; on each database."""
+"""The service deletes old data in time, and shows a failure; on each database."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from producers.pubsub.settings import PubSubSettings
 from producers.servicebus.settings import ServiceBusSettings
 from producers.sqs.settings import SqsSettings
 from triggerer.abc import BrokerMessage
-from triggerer.config import SECTIONS, load_settings
+from triggerer.config import SECTIONS, load_settings, written_age
 from triggerer.dag_processing import parse_once
 from triggerer.domain.authoring.arguments import CONTEXT_ARGUMENTS
 from triggerer.domain.tasks import OPTION_NAMES
@@ -220,8 +220,10 @@ def default_of(field: Field[Any]) -> Any:
     return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
-def as_written(value: Any) -> str:
+def as_written(value: Any, kind: Any = None) -> str:
     """A default as the file would have it."""
+    if kind == "Age":
+        return f'`"{written_age(value)}"`'
     match value:
         case None:
             return "not set"
@@ -241,7 +243,8 @@ def as_written(value: Any) -> str:
 def test_the_configuration_page_has_every_key_with_its_default_and_meaning(section: str) -> None:
     shown = rows_under(REFERENCE / "configuration.md", f"## [{section}]")
     assert [(key, default) for key, default, _ in shown] == [
-        (f"`{field.name}`", as_written(default_of(field))) for field in fields(SECTIONS[section])
+        (f"`{field.name}`", as_written(default_of(field), field.type))
+        for field in fields(SECTIONS[section])
     ]
     assert all(meaning for _, _, meaning in shown)
 
@@ -270,7 +273,8 @@ def test_the_kafka_page_has_every_key_of_its_connection_with_its_default() -> No
 def test_the_page_of_a_broker_has_every_key_of_its_connection_with_its_default(broker: str) -> None:
     shown = rows_under(REFERENCE / f"{broker}.md", "## Connection keys")
     assert sorted((key, default) for key, default, _ in shown) == sorted(
-        (f"`{field.name}`", as_written(default_of(field))) for field in fields(SETTINGS[broker])
+        (f"`{field.name}`", as_written(default_of(field), field.type))
+        for field in fields(SETTINGS[broker])
     )
 
 

@@ -20,6 +20,7 @@ from triggerer.processes.instance_ids import is_on_this_host
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.views import RunView
 from triggerer.store.runs.log_addresses import log_address_for
+from triggerer.worker.log_limit import next_hole
 
 _CONNECT_S: Final = 5.0
 _READ_S: Final = 30.0
@@ -33,6 +34,15 @@ class LogPart:
     size: int
     """The length of the whole log."""
     body: bytes
+    hole: tuple[int, int] | None
+    """The first hole at or after `start`: the positions where it begins and ends. See `triggerer.worker.log_limit`."""
+
+    def without_hole(self) -> tuple[bytes, int]:
+        """Return the bytes before the first hole, and the position where the next part begins."""
+        end = self.start + len(self.body)
+        if self.hole is None or self.hole[0] >= end:
+            return self.body, end
+        return self.body[: self.hole[0] - self.start], self.hole[1]
 
 
 async def read_part(api: ApiContext, row: RunView, start: int, limit: int) -> LogPart:
@@ -57,11 +67,12 @@ async def read_part(api: ApiContext, row: RunView, start: int, limit: int) -> Lo
 
 
 def _read_here(path: str, start: int, limit: int) -> LogPart:
-    with Path(path).open("rb") as log:
+    with Path(path).open("rb", buffering=0) as log:
         size = log.seek(0, 2)
         first = max(0, size + start) if start < 0 else start
+        hole = next_hole(log.fileno(), first)
         log.seek(first)
-        return LogPart(first, size, log.read(limit))
+        return LogPart(first, size, log.read(limit), hole)
 
 
 async def _read_there(api: ApiContext, row: RunView, start: int, limit: int) -> LogPart:
@@ -99,17 +110,20 @@ async def _read_there(api: ApiContext, row: RunView, start: int, limit: int) -> 
             f"the executor at {address} does not send the log of {row.run_id!r}: {error!r}",
             hint="see [executor] log_address on its machine",
         ) from error
-    return LogPart(int(head["start"]), int(head["size"]), body)
+    hole = head["hole"]
+    where = None if hole is None else (int(hole[0]), int(hole[1]))
+    return LogPart(int(head["start"]), int(head["size"]), body, where)
 
 
 async def read_whole(
     api: ApiContext, row: RunView, *, size: int, chunk_bytes: int
 ) -> AsyncIterator[bytes]:
-    """Yield the first `size` bytes of the log in chunks."""
-    sent = 0
-    while sent < size:
-        part = await read_part(api, row, sent, min(chunk_bytes, size - sent))
+    """Yield the log up to the position `size` in chunks, without the bytes that were cut."""
+    start = 0
+    while start < size:
+        part = await read_part(api, row, start, min(chunk_bytes, size - start))
         if not part.body:
             return
-        sent += len(part.body)
-        yield part.body
+        body, start = part.without_hole()
+        if body:
+            yield body

@@ -21,6 +21,7 @@ from triggerer.errors import ConfigurationError, TransientStoreError
 from triggerer.store.access.service_key import service_key
 from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.runs.log_addresses import publish_log_address
+from triggerer.worker.log_limit import next_hole
 
 _log = structlog.get_logger(__name__)
 
@@ -115,7 +116,8 @@ async def _send_part(
     size = await log.seek(0, 2)
     start = max(0, size + request.start) if request.start < 0 else request.start
     left = max(0, min(request.limit, size - start))
-    await _send_head(stream, size=size, start=start, length=left)
+    hole = next_hole(log.wrapped.fileno(), start)
+    await _send_head(stream, size=size, start=start, length=left, hole=hole)
     await log.seek(start)
     while left and (chunk := await log.read(min(left, _CHUNK_BYTES))):
         left -= len(chunk)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from triggerer.config.sections import LogsSettings
 from triggerer.plugins import DagsFolder
 
 LONGEST_CALLBACK: Final = timedelta(seconds=60)
@@ -42,6 +43,8 @@ class ExecutorSettings:
     """The time that running runs have to end when the executor is cancelled."""
     sweep_every: timedelta = timedelta(seconds=10)
     """The time between two sweeps."""
+    log_max_bytes: int = LogsSettings().max_bytes
+    """The most bytes of one run's log on the disk."""
     counts_dags: bool = False
     """True: the metrics count the runs of each DAG, too."""
 
@@ -54,4 +57,5 @@ class ExecutorSettings:
             "spark": dict(self.spark),
             "file_patience_s": self.file_patience.total_seconds(),
             "holds_broken": self.holds_broken,
+            "log_max_bytes": self.log_max_bytes,
         }

@@ -30,6 +30,7 @@ from triggerer.store.listing.views import AssetEventView, RunView, TaskRunView
 from triggerer.store.runs.listing import find_run, list_runs, list_task_runs
 from triggerer.store.runs.triggering_events import assign_events
 from triggerer.store.schema.migrate import upgrade
+from triggerer.worker.log_reading import parts_of
 
 _LOOK_EVERY: Final = timedelta(milliseconds=50)
 _TRIAL: Final = Actor("test", Role.ADMIN, CLI)
@@ -203,13 +204,15 @@ class _Follower:
     async def read_on(self) -> None:
         more = await to_thread.run_sync(self._read)
         if more:
-            self._offset += len(more)
             self._on_log(more)
 
     def _read(self) -> bytes:
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                return file.read()
+            with self._path.open("rb", buffering=0) as file:
+                found = b""
+                for position, part in parts_of(file, self._offset):
+                    found += part
+                    self._offset = position + len(part)
+                return found
         except FileNotFoundError:
             return b""

@@ -314,6 +314,7 @@ async def _start_executor(
             holds_broken=settings.executor.broken_file == "hold",
             prewarm=settings.executor.prewarm and mode_of(settings.spark) != SUBMIT,
             shutdown_grace=settings.core.shutdown_grace,
+            log_max_bytes=settings.logs.max_bytes,
             counts_dags=settings.metrics.dag_labels,
         ),
     )

@@ -103,9 +103,10 @@ async def _following(
         looks = 0
         deadline = anyio.current_time() + _LONGEST_S
         while True:
-            while chunk := await _read_if_there(api, row, start):
-                start += len(chunk)
-                yield chunk
+            while found := await _read_if_there(api, row, start):
+                chunk, start = found
+                if chunk:
+                    yield chunk
             if RunState(row.state).is_final or anyio.current_time() > deadline:
                 return
             with anyio.move_on_after(_LOOK_S):
@@ -124,13 +125,15 @@ async def _following(
                     return
 
 
-async def _read_if_there(api: ApiContext, row: RunView, start: int) -> bytes:
+async def _read_if_there(api: ApiContext, row: RunView, start: int) -> tuple[bytes, int] | None:
+    """Return the next bytes and the position after them; None: there are none yet."""
     try:
-        return (await read_part(api, row, start, _CHUNK_BYTES)).body
+        part = await read_part(api, row, start, _CHUNK_BYTES)
+        return part.without_hole() if part.body else None
     except TriggererError:
         # Not an error: a run that is queued again has no log yet, and an executor may not answer for a moment. The
         # caller tries again after `_LOOK_S`.
-        return b""
+        return None
 
 
 ROUTER = Router("/", route_handlers=[logs], tags=["Runs"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -15,6 +14,7 @@ from triggerer.cli.terminal.output import print_note
 from triggerer.domain.runs import RunState
 from triggerer.operations.reading.run_logs import no_log, unreadable
 from triggerer.processes.instance_ids import is_on_this_host
+from triggerer.worker.log_reading import parts_of
 
 if TYPE_CHECKING:
     from triggerer.store.database.transactions import Database
@@ -104,7 +104,7 @@ class _Follower:
 
 
 class _GrowingLog:
-    """Copies what is new in a file to a stream. The file may not exist yet."""
+    """Copies what is new in a log to a stream. The file may not exist yet."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -119,15 +119,22 @@ class _GrowingLog:
         if path != self._path:
             self._path, self._position = path, 0
         try:
-            file = path.open("rb")
+            file = path.open("rb", buffering=0)
         except FileNotFoundError:
             return False
         with file:
             if file.seek(0, 2) < self._position:
                 # The file was truncated or replaced.
                 self._position = 0
-            file.seek(self._position)
-            shutil.copyfileobj(file, self._out)
-            self._position = file.tell()
+            for position, part in parts_of(file, self._position):
+                self._print_cut(position - self._position)
+                self._out.write(part)
+                self._position = position + len(part)
         self._out.flush()
         return True
+
+    def _print_cut(self, size: int) -> None:
+        """Say that bytes were cut before they could be copied. The line in the log itself is copied with the rest."""
+        if size and self._position:
+            self._out.flush()
+            print_note(f"triggerer: {size:,} bytes of the log were cut here, see [logs] max_bytes")

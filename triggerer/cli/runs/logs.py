@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import print_json, wrong_use
 from triggerer.cli.terminal.session import read, with_database
 from triggerer.operations.reading.run_logs import no_log, unreadable
+from triggerer.worker.log_reading import parts_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -50,7 +50,7 @@ def logs(
     if row.log_path is None:
         raise no_log(row)
     try:
-        with Path(row.log_path).open("rb") as log:
+        with Path(row.log_path).open("rb", buffering=0) as log:
             if json:
                 # --json prints one object, so the whole log is in memory. Tasks may print any bytes.
                 print_json(
@@ -59,11 +59,14 @@ def logs(
                         "run_id": row.run_id,
                         "state": row.state,
                         "log_path": row.log_path,
-                        "log": log.read().decode("utf-8", "replace"),
+                        "log": b"".join(part for _, part in parts_of(log)).decode(
+                            "utf-8", "replace"
+                        ),
                     }
                 )
             else:
-                shutil.copyfileobj(log, sys.stdout.buffer)
+                for _, part in parts_of(log):
+                    sys.stdout.buffer.write(part)
                 sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise

@@ -1,4 +1,4 @@
-"""The numbers of what a cleaning deleted and kept."""
+"""How many rows and files a cleaning deleted, and how many stayed."""
 
 from __future__ import annotations
 

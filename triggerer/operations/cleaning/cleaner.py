@@ -113,7 +113,7 @@ async def _turn(database: Database, cleaned: Cleaned) -> AsyncIterator[Pace]:
 
 
 async def _end(database: Database, holder: str, error: str | None) -> None:
-    """Store that the cleaning ended with an error, or was stopped. If that fails, its turn ends by itself."""
+    """Store that the cleaning ended with an error, or was stopped. If the store fails, the turn expires later."""
     with anyio.move_on_after(_RELEASE_S, shield=True):
         try:
             async with database.transaction() as session:

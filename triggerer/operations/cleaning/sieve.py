@@ -12,7 +12,7 @@ from triggerer.store.watchers.cleaning import UnsettledWatcher
 
 @dataclass(slots=True)
 class Sifted:
-    """The old events of a window: those that nothing needs, and the numbers of those that stay."""
+    """The old events of a window that nothing needs, and how many old events stay."""
 
     unneeded: list[OldEvent] = field(default_factory=list)
     kept: Counter[str] = field(default_factory=Counter)

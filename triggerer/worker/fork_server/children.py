@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from contextlib import suppress
@@ -9,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from triggerer.worker.fork_server.control import Control
+from triggerer.worker.log_limit import LogLimit
+
+logger = logging.getLogger(__name__)
 
 
 class Role(Enum):
@@ -39,6 +43,8 @@ class Child:
     """True once the server has asked the child to end. A child that already has an order ignores the request."""
     log: int | None = None
     """The descriptor of the run's log; None: the child has no order yet."""
+    log_limit: LogLimit | None = None
+    """Limits the size of the log. None: there is no log, or its size cannot be limited."""
     folders: list[str] = field(default_factory=list)
     """The folders to remove after the child has ended."""
     is_reaped: bool = False
@@ -58,6 +64,21 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
+    def take_log(self, log: int, max_bytes: int) -> None:
+        """Own the descriptor of the run's log."""
+        self.log = log
+        self.log_limit = LogLimit(log, max_bytes)
+
+    def limit_log(self) -> None:
+        """Free the middle of the log if the log is too long. If that fails, the log is not limited from now on."""
+        if self.log_limit is None:
+            return
+        try:
+            self.log_limit.look()
+        except OSError as error:
+            logger.warning("the size of a run's log cannot be limited: %s", error)
+            self.log_limit = None
+
     def close(self) -> None:
         self.control.close()
         self.close_log()
@@ -65,4 +86,4 @@ class Child:
     def close_log(self) -> None:
         if self.log is not None:
             os.close(self.log)
-            self.log = None
+            self.log = self.log_limit = None

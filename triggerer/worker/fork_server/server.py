@@ -44,6 +44,8 @@ _STANDARD_ERROR: Final = 2
 _FORK_AFTER_S: Final = 0.02
 """The next process is forked this long after an order came, because a fork slows the run's process for a moment."""
 _FORK_AGAIN_S: Final = 1.0
+_LOOK_AT_LOG_S: Final = 1.0
+"""How often the size of a run's log is compared with its limit."""
 _LEFT_BEHIND_S: Final = 2.0
 _DAMAGED_S: Final = 1.0
 _FINISHING_S: Final = 5.0
@@ -315,10 +317,16 @@ class ForkServer:
     def _on_taken(self, child: Child, heard: Message) -> None:
         child.role = Role.RUN
         if heard.descriptors:
-            child.log = heard.descriptors[0]
+            child.take_log(heard.descriptors[0], self._setup["log_max_bytes"])
+            self.after(_LOOK_AT_LOG_S, lambda: self._look_at_log(child))
         self._run = child
         self._next = None
         self.after(_FORK_AFTER_S, self._fork_next)
+
+    def _look_at_log(self, child: Child) -> None:
+        if child is self._run:
+            child.limit_log()
+            self.after(_LOOK_AT_LOG_S, lambda: self._look_at_log(child))
 
     def _reap(self) -> None:
         """Reap all processes that have ended, also adopted processes, and remember their exit codes."""
@@ -351,6 +359,7 @@ class ForkServer:
             return
         if child is self._run:
             self._end_leftovers()
+            child.limit_log()
             self._run = None
             if self._preloaded.load_noted():
                 self.replace_next()

@@ -1,0 +1,123 @@
+"""Limits the size of a run's log on the disk: the beginning and the end stay, and the middle is freed.
+
+Everything that a run starts writes straight into the log, so nobody can hold output back. Instead the kernel frees the
+middle of the file ("punches a hole"). Each byte that stays keeps its position. So writers never wait, and a reader that
+follows the log continues where it was. A line before the hole says how many bytes were cut.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from functools import cache
+from typing import Any, Final
+
+_BLOCK: Final = 4_096
+_KEEP_SIZE_AND_PUNCH: Final = 0x01 | 0x02
+_UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class LogLimit:
+    """Frees the middle of one log, again and again while the log grows.
+
+    The first quarter of `max_bytes` stays, and at least the last half of `max_bytes`.
+
+    Args:
+        log: A descriptor of the log, opened for appending. The caller closes it after the last look.
+        max_bytes: The most bytes that the log has on the disk, except for what was written since the last look.
+    """
+
+    def __init__(self, log: int, max_bytes: int) -> None:
+        self._log = log
+        self._max_bytes = max_bytes
+        self._head_ends = max_bytes // 4 // _BLOCK * _BLOCK
+        self._cut_before = 0
+        """Bytes that were cut where the file system cannot free the middle of a file."""
+        self._tail_begins = self._head_ends
+        hole = next_hole(log, self._head_ends)
+        if hole is not None and hole[0] == self._head_ends:
+            # An earlier attempt of the run has left this hole.
+            self._tail_begins = hole[1]
+
+    def look(self) -> None:
+        """Free the middle of the log if the log is too long.
+
+        Raises:
+            OSError: The log can be neither freed nor written.
+        """
+        size = os.fstat(self._log).st_size
+        if self._head_ends + size - self._tail_begins <= self._max_bytes:
+            return
+        begins = (size - self._max_bytes // 2) // _BLOCK * _BLOCK
+        try:
+            _free(self._log, self._tail_begins, begins)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            self._cut_end(size)
+        else:
+            self._tail_begins = begins
+            self._write_line(begins - self._head_ends)
+
+    def _cut_end(self, size: int) -> None:
+        """Keep the beginning alone, because the file system cannot free the middle of a file, as NFS before 4.2."""
+        os.ftruncate(self._log, self._head_ends)
+        self._cut_before += size - self._head_ends
+        self._write_line(self._cut_before)
+
+    def _write_line(self, cut: int) -> None:
+        """Replace the last bytes of the beginning by the line that says how many bytes were cut."""
+        size = len(cut_line(0, self._max_bytes))
+        line = cut_line(cut + size, self._max_bytes)
+        # Writes through the descriptor itself append, wherever they are meant to go. So open the file again.
+        again = os.open(f"/proc/self/fd/{self._log}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(again, line, self._head_ends - size)
+        finally:
+            os.close(again)
+
+
+def cut_line(cut: int, max_bytes: int) -> bytes:
+    """Return the line that stands where bytes were cut. Its length does not depend on `cut`."""
+    return (
+        f"\ntriggerer: {cut:>19,} bytes were cut here, [logs] max_bytes is {max_bytes:,}\n".encode()
+    )
+
+
+def next_hole(descriptor: int, start: int) -> tuple[int, int] | None:
+    """Return the first and the last position (exclusive) of the first hole at or after `start`; None: there is none.
+
+    A hole that begins before `start` counts from `start` on. This moves the descriptor's position.
+    """
+    size = os.fstat(descriptor).st_size
+    if start >= size:
+        return None
+    try:
+        first = os.lseek(descriptor, start, os.SEEK_HOLE)
+        if first >= size:
+            return None
+        return first, os.lseek(descriptor, first, os.SEEK_DATA)
+    except OSError as error:
+        # ENXIO: no data follows the hole, or the file has become shorter.
+        if error.errno in (errno.ENXIO, errno.EINVAL, *_UNSUPPORTED):
+            return None
+        raise
+
+
+def _free(descriptor: int, first: int, last: int) -> None:
+    """Free the bytes of a file between two positions, which are multiples of the block size.
+
+    Raises:
+        OSError: The file system cannot free bytes in the middle of a file, or refuses.
+    """
+    if _libc().fallocate(descriptor, _KEEP_SIZE_AND_PUNCH, first, last - first):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return libc

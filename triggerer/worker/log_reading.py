@@ -1,0 +1,33 @@
+"""Reads a run's log without the bytes that were cut, see `triggerer.worker.log_limit`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, Final
+
+from triggerer.worker.log_limit import next_hole
+
+_CHUNK_BYTES: Final = 65_536
+
+
+def parts_of(log: BinaryIO, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield the bytes of a log from `start` on, each part with its position. Bytes that were cut are left out.
+
+    The log may grow meanwhile: the end is where the log ended when the last part was read.
+
+    Args:
+        log: The log, opened in binary mode without a buffer.
+    """
+    position = start
+    while True:
+        hole = next_hole(log.fileno(), position)
+        if hole is not None and hole[0] <= position:
+            position = hole[1]
+            hole = next_hole(log.fileno(), position)
+        most = _CHUNK_BYTES if hole is None else min(_CHUNK_BYTES, hole[0] - position)
+        log.seek(position)
+        part = log.read(most)
+        if not part:
+            return
+        yield position, part
+        position += len(part)
