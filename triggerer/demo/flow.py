@@ -49,7 +49,8 @@ class Flow:
     """Seconds from publishing the first message until all messages of the backlog had durable asset events."""
     _changed_at: float = field(default_factory=time.monotonic)
     live_from: float | None = None
-    """The start of the live part, as a Unix time; None: it has not begun. Messages after this time met no backlog."""
+    """When the backlog was worked off, as a Unix time; None: it is not yet. The latency of later messages is measured,
+    because they do not wait behind a backlog."""
     _live: list[tuple[Outgoing, Outgoing]] = field(default_factory=list)
 
     @property

@@ -180,7 +180,10 @@ def _is_fast(column: Column, *, in_list: bool = False) -> bool:
 
 
 def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None:
-    """Return the array that Arrow's JSON reader makes. None: the events do not fit the column, or Arrow cannot tell."""
+    """Return the array that Arrow's JSON reader makes; None if the caller must convert the events itself.
+
+    That is so if the events do not fit the column, or if Arrow's reader cannot find out whether they fit.
+    """
     if column.kind is not Kind.STRUCT or not column.is_plain or not _is_fast(column):
         return None
     # A column that had only nulls so far gets Arrow's type null. If an event has a value there, Arrow raises an error.

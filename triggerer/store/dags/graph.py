@@ -61,8 +61,8 @@ async def read_graph(session: AsyncSession, *, group: str | None = None) -> Asse
         edges = {edge for edge in edges if any(k == "asset" and n in names for k, n in edge)}
     nodes = dict.fromkeys(node for edge in sorted(edges, key=_by_dag) for node in edge)
     if len(nodes) <= MOST_NODES:
-        # Read enough assets: up to MOST_NODES of them may be in the graph already, and MOST_NODES + 1 further assets
-        # would show that the graph is cut short.
+        # Up to MOST_NODES of these assets are in the graph already. If there are MOST_NODES + 1 others, `drawn` has to
+        # cut the graph short. So more assets than the sum need not be read.
         some = select(Asset.name).where(wanted).order_by(Asset.name).limit(2 * MOST_NODES + 1)
         nodes |= dict.fromkeys(("asset", name) for name in await session.scalars(some))
     return await drawn(session, nodes, edges, MOST_NODES)

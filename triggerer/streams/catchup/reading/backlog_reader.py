@@ -330,8 +330,8 @@ class BacklogReader:
             and not (backlog.is_gone or backlog.is_caught_up)
         ):
             if backlog.cursor is not reached:
-                # The cursor was moved back, to a message that this reading has passed. So the lane must be opened
-                # again.
+                # The cursor was moved back to a message before those that this pass has read. End the pass. The next
+                # pass begins at the cursor.
                 return
             if at >= len(messages):
                 messages, at = reader.take(), 0

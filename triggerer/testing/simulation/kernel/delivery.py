@@ -127,7 +127,7 @@ class ParkedRow:
     failures: int
     parked_at: datetime
     was_set_aside: bool = False
-    """Whether the message is or was parked. If its state is `kept` now, an operator has asked for its replay."""
+    """Whether the message was ever parked. If its state is `kept` now, an operator has asked for its replay."""
 
     @property
     def message(self) -> str:

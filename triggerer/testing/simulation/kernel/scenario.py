@@ -90,10 +90,11 @@ def has_outages(scenario: Scenario) -> bool:
 
 
 def has_instant_answers(scenario: Scenario) -> bool:
-    """Whether broker, store and filters answer within a few turns of the loop: in a tenth of the seeds with a log.
+    """Whether broker, store and filters answer within a few turns of the loop.
 
-    Seeds with outages are left out. Answers take no time, so actions that are far apart in other seeds fall into one
-    turn of the loop. Few messages are outstanding at a time, and many arrive at once.
+    They do so in a tenth of the seeds whose broker is a log and that have no outages. Answers take no time, so actions
+    that are far apart in other seeds fall into one turn of the loop. Few messages are outstanding at
+    a time, and many arrive at once.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/instant").random() < 0.1
