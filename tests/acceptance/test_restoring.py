@@ -160,12 +160,6 @@ def rehearse(scene: Scene, half: int) -> None:
     scene.until_counted(one=total + 10, other=total + 10)
 
 
-def test_a_restored_database_is_refused_and_the_command_brings_each_message_back_once(
-    scene: Scene,
-) -> None:
-    rehearse(scene, 200)
-
-
 @pytest.mark.soak
-def test_of_100_000_messages_each_has_its_event_once_after_a_restore(scene: Scene) -> None:
+def test_each_of_100_000_messages_has_its_event_once_after_a_restore(scene: Scene) -> None:
     rehearse(scene, 50_000)

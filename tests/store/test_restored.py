@@ -50,6 +50,7 @@ async def test_only_the_marks_of_streams_in_order_are_renewed_and_never_go_back(
     # The lease was lost meanwhile, so it is not among the fences.
     async with database.transaction() as session:
         assert await renew_marks(session, [other], [FENCE]) == {other: before[other]}
+        assert await renew_marks(session, [FENCE], []) == {FENCE: first[FENCE]}
         future = first[FENCE].at + HOUR
         await session.execute(
             update(Stream).where(Stream.digest == "stream").values(marked_at=future)
