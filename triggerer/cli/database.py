@@ -14,40 +14,74 @@ from triggerer.cli.terminal.session import settings_for, this_user, with_databas
 if TYPE_CHECKING:
     from triggerer.operations.cleaning import Cleaned
     from triggerer.store.database.transactions import Database
+    from triggerer.store.schema.migrate import Standing
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command()(restored)
 
 
 @app.command()
-def migrate(json: options.Json = False, config: options.Config = None) -> None:
-    """Upgrade the schema to this release; do nothing if it is up to date."""
+def migrate(
+    is_after: Annotated[
+        bool,
+        typer.Option(
+            "--after/--before",
+            help="After the upgrade of all services: also remove what only the former release needs.",
+        ),
+    ] = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Upgrade the schema to this release; do nothing if it is up to date.
 
-    async def work(database: Database) -> tuple[bool, str]:
+    `--before` is the default: services of the former release still work with the upgraded schema. A service does this
+    when it starts. `--after` is refused while services of the former release are registered.
+    """
+
+    async def work(database: Database) -> tuple[bool, str, Standing]:
         from triggerer.operations.migrating import migrate as upgrade
+        from triggerer.store.schema.migrate import Phase, check
 
-        return await upgrade(database, this_user()), database.name
+        phase = Phase.AFTER if is_after else Phase.BEFORE
+        changed = await upgrade(database, this_user(), phase=phase)
+        return changed, database.name, await check(database)
 
-    changed, name = with_database(config, work, create=True)
+    changed, name, standing = with_database(config, work, create=True)
     print_answer(
-        {"database": name, "changed": changed},
-        f"{name}: {'upgraded' if changed else 'nothing to do'}",
+        {
+            "database": name,
+            "changed": changed,
+            "revision": standing.revision,
+            "left": standing.left,
+        },
+        f"{name}: {'upgraded' if changed else 'nothing to do'}{_left(standing)}",
         json=json,
     )
 
 
 @app.command()
 def check(json: options.Json = False, config: options.Config = None) -> None:
-    """Check that the database answers and has this release's schema; exit code 1 if not."""
+    """Check that the database answers and that this release works with its schema; exit code 1 if not."""
 
-    async def work(database: Database) -> str:
+    async def work(database: Database) -> tuple[str, Standing]:
         from triggerer.store.schema.migrate import check
 
-        await check(database)
-        return database.name
+        return database.name, await check(database)
 
-    name = with_database(config, work)
-    print_answer({"database": name, "ok": True}, f"{name}: ok", json=json)
+    name, standing = with_database(config, work)
+    print_answer(
+        {"database": name, "ok": True, "revision": standing.revision, "left": standing.left},
+        f"{name}: ok{_left(standing)}",
+        json=json,
+    )
+
+
+def _left(standing: Standing) -> str:
+    """Return a further line if migrations wait for `--after`."""
+    if not standing.left:
+        return ""
+    left = counted(len(standing.left), "migration")
+    return f"\nonce all services are upgraded: triggerer db migrate --after ({left})"
 
 
 @app.command()

@@ -78,6 +78,11 @@ async def start_parts(
 
             retention = LogRetention(database, settings.retention.logs)
             await workers.start(unless_it_returns, "retention of logs", retention.run)
+    from triggerer.store.schema.compatibility import SchemaWatch
+
+    # The watch is one of the workers: its error stops the other workers as a signal would, while the background goes
+    # on. So the parts can drain.
+    await workers.start(unless_it_returns, "schema", SchemaWatch(database).run)
 
 
 async def start_api(

@@ -241,10 +241,11 @@ async def _open_database(settings: Settings, stack: AsyncExitStack) -> Database:
 
 async def _prepare(database: Database, settings: Settings, listener: socket.socket | None) -> None:
     await check_announcements(database)
-    await migrate(database, Actor("service", Role.ADMIN, SERVICE))
-    if database.dialect == "sqlite":
-        # The exclusive lock of this process proves that every registered instance is dead. Free their
-        # streams before the leases expire.
+    # On SQLite, the exclusive lock of this process proves that every registered instance is dead.
+    is_alone = database.dialect == "sqlite"
+    await migrate(database, Actor("service", Role.ADMIN, SERVICE), is_alone=is_alone)
+    if is_alone:
+        # Free the streams of dead instances before the leases expire.
         async with database.transaction() as session:
             await forget_instances(session)
     async with database.transaction() as session:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import aiosqlite
-from sqlalchemy import URL, Connection, event
+from sqlalchemy import URL, Connection, NullPool, event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -106,22 +107,8 @@ def _stop(dbapi_connection: Any) -> None:
 
 def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEngine:
     """Make an engine with a small pool. A closed connection, or a connection to a former primary, is replaced."""
-    # SQLAlchemy caches prepared statements itself, in place of asyncpg, and has another name for the option.
-    size = primary.statement_cache_size
-    cache = {} if size is None else {"prepared_statement_cache_size": size}
-
-    def connect() -> Any:
-        dbapi: Any = engine.dialect.dbapi
-        return dbapi.connect(async_creator_fn=primary.connect, **cache)
-
-    engine = create_async_engine(
-        # `Primary` decides which server to connect to.
-        "postgresql+asyncpg://",
-        pool_size=pool_size,
-        max_overflow=pool_size,
-        pool_timeout=30,
-        creator=connect,
-        **_JSON,
+    engine = _postgres_engine(
+        primary, primary.connect, pool_size=pool_size, max_overflow=pool_size, pool_timeout=30
     )
 
     @event.listens_for(engine.sync_engine, "checkout")
@@ -133,4 +120,26 @@ def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) ->
         if not primary.is_current(connection.driver_connection):
             raise DisconnectionError("the server is no longer the primary")
 
+    return engine
+
+
+def postgres_autocommit_engine(primary: Primary) -> AsyncEngine:
+    """Make an engine without a pool, whose connections open no transaction and give a statement any time it needs."""
+    connect = partial(primary.connect, statement_timeout_s=None)
+    return _postgres_engine(primary, connect, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+
+
+def _postgres_engine(
+    primary: Primary, opens: Callable[[], Awaitable[Any]], **options: Any
+) -> AsyncEngine:
+    # SQLAlchemy caches prepared statements itself, in place of asyncpg, and has another name for the option.
+    size = primary.statement_cache_size
+    cache = {} if size is None else {"prepared_statement_cache_size": size}
+
+    def connect() -> Any:
+        dbapi: Any = engine.dialect.dbapi
+        return dbapi.connect(async_creator_fn=opens, **cache)
+
+    # `Primary` decides which server to connect to.
+    engine = create_async_engine("postgresql+asyncpg://", creator=connect, **options, **_JSON)
     return engine

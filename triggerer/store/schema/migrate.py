@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from sqlalchemy import Connection, inspect, text
-from sqlalchemy.ext.asyncio import AsyncSession
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
 
 from triggerer.errors import ConfigurationError
 from triggerer.observability.logging_setup import LazyLogger
 from triggerer.store.database.transactions import Database
-from triggerer.store.schema.migrations import HEAD
+from triggerer.store.schema.migrations import THIS_RELEASE, Migrations, number
+from triggerer.store.schema.revisions import read_revision, read_usable_revision
 
 if TYPE_CHECKING:
-    from alembic.config import Config
+    from triggerer.store.schema.steps import OnStep, Patience
 
 _log = LazyLogger(__name__)
 
-# Two services that start together upgrade one after the other under this lock. The number is arbitrary, and unique in
-# the database.
-_ADVISORY_LOCK: Final = 0x7269_6767
-# Before release 0.1.0, the revision of a migration script was only a number of four digits.
-_UNRELEASED: Final = re.compile(r"\d{4}")
+
+class Phase(Enum):
+    """How far to upgrade."""
+
+    BEFORE = "before"
+    """Up to the newest before-migration: all that the release needs. Instances of the former release still work."""
+    AFTER = "after"
+    """All migrations. Instances of the former release have to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the tables stand to this release, which works with them."""
+
+    revision: str
+    left: Sequence[str]
+    """The after-migrations of this release that have not run."""
 
 
 async def current(database: Database) -> str | None:
@@ -34,112 +44,65 @@ async def current(database: Database) -> str | None:
         StoreUnavailable: As for `Database.reading`.
     """
     async with database.reading() as session:
-        return await _revision(session)
+        return await read_revision(session)
 
 
-async def check(database: Database) -> None:
-    """Check that the tables are at this release's revision.
+async def check(database: Database, migrations: Migrations = THIS_RELEASE) -> Standing:
+    """Check that this release works with the tables.
 
     Raises:
-        ConfigurationError: The tables are older or newer. The hint says what to do.
+        ConfigurationError: The tables are too old or too new. The hint says what to do.
         StoreUnavailable: As for `Database.reading`.
     """
-    revision = await current(database)
-    if revision == HEAD:
-        return
+    revision = await read_usable_revision(database, migrations)
     if revision is None:
         raise ConfigurationError(
             f"{database.name} has no tables yet", hint="run `triggerer db migrate`"
         )
-    _refuse_foreign(database, revision)
-    raise ConfigurationError(
-        f"the tables of {database.name} are at revision {revision}, this release needs {HEAD}",
-        hint="run `triggerer db migrate`",
-    )
+    if number(revision) < number(migrations.newest_before):
+        raise ConfigurationError(
+            f"the tables of {database.name} are at revision {revision}, this release needs "
+            f"{migrations.newest_before}",
+            hint="run `triggerer db migrate`",
+        )
+    return Standing(revision, migrations.later_than(revision))
 
 
-OnUpgrade = Callable[[AsyncSession, str | None], Awaitable[None]]
-"""Called in the transaction of an upgrade, with the session and the former revision. None: there were no tables."""
+async def upgrade(
+    database: Database,
+    on_step: OnStep | None = None,
+    *,
+    phase: Phase = Phase.BEFORE,
+    is_alone: bool = False,
+    migrations: Migrations = THIS_RELEASE,
+    patience: Patience | None = None,
+) -> bool:
+    """Upgrade the tables; return False if there is nothing to do.
 
+    New tables get all migrations. If there is nothing to do, this call costs three short queries and does not import
+    Alembic.
 
-async def upgrade(database: Database, on_upgrade: OnUpgrade | None = None) -> bool:
-    """Upgrade the tables to this release's revision; return False if the tables have this revision already.
-
-    The upgrade is one transaction, so a failed upgrade changes nothing. If there is nothing to do, this call costs one
-    short query and does not import Alembic.
-
+    Args:
+        on_step: Called for each migration that has run.
+        is_alone: True: no other process can be alive. Else an after-migration refuses while instances of an older
+            release are registered.
     Raises:
-        ConfigurationError: The tables belong to a newer release, or the database's encoding lacks some characters.
-        StoreUnavailable, OutcomeUnknown: As for `Database.transaction`. A second try is safe.
+        ConfigurationError: The tables need a newer release, older instances are in the way of an after-migration, or
+            the database's encoding lacks some characters.
+        StoreUnavailable, Conflict, OutcomeUnknown: As for `Database.transaction`. A second try is safe.
     """
-    if await current(database) == HEAD:
+    before = await read_usable_revision(database, migrations)
+    goal = migrations.newest_before if phase is Phase.BEFORE and before else migrations.newest
+    if before is not None and number(before) >= number(goal):
+        if number(before) > number(migrations.newest):
+            _log.info("the tables are of a newer release, and this release works with them")
         return False
-    async with database.transaction() as session:
-        if database.dialect == "postgresql":
-            await session.execute(
-                text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK}
-            )
-        before = await _revision(session)
-        if before == HEAD:
-            return False
-        if before is not None:
-            _refuse_foreign(database, before)
-        elif database.dialect == "postgresql":
-            _refuse_narrow(database, await session.scalar(text("SHOW server_encoding")))
-        connection = await session.connection()
-        await connection.run_sync(_run_scripts)
-        if on_upgrade is not None:
-            await on_upgrade(session, before)
-    _log.info("the database was upgraded", database=database.name, before=before, now=HEAD)
+    from triggerer.store.schema.steps import Patience, Upgrade
+
+    todo = Upgrade(
+        database, migrations, on_step, is_alone=is_alone, patience=patience or Patience()
+    )
+    if not await todo.run(goal):
+        return False
+    _log.info("the database was upgraded", database=database.name, before=before, now=goal)
     return True
-
-
-async def _revision(session: AsyncSession) -> str | None:
-    connection = await session.connection()
-    if not await connection.run_sync(lambda sync: inspect(sync).has_table("alembic_version")):
-        return None
-    revision: str | None = await session.scalar(text("SELECT version_num FROM alembic_version"))
-    return revision
-
-
-def _refuse_narrow(database: Database, encoding: str | None) -> None:
-    # If one DAG's description had a character that the encoding lacks, no DAG of the whole folder could be stored.
-    if encoding not in {"UTF8", "SQL_ASCII"}:
-        raise ConfigurationError(
-            f"{database.name} has the encoding {encoding}, which lacks some characters",
-            hint="CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
-        )
-
-
-def _refuse_foreign(database: Database, revision: str) -> None:
-    """Refuse tables that this release can neither use nor upgrade."""
-    if _UNRELEASED.fullmatch(revision):
-        raise ConfigurationError(
-            f"the tables of {database.name} were made by a checkout before release 0.1.0"
-            f" (revision {revision}), and cannot be upgraded",
-            hint="use a new database, or delete this one",
-        )
-    if revision > HEAD:
-        raise ConfigurationError(
-            f"the tables of {database.name} are at revision {revision}, newer than this release's "
-            f"{HEAD}",
-            hint="install the release that created them, or a newer one",
-        )
-
-
-def _run_scripts(connection: Connection) -> None:
-    from alembic import command
-
-    config = configuration()
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-
-
-def configuration() -> Config:
-    """Return Alembic's configuration. There is no alembic.ini."""
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    config.set_main_option("path_separator", "os")
-    return config

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.events import Fence
 from triggerer.processes.instance_ids import release
 from triggerer.store.database.transactions import database_now, insert_into
+from triggerer.store.schema.migrations import THIS_RELEASE
 from triggerer.store.schema.models import Instance, InstanceReport, Stream
 
 LEASE_EXPIRY: Final = timedelta(seconds=15)
@@ -45,6 +46,7 @@ async def register_instance(
             expires_at=now + expiry,
             heartbeat_at=now,
             release=release(),
+            revision=THIS_RELEASE.newest,
         )
         .on_conflict_do_update(
             index_elements=[Instance.id], set_={"expires_at": now + expiry, "heartbeat_at": now}

@@ -34,12 +34,13 @@ class Presence:
         self._ids = {new_instance_id(): kind for kind in kinds}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Send heartbeats until cancelled, then delete the registrations."""
-        task_status.started()
+        """Send heartbeats until cancelled, then delete the registrations. The first one is sent before the start."""
         try:
+            await self._beat()
+            task_status.started()
             while True:
-                await self._beat()
                 await anyio.sleep(INTERVAL.total_seconds())
+                await self._beat()
         finally:
             with anyio.move_on_after(_DEREGISTER_TIMEOUT.total_seconds(), shield=True):
                 await self._leave()

@@ -84,9 +84,16 @@ class Primary:
         """The size that the URL gives, or None."""
         return self._settings.statement_cache_size
 
-    async def connect(self, application_name: str | None = None) -> Any:
+    async def connect(
+        self,
+        application_name: str | None = None,
+        *,
+        statement_timeout_s: float | None = STATEMENT_TIMEOUT_S,
+    ) -> Any:
         """Return a new asyncpg connection to the first server of the URL that takes writes.
 
+        Args:
+            statement_timeout_s: After this time a statement fails. None: a statement may take any time.
         Raises:
             StoreUnavailable: No server of the URL can be written to. For instance, the only server is a former primary.
             StoreRefused: The URL names several servers, and each refuses, for instance because the password is wrong.
@@ -94,11 +101,11 @@ class Primary:
             TypeError: The URL has an option that asyncpg does not know.
         """
         if len(self._hosts) == 1:
-            return await self._open(self._hosts[0], application_name)
+            return await self._open(self._hosts[0], application_name, statement_timeout_s)
         failures: dict[Host, TriggererError] = {}
         for host in list(self._hosts):
             try:
-                connection = await self._open(host, application_name)
+                connection = await self._open(host, application_name, statement_timeout_s)
             except Exception as error:
                 ours = error if isinstance(error, TriggererError) else translate(error, str(host))
                 if ours is None:
@@ -130,7 +137,7 @@ class Primary:
         """
         for host in list(self._hosts):
             try:
-                connection = await self._open(host, None)
+                connection = await self._open(host)
             except Exception as error:
                 if not isinstance(error, TriggererError) and translate(error, str(host)) is None:
                     raise
@@ -138,7 +145,12 @@ class Primary:
             else:
                 await close(connection)
 
-    async def _open(self, host: Host, application_name: str | None) -> Any:
+    async def _open(
+        self,
+        host: Host,
+        application_name: str | None = None,
+        statement_timeout_s: float | None = STATEMENT_TIMEOUT_S,
+    ) -> Any:
         settings = self._settings
         options = dict(settings.options)
         if host.host is not None:
@@ -151,7 +163,7 @@ class Primary:
             connection = await asyncpg.connect(
                 **options,
                 timeout=settings.timeout_s,
-                command_timeout=STATEMENT_TIMEOUT_S,
+                command_timeout=statement_timeout_s,
                 server_settings={
                     "application_name": application_name
                     or settings.application_name

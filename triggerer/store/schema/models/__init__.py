@@ -19,6 +19,7 @@ from triggerer.store.schema.models.audit import Audit, CleanedRows, CleaningTurn
 from triggerer.store.schema.models.backfills import Backfill, BackfillInterval, BackfillKey
 from triggerer.store.schema.models.base import Base
 from triggerer.store.schema.models.bookmarks import WatcherBookmark
+from triggerer.store.schema.models.compatibility import SchemaCompat
 from triggerer.store.schema.models.dags import Dag, DagFile, DagScheduleAlias, DagScheduleAsset
 from triggerer.store.schema.models.notifications import Notification, NotifiedSubject
 from triggerer.store.schema.models.parked import ParkedBody, ParkedMessage
@@ -77,6 +78,7 @@ __all__ = [
     "Restoration",
     "RunAttempt",
     "RunLaunch",
+    "SchemaCompat",
     "Stream",
     "StreamState",
     "TaskRun",

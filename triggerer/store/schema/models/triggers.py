@@ -112,6 +112,8 @@ class Instance(Base):
     """The last heartbeat of the instance."""
     release: Mapped[str] = mapped_column(String(40), server_default="", default="")
     """The release of triggerer that the process runs."""
+    revision: Mapped[str] = mapped_column(String(32), server_default="", default="")
+    """The newest migration that the release contains."""
 
 
 class ProcessSettings(Base):

@@ -223,6 +223,7 @@ def upgrade() -> None:
         sa.Column("expires_at", INSTANT, nullable=False),
         sa.Column("heartbeat_at", INSTANT, nullable=True),
         sa.Column("release", sa.String(length=40), server_default="", nullable=False),
+        sa.Column("revision", sa.String(length=32), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_instance")),
     )
     op.create_table(
@@ -240,6 +241,14 @@ def upgrade() -> None:
         sa.Column("reported_at", INSTANT, nullable=False),
         sa.Column("looked_at", INSTANT, nullable=True),
         sa.PrimaryKeyConstraint("instance_id", name=op.f("pk_instance_report")),
+    )
+    op.create_table(
+        "schema_compat",
+        sa.Column("revision", sa.String(length=32), nullable=False),
+        sa.Column("min_revision", sa.String(length=32), nullable=False),
+        sa.Column("release", sa.String(length=40), nullable=False),
+        sa.Column("required_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("revision", name=op.f("pk_schema_compat")),
     )
     op.create_table(
         "audit",

@@ -1,0 +1,40 @@
+"""Creates and drops indexes on tables that may be large, without blocking the services.
+
+Only a migration with `is_concurrent = True` calls these functions, because PostgreSQL refuses CONCURRENTLY in a
+transaction. Such a migration may be interrupted, and then runs again from its beginning.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from alembic import context, op
+
+# PostgreSQL keeps the index of an interrupted CREATE INDEX CONCURRENTLY. Writes maintain it, and no query uses it.
+_IS_INVALID: Final = sa.text(
+    "SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(:name) AND NOT indisvalid)"
+)
+
+
+def create_index(name: str, table: str, columns: Sequence[str], **options: Any) -> None:
+    """Create an index, unless an earlier attempt has completed it. Writers continue meanwhile.
+
+    Args:
+        options: As for `alembic.op.create_index`.
+    """
+    if _is_invalid(name):
+        drop_index(name, table)
+    op.create_index(
+        name, table, columns, if_not_exists=True, postgresql_concurrently=True, **options
+    )
+
+
+def drop_index(name: str, table: str) -> None:
+    """Drop an index if it exists. Readers and writers continue meanwhile."""
+    op.drop_index(name, table, if_exists=True, postgresql_concurrently=True)
+
+
+def _is_invalid(name: str) -> bool:
+    if context.is_offline_mode() or op.get_context().dialect.name != "postgresql":
+        return False
+    return bool(op.get_bind().scalar(_IS_INVALID, {"name": name}))

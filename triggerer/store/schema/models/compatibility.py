@@ -1,0 +1,27 @@
+"""Which releases still work with the tables."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.schema.models.base import Base, UtcDateTime
+
+
+class SchemaCompat(Base):
+    """An after-migration, and the newest migration that a release must contain to work with the tables from then on.
+
+    The row is written before the migration runs. A service whose release is too old then neither starts nor continues.
+    """
+
+    __tablename__ = "schema_compat"
+
+    revision: Mapped[str] = mapped_column(String(32), primary_key=True)
+    """The after-migration."""
+    min_revision: Mapped[str] = mapped_column(String(32))
+    """A release works with the tables if it contains this migration or a later one."""
+    release: Mapped[str] = mapped_column(String(40))
+    """The release that ran the migration. It is named to users, as one that is new enough."""
+    required_at: Mapped[datetime] = mapped_column(UtcDateTime)
