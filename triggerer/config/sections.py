@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, cast
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from triggerer.domain.notifications import NOTIFIED
+from triggerer.domain.text.known_fields import known_fields
 from triggerer.nearest import nearest
 
 
@@ -230,7 +231,7 @@ class SparkSettings:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SparkSettings:
         patience = timedelta(seconds=values.get("cluster_patience", 60.0))
-        return cls(**{**values, "cluster_patience": patience})
+        return cls(**{**known_fields(cls, values), "cluster_patience": patience})
 
 
 @dataclass(frozen=True, slots=True)

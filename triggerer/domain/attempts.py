@@ -13,6 +13,7 @@ from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.launches import FormerLaunch
 from triggerer.domain.outputs import output_token
 from triggerer.domain.runs import RunState, TaskState
+from triggerer.domain.text.known_fields import known_fields
 from triggerer.domain.text.one_line import one_line
 
 
@@ -62,8 +63,9 @@ class Repeat:
     def from_json(cls, document: Mapping[str, Any] | None) -> Repeat:
         if document is None:
             return cls()
-        kept = {task_id: TaskState(state) for task_id, state in document["kept"].items()}
-        return cls(kept, document["cleared"], document["after_attempt"])
+        values = known_fields(cls, document)
+        values["kept"] = {task: TaskState(state) for task, state in document["kept"].items()}
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class RunOrder(RunDetails):
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> RunOrder:
-        values = dict(document)
+        values = known_fields(cls, document)
         values["repeat"] = Repeat.from_json(values["repeat"])
         values["former"] = tuple(map(FormerLaunch.from_json, values["former"]))
         for name in _INSTANTS:
@@ -243,7 +245,10 @@ class TaskProgress:
         stages = document["newest_stages"]
         for stage in stages:
             stage |= {name: _instant(stage[name]) for name in ("started_at", "ended_at")}
-        return cls(Progress(**document["total"]), tuple(StageProgress(**one) for one in stages))
+        return cls(
+            Progress(**known_fields(Progress, document["total"])),
+            tuple(StageProgress(**known_fields(StageProgress, one)) for one in stages),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from triggerer.domain.assets import Asset, AssetAlias, Combinable
 from triggerer.errors import DagError
@@ -102,6 +102,10 @@ def aliases_of(condition: Condition) -> tuple[AssetAlias, ...]:
     )
 
 
+_FORMS: Final = frozenset({"asset", "alias", "all", "any"})
+"""The keys that tell what a stored expression is. It has one of them."""
+
+
 def condition_to_json(condition: Condition) -> dict[str, Any]:
     """Return the expression as the store writes it.
 
@@ -121,16 +125,19 @@ def condition_to_json(condition: Condition) -> dict[str, Any]:
 def condition_from_json(value: Any) -> Condition:
     """Return the stored expression. Its assets have a name and a URI, and nothing else.
 
+    Unknown keys, which a later release wrote, are ignored.
+
     Raises:
         DagError: `condition_to_json` did not write this value.
     """
-    match value:
-        case {"asset": {"name": str(name), "uri": str(uri)}, **rest} if not rest:
-            return Asset.identified(name, uri)
-        case {"alias": str(name), **rest} if not rest:
-            return AssetAlias(name)
-        case {"all": [_, *_] as operands, **rest} if not rest:
-            return AssetAll(*map(condition_from_json, operands))
-        case {"any": [_, *_] as operands, **rest} if not rest:
-            return AssetAny(*map(condition_from_json, operands))
+    if isinstance(value, dict) and len(_FORMS & value.keys()) == 1:
+        match value:
+            case {"asset": {"name": str(name), "uri": str(uri)}}:
+                return Asset.identified(name, uri)
+            case {"alias": str(name)}:
+                return AssetAlias(name)
+            case {"all": [_, *_] as operands}:
+                return AssetAll(*map(condition_from_json, operands))
+            case {"any": [_, *_] as operands}:
+                return AssetAny(*map(condition_from_json, operands))
     raise DagError(f"not an asset expression: {value!r}")

@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID, uuid5
 
 from triggerer.domain.attempt_states import AttemptState
+from triggerer.domain.text.known_fields import known_fields
 
 WORKER: Final = "worker"
 """`Launch.launcher` of work inside the attempt's process. The work ends with this process."""
@@ -67,7 +68,7 @@ class FormerLaunch:
         since = document["unknown_since"]
         return cls(
             **{
-                **document,
+                **known_fields(cls, document),
                 "state": AttemptState(document["state"]),
                 "unknown_since": None if since is None else datetime.fromisoformat(since),
             }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta, tzinfo
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from triggerer.domain.assets import Asset, AssetAlias
 from triggerer.domain.conditions import (
@@ -269,6 +269,8 @@ def condition_in_json(value: Any) -> Condition | None:
 def schedule_from_json(value: Any) -> Schedule | None:
     """Return the stored schedule. Its assets have a name and a URI, and nothing else.
 
+    Unknown keys, which a later release wrote, are ignored.
+
     Raises:
         DagError: `schedule_to_json` did not write this value.
         PluginError: The schedule's timetable is not installed here, or cannot be loaded.
@@ -284,32 +286,32 @@ def schedule_from_text(text: str | None) -> Schedule | None:
     return None if text is None else _read(text)
 
 
+_FORMS: Final = frozenset({"timetable", "either", "both", "partitioned"})
+"""The keys that tell what a stored schedule is. It has at most one of them."""
+
+
 # The scheduler reads the schedules of all DAGs in turn. A cache with fewer entries than DAGs would never hit.
 @lru_cache(maxsize=16_384)
 def _read(text: str) -> Schedule | None:
     value = json.loads(text)
+    if isinstance(value, dict) and len(_FORMS & value.keys()) > 1:
+        raise DagError(f"not a schedule: {value!r}")
     match value:
         case None:
             return None
-        case {"timetable": timetable, **rest} if not rest:
+        case {"timetable": timetable}:
             return OnTime(_timetable(timetable))
-        case {"either": {"timetable": timetable, "assets": assets, **more}, **rest} if not (
-            rest or more
-        ):
+        case {"either": {"timetable": timetable, "assets": assets}}:
             return OnEither(_timetable(timetable), condition_from_json(assets))
-        case {"both": {"timetable": timetable, "assets": assets, **more}, **rest} if not (
-            rest or more
-        ):
+        case {"both": {"timetable": timetable, "assets": assets}}:
             return OnBoth(_timetable(timetable), condition_from_json(assets))
         case {
             "partitioned": {
                 "assets": assets,
                 "default_mapper": dict(default),
                 "mappers": dict(mappers),
-                **more,
-            },
-            **rest,
-        } if not (rest or more):
+            }
+        }:
             return OnPartitions(condition_from_json(assets), default, mappers)
     return OnAssets(condition_from_json(value))
 

@@ -9,6 +9,7 @@ import structlog
 
 from triggerer.backoff import Backoff, log_failure, retry
 from triggerer.domain.attempts import RunOrder
+from triggerer.domain.text.known_fields import known_fields
 from triggerer.errors import StoreError, TransientStoreError
 from triggerer.executor.launch_queries import store_launch
 from triggerer.executor.result_writer import ResultWriter
@@ -72,7 +73,7 @@ async def _look_up(
                 found = await run_events.triggering_assets(session, order.run_pk)
                 return [dataclasses.asdict(one) for one in found]
             case "triggering_page":
-                page = run_events.Page(**fields["page"])
+                page = _page(fields)
                 return await run_events.page_of_run(
                     session, page, run_pk=order.run_pk, **fields["about"]
                 )
@@ -84,7 +85,11 @@ async def _look_up(
             case "inlet_count":
                 return await run_events.count_events(session, **fields)
             case "inlet_page":
-                page = run_events.Page(**fields["page"])
+                page = _page(fields)
                 return await run_events.page_of_asset(session, page, **fields["about"])
             case _:
                 raise ValueError(f"a worker of this release does not ask for {what}")
+
+
+def _page(fields: dict[str, Any]) -> run_events.Page:
+    return run_events.Page(**known_fields(run_events.Page, fields["page"]))

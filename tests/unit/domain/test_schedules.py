@@ -76,7 +76,7 @@ def test_its_parts_are_found_again(timetable: Timetable, condition: Condition) -
 @pytest.mark.parametrize(
     "stored",
     [
-        {"timetable": {"type": "OnceTimetable", "arguments": {}}, "assets": {"alias": "c"}},
+        {"timetable": {"type": "OnceTimetable", "arguments": {}}, "either": {}},
         {"either": {"timetable": {"type": "OnceTimetable", "arguments": {}}}},
         {"both": {"assets": {"alias": "c"}}},
         {"partitioned": {"assets": {"alias": "c"}, "default_mapper": {}}},

@@ -42,9 +42,7 @@ def from_json(value: Any, kind: type[Any]) -> Any:
         DagError: `to_json` did not write the value, or the value is not a `kind`.
     """
     match value:
-        case {"type": str(name), "arguments": dict(arguments), **rest} if (
-            not rest and name in _kinds
-        ):
+        case {"type": str(name), "arguments": dict(arguments)} if name in _kinds:
             try:
                 found = _kinds[name].deserialize(arguments)
             except (TypeError, ValueError, KeyError, AttributeError) as error:

@@ -110,7 +110,9 @@ class PartitionedAssetTimetable(Timetable):
         return cls(
             assets=condition_from_json(data["assets"]),
             partition_mapper_config={
-                Asset.identified(**one["asset"]): mapper_from_json(one["mapper"])
+                Asset.identified(one["asset"]["name"], one["asset"]["uri"]): mapper_from_json(
+                    one["mapper"]
+                )
                 for one in data["mappers"]
             },
             default_partition_mapper=mapper_from_json(data["default_partition_mapper"]),

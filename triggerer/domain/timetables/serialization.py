@@ -62,7 +62,7 @@ def timetable_from_json(value: Any) -> Timetable:
         PluginError: The entry point is missing, or cannot be loaded.
     """
     match value:
-        case {"type": str(name), "arguments": dict(arguments), **rest} if not rest:
+        case {"type": str(name), "arguments": dict(arguments)}:
             pass
         case _:
             raise DagError(f"not a timetable: {value!r}")

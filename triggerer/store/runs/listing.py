@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.attempts import Progress, TaskProgress
 from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState
+from triggerer.domain.text.known_fields import known_fields
 from triggerer.store.listing.filters import asset_ids, limited
 from triggerer.store.listing.paging import MOST_COUNTED, Count, count_rows, counted
 from triggerer.store.listing.views import RunView, TaskRunView, view_of
@@ -285,4 +286,6 @@ def _task_progress(row: TaskRun) -> TaskProgress | None:
 
 def _progress(row: DagRun) -> Progress | None:
     is_current = row.state == RunState.RUNNING and row.progress is not None
-    return Progress(**json.loads(row.progress)) if is_current and row.progress else None
+    if not is_current or not row.progress:
+        return None
+    return Progress(**known_fields(Progress, json.loads(row.progress)))

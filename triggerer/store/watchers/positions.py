@@ -129,7 +129,7 @@ async def load_positions(
     )
     found: dict[int, list[LanePosition]] = {}
     for row in rows:
-        reemit = None if row.reemit is None else Reemission(*row.reemit)
+        reemit = None if row.reemit is None else Reemission(*row.reemit[:3])
         position = LanePosition(
             row.watcher_id, row.lane, row.position, row.since, row.failures, reemit, row.rewound_to
         )

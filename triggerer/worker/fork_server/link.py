@@ -6,6 +6,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
+from triggerer.domain.text.known_fields import known_fields
 from triggerer.errors import SubmitFailed
 from triggerer.processes.lifelines import kill_own_group
 from triggerer.worker.fork_server.control import Control, Message
@@ -112,4 +113,4 @@ class ForkServerLink:
 def _driver(document: dict[str, Any]) -> SharedDriver:
     from triggerer.worker.spark.sessions.shared import SharedDriver
 
-    return SharedDriver(**document)
+    return SharedDriver(**known_fields(SharedDriver, document))

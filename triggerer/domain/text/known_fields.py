@@ -1,0 +1,19 @@
+"""Reads JSON that a later release may have written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def known_fields(kind: type[DataclassInstance], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that are fields of the dataclass.
+
+    During an upgrade, a service of the new release may write further entries. The former release ignores them.
+    """
+    names = {one.name for one in fields(kind)}
+    return {name: value for name, value in document.items() if name in names}
