@@ -7,7 +7,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,10 @@ class Services:
         self.until("SELECT count(*) FROM dag_run WHERE state = 'success'")
 
 
-@pytest.fixture
-def services(tmp_path: Path, empty_postgres_url: str) -> Iterator[Services]:
-    started = Services(tmp_path, empty_postgres_url)
-    # All at once on an empty database: they also have to agree on who makes the tables.
-    for part in PARTS:
+@contextmanager
+def running(folder: Path, url: str, parts: Sequence[str]) -> Iterator[Services]:
+    started = Services(folder, url)
+    for part in parts:
         started.start(part)
     try:
         yield started
@@ -97,6 +97,13 @@ def services(tmp_path: Path, empty_postgres_url: str) -> Iterator[Services]:
         for process in started.processes.values():
             process.kill()
             process.wait()
+
+
+@pytest.fixture
+def services(tmp_path: Path, empty_postgres_url: str) -> Iterator[Services]:
+    # All at once on an empty database: they also have to agree on who makes the tables.
+    with running(tmp_path, empty_postgres_url, PARTS) as started:
+        yield started
 
 
 def test_a_file_becomes_an_event_a_run_and_a_result_across_four_processes(
@@ -153,3 +160,26 @@ def test_streams_and_runs_are_held_as_long_as_their_own_setting_says(
     left_s = asyncio.run(leases())
     assert left_s["triggerer"] <= 15
     assert 300 < left_s["executor"] <= 600
+
+
+def test_a_service_that_becomes_too_old_for_the_tables_signs_off_and_says_so(
+    tmp_path: Path, empty_postgres_url: str
+) -> None:
+    async def demand_a_newer_release() -> None:
+        connection = await asyncpg.connect(empty_postgres_url.replace("+asyncpg", ""))
+        try:
+            await connection.execute(
+                "INSERT INTO schema_compat VALUES ('9998_after_x', '9998_after_x', '9.9', now())"
+            )
+        finally:
+            await connection.close()
+
+    with running(tmp_path, empty_postgres_url, ["scheduler"]) as services:
+        services.until("SELECT count(*) FROM instance")
+        asyncio.run(demand_a_newer_release())
+        assert services.processes["scheduler"].wait(30) == 1
+        log = (services.folder / "scheduler.log").read_text()
+        assert "need a release with the migration 9998_after_x" in log
+        assert "hint: install release 9.9, which upgraded the tables, or a newer one" in log
+        assert "Traceback" not in log
+        assert services.records.value("SELECT count(*) FROM instance") == 0
