@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from typing import Any
 
 
-def known_fields(kind: type[DataclassInstance], document: Mapping[str, Any]) -> dict[str, Any]:
+def known_fields(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that are fields of the dataclass.
 
     During an upgrade, a service of the new release may write further entries. The former release ignores them.
