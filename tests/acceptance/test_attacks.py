@@ -140,7 +140,8 @@ def _stop(attacked: Attacked, name: str) -> Callable[[], None]:
 
 
 @pytest.mark.rule("15: an owner stops by its own clock, before another instance may begin")
-@pytest.mark.parametrize("attack", [_cut_off, pytest.param(_stop, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("attack", [_cut_off, _stop])
 def test_an_owner_that_lost_its_lease_reads_nothing_for_watchers_it_does_not_know(
     attacked: Attacked, attack: Callable[[Attacked, str], Callable[[], None]]
 ) -> None:

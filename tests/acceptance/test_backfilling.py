@@ -104,6 +104,7 @@ with DAG(
 """
 
 
+@pytest.mark.soak
 def test_the_days_of_a_range_are_run_as_partition_keys_in_turn(tmp_path: Path) -> None:
     with serving(tmp_path, KEYED, count=1) as service:
         days = ["2026-01-02", "2026-01-03", "2026-01-04"]

@@ -58,7 +58,7 @@ def _command(config: Path, environ: dict[str, str], *arguments: str) -> str:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("by", ["variable", "reference"])
+@pytest.mark.parametrize("by", [pytest.param("variable", marks=pytest.mark.soak), "reference"])
 def test_no_secret_is_in_output_or_in_the_environment_of_users_code(
     tmp_path: Path,
     empty_postgres_url: str,

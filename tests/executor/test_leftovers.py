@@ -56,7 +56,7 @@ async def test_a_run_without_spark_sees_nothing_of_another_one(
     await _assert_clean(house, tmp_path, IN_A_PROCESS)
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_a_run_on_a_local_driver_sees_nothing_of_another_one(

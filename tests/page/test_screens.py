@@ -19,7 +19,10 @@ ATTACKS = (
 )
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "size",
+    [size if size == "big" else pytest.param(size, marks=pytest.mark.soak) for size in SIZES],
+)
 def test_every_screen_is_there_in_time_with_few_requests_and_nothing_leaves_the_origin(
     browser: Browser, size: str
 ) -> None:

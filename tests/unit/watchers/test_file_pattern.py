@@ -174,6 +174,9 @@ async def test_a_directory_that_is_missing_is_waited_for_and_logged_once(
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    "claim", ["remember", pytest.param("move", marks=pytest.mark.soak)], indirect=True
+)
 async def test_ten_thousand_files_fire_once_each_from_one_scan(tmp_path: Path, claim: str) -> None:
     for number in range(10_000):
         (tmp_path / f"{number:05}.csv").touch()
