@@ -75,7 +75,8 @@ class Shell:
         self.config.write_text('[core]\nhome = "."\n')
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return run_command(*arguments, cwd=self.folder, environment=ENVIRONMENT | environment)
+        changed = ENVIRONMENT | environment if environment else None
+        return run_command(*arguments, cwd=self.folder, environment=changed)
 
     def ok(self, *arguments: str) -> str:
         return output_of(self.run(*arguments))
@@ -135,6 +136,8 @@ def test_migrating_prints_its_answer_alone(shell: Shell) -> None:
     assert answer == {
         "database": f"the SQLite database {shell.folder}/triggerer.db",
         "changed": True,
+        "revision": "0001_initial",
+        "left": [],
     }
 
 

@@ -23,7 +23,7 @@ from triggerer.store.database.transactions import Database
 from triggerer.store.events.aliases import ensure_aliases
 from triggerer.store.events.undeclared_assets import ensure_asset
 from triggerer.store.schema.models import Asset, AssetAlias, Dag, Stream, Watcher, WatcherPosition
-from triggerer.store.streams import leases
+from triggerer.store.streams import leases, marks
 from triggerer.store.watchers import hosting
 from triggerer.store.watchers.parked import write_parked
 from triggerer.store.watchers.parked_listing import list_parked
@@ -153,6 +153,7 @@ async def test_a_file_that_changes_a_watcher_while_its_stream_is_given_up_does_n
         capacity=10,
         leases=between,
         queries=between,
+        marks=marks,
     )
     changed = file(assets=(asset("x"),), watchers=(watcher("x", args="2"),))
     async with anyio.create_task_group() as tasks:

@@ -86,10 +86,10 @@ async def test_a_session_that_works_or_copies_is_not_taken_for_stuck(
             async def copy() -> None:
                 async def rows() -> AsyncIterator[bytes]:
                     await anyio.sleep(1)
-                    yield b"one\tone\t0\n"
+                    yield b"one\tone\t0\t0\n"
 
                 await copying.copy_to_table(
-                    "stream", source=rows(), columns=["digest", "key", "epoch"]
+                    "stream", source=rows(), columns=["digest", "key", "epoch", "incarnation"]
                 )
 
             tasks.start_soon(copy)

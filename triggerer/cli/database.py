@@ -93,7 +93,7 @@ def clean(
             "--clean-before-timestamp",
             metavar="TIME",
             help="Delete events, runs and their logs from before a time (2026-11-24T12:00:00Z) or an age (90d, PT12H),"
-            " instead of the ages in [retention].",
+            " instead of the ages in the section `retention`.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -104,7 +104,7 @@ def clean(
 ) -> None:
     """Delete old runs, their logs, old asset events that nothing needs, and old rows of the audit.
 
-    The scheduler does this each night, by the ages in [retention]. This command does it now.
+    The scheduler does this each night, by the ages in the section `retention`. This command does it now.
 
     An asset event stays while it waits for a DAG, belongs to a run that stays, or is the newest event of its asset. It
     also stays while its message is parked, or while the broker may redeliver the message. The stored event then shows

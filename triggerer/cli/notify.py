@@ -23,7 +23,7 @@ Urls = Annotated[
     typer.Argument(
         metavar="[URL]...",
         show_default=False,
-        help="Targets to test instead of [notify] urls. Each may be env:NAME or file:PATH.",
+        help="Targets to test instead of the setting `notify.urls`. Each may be env:NAME or file:PATH.",
     ),
 ]
 
