@@ -98,7 +98,9 @@ async def test_a_backup_of_the_future_is_refused_and_nothing_is_changed(watched:
 
 async def test_a_database_that_a_service_uses_is_refused(watched: Database) -> None:
     if watched.dialect == "sqlite":
-        pytest.skip("On SQLite the file's lock tells")
+        pytest.skip(
+            "on SQLite the lock of the file refuses the command before it asks for instances"
+        )
     async with watched.transaction() as session:
         await register_instance(session, "elsewhere:1:abc", kind="triggerer")
     with pytest.raises(MoveRefused, match="elsewhere"):

@@ -90,6 +90,7 @@ def _send(url: str, message: Message) -> str | None:
     for delay in _DELAYS_S:
         if error is None:
             break
+        # A callback is a plain function, and the callbacks' worker has no event loop that this could block.
         time.sleep(delay)
         error = send(url, message)
     return error
