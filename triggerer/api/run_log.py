@@ -20,7 +20,7 @@ from triggerer.processes.instance_ids import is_on_this_host
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.views import RunView
 from triggerer.store.runs.log_addresses import log_address_for
-from triggerer.worker.log_limit import next_hole
+from triggerer.worker.logs.limit import next_hole
 
 _CONNECT_S: Final = 5.0
 _READ_S: Final = 30.0
@@ -35,7 +35,7 @@ class LogPart:
     """The length of the whole log."""
     body: bytes
     hole: tuple[int, int] | None
-    """The first hole at or after `start`: the positions where it begins and ends. See `triggerer.worker.log_limit`."""
+    """The first hole at or after `start`: the positions where it begins and ends. See `triggerer.worker.logs.limit`."""
 
     def without_hole(self) -> tuple[bytes, int]:
         """Return the bytes before the first hole, and the position where the next part begins."""

@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 import anyio
 from anyio import to_thread
 
-from triggerer.worker.logs import append_line, tail
+from triggerer.worker.logs.reading import tail
+from triggerer.worker.logs.writing import append_line
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class LogFiles:
         await self._in_thread(append_line, path, f"run {run_id}: {how}")
 
     async def tail(self, path: str) -> str:
-        """Return the end of a log, as `worker.logs.tail` does; empty also if reading takes too long."""
+        """Return the end of a log, as `worker.logs.reading.tail` does; empty also if reading takes too long."""
         return await self._in_thread(tail, path) or ""
 
     async def _in_thread(self, function: Callable[..., T], *arguments: str) -> T | None:

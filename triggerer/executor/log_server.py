@@ -21,7 +21,7 @@ from triggerer.errors import ConfigurationError, TransientStoreError
 from triggerer.store.access.service_key import service_key
 from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.runs.log_addresses import publish_log_address
-from triggerer.worker.log_limit import next_hole
+from triggerer.worker.logs.limit import next_hole
 
 _log = structlog.get_logger(__name__)
 

@@ -30,7 +30,7 @@ from triggerer.store.listing.views import AssetEventView, RunView, TaskRunView
 from triggerer.store.runs.listing import find_run, list_runs, list_task_runs
 from triggerer.store.runs.triggering_events import assign_events
 from triggerer.store.schema.migrate import upgrade
-from triggerer.worker.log_reading import parts_of
+from triggerer.worker.logs.reading import parts_of
 
 _LOOK_EVERY: Final = timedelta(milliseconds=50)
 _TRIAL: Final = Actor("test", Role.ADMIN, CLI)

@@ -22,7 +22,7 @@ from triggerer.plugins.dag_file import LoadedFile, load_dag_file
 from triggerer.plugins.folder import STABLE_AFTER_S, Stamp, has_just_changed, stamp_of
 from triggerer.worker.api_token import offered
 from triggerer.worker.context import RunContext
-from triggerer.worker.events import QueryEvents
+from triggerer.worker.events.mappings import QueryEvents
 from triggerer.worker.failures import ProcessStopped, explain, storable
 from triggerer.worker.kept_tasks import kept_tasks
 from triggerer.worker.launch_reports import SessionLaunches, launch_reports
@@ -108,7 +108,7 @@ class WorkerContext:
     """
     spark: SparkHolder
     output_into: Callable[[Path], AbstractContextManager[None]]
-    """Appends the output of this process to a run's log during the block, see `triggerer.worker.logs`."""
+    """Appends the output of this process to a run's log during the block, see `triggerer.worker.logs.writing`."""
     on_start: Callable[[int, TaskStart], None]
     on_wait: Callable[[int, Wait], None]
     on_progress: Callable[[int, RunProgress], None]

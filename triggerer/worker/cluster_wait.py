@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from triggerer.domain.attempts import Wait
 from triggerer.worker.failures import storable
-from triggerer.worker.logs import append_line
+from triggerer.worker.logs.writing import append_line
 
 PATIENCE: Final = timedelta(seconds=5)
 """A free cluster takes about this long to start an executor. Shorter waits are not reported."""

@@ -17,13 +17,13 @@ from triggerer.domain.dags import DAG
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import condition_of
 from triggerer.domain.tasks import Task
-from triggerer.worker.events import (
+from triggerer.worker.events.mappings import (
     InletEvents,
     QueryEvents,
     TriggeringAssetEvents,
     find_asset,
 )
-from triggerer.worker.outlets import OutletEvents
+from triggerer.worker.events.outlets import OutletEvents
 from triggerer.worker.output import Output
 from triggerer.worker.templating import date_names, render
 

@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 
 from triggerer.processes.ipc import connect_to_parent
 from triggerer.processes.priority import give_way
-from triggerer.worker.logs import set_up_logging
+from triggerer.worker.logs.writing import set_up_logging
 
 _NICENESS: Final = 5
 

@@ -31,7 +31,7 @@ from triggerer.worker.failures import ProcessStopped
 from triggerer.worker.fork_server.control import Control
 from triggerer.worker.fork_server.link import ForkServerLink
 from triggerer.worker.fork_server.preloading import importable_ahead
-from triggerer.worker.logs import flush_output, output_into
+from triggerer.worker.logs.writing import flush_output, output_into
 from triggerer.worker.protocol import RunReport, message
 from triggerer.worker.reporter import Reporter
 from triggerer.worker.spark.jvm.connections import forget_connection

@@ -21,13 +21,13 @@ from triggerer.domain.runs import TaskState
 from triggerer.domain.tasks import SkipTask, Task
 from triggerer.errors import RunFailed
 from triggerer.worker.context import RunContext
+from triggerer.worker.events.outlets import OutletEvents
 from triggerer.worker.failures import (
     ProcessStopped,
     TaskTimeout,
     explain,
     storable,
 )
-from triggerer.worker.outlets import OutletEvents
 from triggerer.worker.parallel.threads import own_task, thread_time_limit
 from triggerer.worker.protocol import TaskStart
 from triggerer.worker.spark.explanations import explain_spark

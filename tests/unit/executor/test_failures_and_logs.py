@@ -11,9 +11,9 @@ import pytest
 from triggerer.domain.run_logs import log_path
 from triggerer.executor import log_files
 from triggerer.executor.log_files import LogFiles
-from triggerer.worker import logs
 from triggerer.worker.failures import explain, storable
-from triggerer.worker.logs import tail
+from triggerer.worker.logs import writing
+from triggerer.worker.logs.reading import tail
 
 
 def test_a_log_lies_under_its_dag_and_run_with_readable_names() -> None:
@@ -79,7 +79,7 @@ def test_an_error_that_cannot_be_shown_is_named(tmp_path: Path) -> None:
     assert explain(error, tmp_path) == "SyntaxError (it cannot be shown: AttributeError)"
     exc_info = (SyntaxError, error, None)
     record = logging.LogRecord("one", logging.ERROR, "f.py", 1, "failed", (), exc_info)
-    line = logs.FORMATTER.format(record)
+    line = writing.FORMATTER.format(record)
     assert line.endswith("failed\nSyntaxError (its traceback cannot be shown: AttributeError)")
 
 
@@ -89,7 +89,7 @@ def test_a_line_of_a_run_says_its_time_in_utc(monkeypatch: pytest.MonkeyPatch) -
     try:
         record = logging.LogRecord("one", logging.INFO, "f.py", 1, "begun", (), None)
         record.created, record.msecs = 1_790_000_000.0, 0.0
-        assert logs.FORMATTER.format(record) == "2026-09-21 14:13:20.000Z INFO one: begun"
+        assert writing.FORMATTER.format(record) == "2026-09-21 14:13:20.000Z INFO one: begun"
     finally:
         monkeypatch.undo()
         time.tzset()

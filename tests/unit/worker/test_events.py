@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from triggerer.domain.assets import Asset, AssetAlias
 from triggerer.errors import StoreUnavailable
-from triggerer.worker.event_sequences import AssetEvents
-from triggerer.worker.events import InletEvents, TriggeringAssetEvents
+from triggerer.worker.events.mappings import InletEvents, TriggeringAssetEvents
+from triggerer.worker.events.sequences import AssetEvents
 from triggerer.worker.protocol import PAGE_SIZE
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from triggerer.cli.runs.following import _GrowingLog
-from triggerer.worker import log_limit
-from triggerer.worker.log_limit import LogLimit
-from triggerer.worker.log_reading import parts_of
-from triggerer.worker.logs import open_log
+from triggerer.worker.logs.limit import LogLimit, cut_line
+from triggerer.worker.logs.reading import parts_of
+from triggerer.worker.logs.writing import open_log
 
 MOST = 65_536
 LINE = b"line %09d\n"
@@ -61,7 +60,7 @@ def test_a_log_that_grows_for_ever_keeps_its_beginning_and_its_end(log: tuple[Pa
     # One gap, and the line in it names the bytes that are missing.
     (gap,) = [(a, b) for a, b in itertools.pairwise(numbers) if b != a + 1]
     (cut,) = re.findall(rb"^triggerer: +([\d,]+) bytes were cut here", text, re.MULTILINE)
-    said = len(log_limit.cut_line(0, MOST))
+    said = len(cut_line(0, MOST))
     assert int(cut.replace(b",", b"")) == 200_000 * SIZE - (len(text) - said)
     assert gap[0] < gap[1]
 
@@ -115,7 +114,7 @@ def test_where_no_middle_can_be_freed_the_beginning_and_the_newest_lines_stay(
     def refuse(*_: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
-    monkeypatch.setattr(log_limit, "_free", refuse)
+    monkeypatch.setattr("triggerer.worker.logs.limit._free", refuse)
     path, descriptor = log
     limit = LogLimit(descriptor, MOST)
     for batch in range(50):

@@ -6,7 +6,7 @@ import pytest
 
 from triggerer.domain.assets import Asset, AssetAlias, Metadata
 from triggerer.errors import RowRefused
-from triggerer.worker.outlets import OutletEvents
+from triggerer.worker.events.outlets import OutletEvents
 
 A, B = Asset("x-a"), Asset("x-b")
 ALIAS, OTHER = AssetAlias("one"), AssetAlias("two")

@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from triggerer.worker.events import TriggeringAssetEvents
+from triggerer.worker.events.mappings import TriggeringAssetEvents
 from triggerer.worker.spark import EVENT_COLUMNS, is_alive, to_dataframe, warm_up
 
 

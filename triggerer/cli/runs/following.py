@@ -14,7 +14,7 @@ from triggerer.cli.terminal.output import print_note
 from triggerer.domain.runs import RunState
 from triggerer.operations.reading.run_logs import no_log, unreadable
 from triggerer.processes.instance_ids import is_on_this_host
-from triggerer.worker.log_reading import parts_of
+from triggerer.worker.logs.reading import parts_of
 
 if TYPE_CHECKING:
     from triggerer.store.database.transactions import Database

@@ -13,7 +13,7 @@ from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import print_json, wrong_use
 from triggerer.cli.terminal.session import read, with_database
 from triggerer.operations.reading.run_logs import no_log, unreadable
-from triggerer.worker.log_reading import parts_of
+from triggerer.worker.logs.reading import parts_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from triggerer.worker.fork_server.control import Control
-from triggerer.worker.log_limit import LogLimit
+from triggerer.worker.logs.limit import LogLimit
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from triggerer.processes.ipc import connect_to_parent
 from triggerer.processes.priority import give_way
 from triggerer.worker.launchers.former_attempts import FormerAttempts, StillUnknown
 from triggerer.worker.launchers.registry import launcher_named
-from triggerer.worker.logs import set_up_logging
+from triggerer.worker.logs.writing import set_up_logging
 from triggerer.worker.protocol import message
 
 _PATIENCE = timedelta(seconds=5)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef
 from triggerer.errors import RunFailed
-from triggerer.worker.event_sequences import AssetEvents, EventRow
+from triggerer.worker.events.sequences import AssetEvents, EventRow
 
 
 class QueryEvents(Protocol):

@@ -13,17 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from triggerer.observability.redaction import hide_known
+from triggerer.worker.logs.reading import tail
 from triggerer.worker.parallel.threads import own_task
-
-
-def tail(path: str | Path, size: int = 4000) -> str:
-    """Return the last `size` bytes of a file as text; empty if the file cannot be read."""
-    try:
-        with Path(path).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def open_log(path: Path) -> int:

@@ -1,13 +1,25 @@
-"""Reads a run's log without the bytes that were cut, see `triggerer.worker.log_limit`."""
+"""Reads a run's log: its end, or all of it without the bytes that were cut, see `triggerer.worker.logs.limit`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO, Final
 
-from triggerer.worker.log_limit import next_hole
+from triggerer.worker.logs.limit import next_hole
 
 _CHUNK_BYTES: Final = 65_536
+
+
+def tail(path: str | Path, size: int = 4000) -> str:
+    """Return the last `size` bytes of a file as text; empty if the file cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def parts_of(log: BinaryIO, start: int = 0) -> Iterator[tuple[int, bytes]]:

@@ -1,0 +1,1 @@
+"""The asset events that tasks receive and emit."""
