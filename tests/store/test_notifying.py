@@ -1,4 +1,4 @@
-"""Messages reach real HTTP receivers through Apprise, whatever the receivers do."""
+"""Messages reach real HTTP receivers through Apprise, even receivers that refuse, hang or die."""
 
 from __future__ import annotations
 

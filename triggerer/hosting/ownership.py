@@ -29,7 +29,7 @@ _KIND: Final = "triggerer"
 # Fractions of the lease. Before a lease expires, they leave time for several heartbeats in succession.
 HEARTBEAT_INTERVAL: Final = 1 / 4
 OWN_LEASE_MARGIN: Final = 1 / 12
-"""The last part of a lease, in which its owner has stopped the streams already.
+"""The last part of a lease. The owner has stopped the streams before it begins.
 
 The margin leaves time for an advance that is under way then, and for clocks that differ in speed.
 """

@@ -1,4 +1,4 @@
-"""Reconciliation: starts, changes and stops triggers, so that the hosted ones are those that the store shows."""
+"""Reconciliation: starts, changes and stops triggers, until this host runs the triggers that the store shows."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _HALF = 50
 
 
 class Scene:
-    """A service with two watchers of a topic, on a SQLite file, of which there is a copy."""
+    """A service with two watchers of a topic, on a SQLite file, and a copy of the file."""
 
     def __init__(self, kafka: KafkaServer, url: str) -> None:
         self.kafka = kafka
@@ -177,7 +177,7 @@ async def test_a_restored_database_is_refused_and_the_command_brings_each_messag
     scene: Scene,
 ) -> None:
     backup_time = await scene.lose_half()
-    # The broker keeps the messages that are published now. They must come after those that are read again.
+    # The broker keeps the messages that are published now. They must come after the messages that are read again.
     scene.produce(10)
     for _ in range(2):
         async with scene.serving() as database:

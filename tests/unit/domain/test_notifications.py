@@ -1,4 +1,4 @@
-"""Some occurrences are told now, and others wait."""
+"""Some occurrences get a message at once, and others wait."""
 
 from __future__ import annotations
 

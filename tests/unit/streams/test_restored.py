@@ -55,7 +55,7 @@ class WatchingSource(Watching):
 
 @pytest.fixture
 def log(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """Six messages, of which the broker counts four as read."""
+    """Six messages; the broker counts four of them as read."""
     monkeypatch.setattr("tests.unit.streams.test_replays.Watching", WatchingSource)
     Source.look_ups.clear()
     Source.refusals, Source.at_broker = 0, None

@@ -65,7 +65,7 @@ def _periods(
 
 
 def _moments(zone: tzinfo, start: datetime) -> Iterator[datetime]:
-    """Yield an instant in each hour after the start, but in each minute of an hour in which clocks change."""
+    """Yield one instant for each hour after the start, and one for each minute if clocks change in that hour."""
     moment = start
     while True:
         following = moment + _STEP

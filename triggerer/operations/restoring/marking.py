@@ -20,7 +20,7 @@ from triggerer.store.watchers.restored import SetBack, begin_restoration, set_ba
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What the next start of the service will read again."""
+    """The lanes that the next start of the service reads again."""
 
     database: str
     backup_time: datetime

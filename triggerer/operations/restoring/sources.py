@@ -17,7 +17,7 @@ from triggerer.streams.supervision.stream_state import has_state
 
 
 class Kind(StrEnum):
-    """What a source does with messages that were read."""
+    """Whether a source still has messages that were read."""
 
     LOG = "log"
     """The source keeps them, and they can be read again."""

@@ -1,4 +1,4 @@
-"""Finds the assets that events name, and creates those that do not exist because no DAG declares them."""
+"""Finds the assets that events name, and creates the missing ones, which no DAG declares."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ async def any_file_is_broken(session: AsyncSession) -> bool:
 async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[str]:
     """Release the held runs whose file loads now, or whose DAG is stale. Return the ids of their DAGs.
 
-    The caller has stored before, in this transaction, what the files define now.
+    The caller has already stored the files' present definitions in this transaction.
 
     Args:
         reread: The files that were read since the last call. If such a file loads, runs of its DAGs that are held for

@@ -113,7 +113,7 @@ async def awaited_worker(session: AsyncSession) -> str:
 
 
 async def _blocked(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return those of these runs that wait because an earlier attempt may still be at work."""
+    """Return the given runs that wait because an earlier attempt may still be at work."""
     found: set[int] = set()
     query = select(RunLaunch.run_pk).where(RunLaunch.ended_at.is_(None))
     for chosen in some_of(run_pks, RunLaunch.run_pk):

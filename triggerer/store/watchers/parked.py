@@ -31,7 +31,7 @@ from triggerer.store.streams.fences import valid_fences
 from triggerer.store.watchers.parked_usage import TOTAL, USAGE, ParkedUsage
 
 # Reads how many messages and bytes are stored for a watcher, and how many bytes for all watchers. The message that is
-# to be parked is left out, because it may be stored already.
+# parked next is left out, because it may be stored already.
 USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
     "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body) - coalesce((SELECT size_bytes FROM parked_body "

@@ -1,1 +1,1 @@
-"""The log of a run on the disk: what writes it, what limits its size, and what reads it."""
+"""The log of a run on the disk: its writing, the limit of its size, and its reading."""

@@ -27,7 +27,7 @@ class Migrations:
 
     @cached_property
     def revisions(self) -> tuple[str, ...]:
-        """The revisions of the migrations, in the order in which they run."""
+        """The revisions of the migrations. They run in this order."""
         return tuple(sorted(path.stem for path in self.folder.glob("[0-9]*.py")))
 
     @property

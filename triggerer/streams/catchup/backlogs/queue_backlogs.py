@@ -76,7 +76,7 @@ def _enter(
 ) -> None:
     lane = decode_lane(one.lane)
     head = state.head_of(lane)
-    # The watcher reads all outstanding messages of the lane again, even those that its live filter has read.
+    # The watcher reads all outstanding messages of the lane again, even messages that its live filter has read.
     # Idempotency keys prevent repeated events.
     place = [None, state.ledger.head if head is None else head.seq]
     backlog = backlogs.find(lane, watcher.watcher_id)

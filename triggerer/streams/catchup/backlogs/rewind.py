@@ -24,7 +24,8 @@ class Rewind:
 
     A watcher that is live in the lane stays live until the new position is durable, and then is behind. So the stream
     need not wait for the store, and no message counts as failed. Events that the watcher derives while it is still live
-    have their ordinary keys. The replay covers all messages before `end`, including those that are processed meanwhile.
+    have their ordinary keys. The replay covers all messages before `end`, including messages that are processed
+    meanwhile.
 
     Args:
         start: Where the replay begins, unless an earlier message is outstanding, or has events that are not durable.

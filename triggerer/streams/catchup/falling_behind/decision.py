@@ -38,7 +38,7 @@ class FallingBehind:
         self._state = state
         self._subscribers = subscribers
         self._unsuitable: set[Hashable] = set()
-        """Lanes in which no watcher falls behind from now on: the lane, or one of its positions, cannot be stored."""
+        """Lanes that cannot be stored, or with a position that cannot be stored. No watcher falls behind in them."""
         self._look_through_at = _MOST_FAILED
 
     def record_redelivery(self, lane: Lane) -> None:
@@ -125,7 +125,7 @@ class FallingBehind:
     def _not_behind(
         self, lane: Lane, position: Position, watchers: Collection[WatcherRef]
     ) -> set[WatcherRef]:
-        """Return these watchers without those that are behind at the message, or have read it while they caught up.
+        """Return these watchers, except watchers that are behind at the message or have read it while they caught up.
 
         A watcher whose position is not durable yet stays: the position is written again, and the lane waits for it.
         """

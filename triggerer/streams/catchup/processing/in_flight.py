@@ -153,7 +153,7 @@ class CatchUpDerivedEvent:
 
 
 class MessagesInFlight:
-    """The messages that one catching-up filter received: the open one, and those whose events are not all durable.
+    """The messages that one catching-up filter received: the open one, and earlier ones whose events are not durable.
 
     Most messages of a log derive no event. Such a message is in no list once the filter has passed it.
     """

@@ -219,7 +219,7 @@ class BacklogReader:
         self._wake.set()
 
     def record_failure(self) -> None:
-        """Count a failure, no matter in which lane. After many in succession, all lanes wait."""
+        """Count a failure of any lane. After many in succession, all lanes wait."""
         self._turns.record_failure()
 
     def record_success(self, backlog: Backlog) -> None:
@@ -330,8 +330,8 @@ class BacklogReader:
             and not (backlog.is_gone or backlog.is_caught_up)
         ):
             if backlog.cursor is not reached:
-                # The cursor was moved back to a message before those that this pass has read. End the pass. The next
-                # pass begins at the cursor.
+                # The cursor was moved back to a message that is earlier than all messages of this pass. End
+                # the pass. The next pass begins at the cursor.
                 return
             if at >= len(messages):
                 messages, at = reader.take(), 0

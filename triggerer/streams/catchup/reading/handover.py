@@ -24,7 +24,7 @@ _LOOK_AT_ENDS_EVERY_S: Final = 10.0
 
 
 class Handover:
-    """Decides in which lanes one watcher has read all messages of its backlog, and may go live.
+    """Finds the lanes where one watcher has read all messages of its backlog, and may go live.
 
     Args:
         on_live: Called when the watcher has caught up in a lane.

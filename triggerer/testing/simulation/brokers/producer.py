@@ -131,7 +131,7 @@ class SimulatedProducer(SharedStreamProducer):
         return lane
 
     def lane_of(self, message: Message) -> Hashable:
-        """Return the lane in which the runtime advances a message: here the broker's lane."""
+        """Return the lane that is advanced past a message: here the broker's lane."""
         return message.lane
 
     def get_size(self, broker_payload: Delivery | Reread) -> int:

@@ -190,7 +190,7 @@ class PlanningWrites:
                 self._taken[run.dag_id, event] = run.pk
 
     def _untaken(self, store: Store, dag: Dag) -> dict[int, list[int]]:
-        """Return, by asset, the DAG's waiting events, without those that this transaction has taken."""
+        """Return, by asset, the DAG's waiting events, without events that this transaction has taken."""
         return {
             asset: left
             for asset, events in store.waiting(dag).items()

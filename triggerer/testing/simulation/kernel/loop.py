@@ -1,4 +1,4 @@
-"""An asyncio event loop with virtual time, in which the seed makes every choice. It has no I/O and no threads."""
+"""An asyncio event loop with virtual time. The seed makes every choice. It has no I/O and no threads."""
 
 from __future__ import annotations
 

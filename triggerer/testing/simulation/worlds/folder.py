@@ -37,7 +37,10 @@ _MADE_UP = (
 
 @dataclass(frozen=True, slots=True)
 class FolderWorkload:
-    """Replaces the DAGs and watchers of a world with those of a folder. Call it with a world that has not started."""
+    """Replaces the DAGs and watchers of a world with the DAGs and watchers of a folder.
+
+    Call it with a world that has not started.
+    """
 
     dags: tuple[Dag, ...]
     watchers: tuple[ParsedWatcher, ...]
