@@ -7,7 +7,9 @@ import os
 import signal
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -142,6 +144,24 @@ def trained_home(tmp_path_factory: pytest.TempPathFactory) -> TrainedHome:
         return train_home(shared)
     except ServiceUnavailable as absent:
         skip_or_fail(str(absent))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _train_early(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Make the archive of Spark's classes while other tests run; otherwise several workers would wait for it.
+
+    A failure is reported by the first test that needs the archive.
+    """
+    if os.environ.get("PYTEST_XDIST_WORKER") != "gw0":
+        return
+    if any("trained_home" in getattr(test, "fixturenames", ()) for test in request.session.items):
+        shared = tmp_path_factory.getbasetemp().parent
+
+        def train() -> None:
+            with suppress(ServiceUnavailable):
+                train_home(shared)
+
+        Thread(target=train, name="train early", daemon=True).start()
 
 
 @pytest.fixture(scope="session")

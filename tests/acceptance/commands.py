@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.forked_commands import command_forks
+from tests.acceptance.forked_commands import ForkedService, can_fork, command_forks
 from triggerer.cli.main import SERVICES
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
@@ -44,3 +44,22 @@ def output_of(done: subprocess.CompletedProcess[str]) -> str:
 def json_of(done: subprocess.CompletedProcess[str]) -> Any:
     """Return the parsed output of a command with `--json` that must have succeeded."""
     return json.loads(output_of(done))
+
+
+def start_service(
+    *arguments: str, cwd: Path, log: Path, environment: Mapping[str, str] = ENVIRONMENT
+) -> ForkedService | subprocess.Popen[bytes]:
+    """Start `triggerer` with these arguments in a session of its own; its output is appended to the log."""
+    if can_fork(environment):
+        forks = command_forks(tuple(ENVIRONMENT.items()))
+        return forks.start(arguments, cwd, environment, log)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "triggerer", *arguments],
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )

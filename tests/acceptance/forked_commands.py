@@ -1,34 +1,43 @@
-"""Runs commands in forks of a process that has imported what commands need.
+"""Runs commands and services in forks of a process that has imported what they need.
 
-The imports are most of a command's time, and the tests run hundreds of commands. Each command is still a process of its
-own, with its own arguments, directory and output. `tests/unit/cli/test_imports.py` runs commands without this module.
+The imports are most of the processor time of a command, and of the start of a service. The tests start hundreds of
+them. Each is still a process of its own, with its own arguments, directory, environment and output.
+`tests/unit/cli/test_imports.py`, `test_stopping.py` and the demo's tests start processes without this module.
 
 Run `python -m tests.acceptance.forked_commands` for the process that forks. It reads one request in a line of JSON from
-standard input, and answers with the exit code in a line.
+standard input, and answers with a line: the exit code of a command, or the process id of a service.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _IMPORTED = (
     "triggerer.cli.dags.commands",
     "triggerer.cli.runs.commands",
     "triggerer.store.database.opening",
     "triggerer.store.schema.models",
+    "triggerer.service.running",
+    "triggerer.service.parts",
     "aiosqlite",
+    "asyncpg",
+    "uvloop",
 )
 _TIMEOUT_S = 60
 
@@ -62,6 +71,23 @@ class CommandForks:
             texts = (file.read_bytes().decode() for file in (output, errors))
             return subprocess.CompletedProcess(["triggerer", *arguments], code, *texts)
 
+    def start(
+        self, arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path
+    ) -> ForkedService:
+        """Start `triggerer` with these arguments as a service. Its output is appended to the log."""
+        ended = Path(tempfile.mkdtemp(prefix="triggerer-service-"), "ended")
+        log.touch()
+        request = {
+            "arguments": list(arguments),
+            "cwd": str(cwd),
+            "environment": dict(environment),
+            "output": str(log),
+            "errors": str(log),
+            "ended": str(ended),
+        }
+        with self._lock:
+            return ForkedService(self._ask(json.dumps(request)), ended)
+
     def _ask(self, request: str) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -77,6 +103,55 @@ class CommandForks:
         self._process.wait()
 
 
+class ForkedService:
+    """The part of `subprocess.Popen` that the tests use, for a service that another process has forked."""
+
+    def __init__(self, pid: int, ended: Path) -> None:
+        self.pid = pid
+        self._ended = ended
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the service runs."""
+        if self.returncode is None and self._ended.exists():
+            self.returncode = int(self._ended.read_text())
+            shutil.rmtree(self._ended.parent)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; return the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: The service still runs.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("triggerer", timeout or 0)
+            time.sleep(0.005)  # the end of a process that is not our child raises no event
+        return code
+
+    def send_signal(self, signum: int) -> None:
+        """Send a signal, unless the service has ended."""
+        if self.poll() is None:
+            # The keeper has not taken the exit code yet, so no other process has this id.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def can_fork(environment: Mapping[str, str]) -> bool:
+    """Return whether a fork with this environment is like a new process: Python and the linker read it at a start."""
+    return all(
+        environment.get(name) == os.environ.get(name)
+        for name in {*environment, *os.environ}
+        if name.startswith(("PYTHON", "LD_", "MALLOC_"))
+    )
+
+
 @cache
 def command_forks(environment: tuple[tuple[str, str], ...]) -> CommandForks:
     """Return the process that forks commands with this environment, one for each test process."""
@@ -86,24 +161,52 @@ def command_forks(environment: tuple[tuple[str, str], ...]) -> CommandForks:
 def _serve() -> None:
     for name in _IMPORTED:
         __import__(name)
+    gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()
         if not pid:
-            _become_command(request)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+            if "ended" in request:
+                _keep_service(request)
+            signal.alarm(_TIMEOUT_S)
+            _become(request)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if "ended" not in request:
+            print(code, flush=True)
 
 
-def _become_command(request: Mapping[str, str]) -> NoReturn:
+def _keep_service(request: Mapping[str, Any]) -> NoReturn:
+    """Fork the service from a process that outlives it, and that writes its exit code."""
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pid = os.fork()
+    if not pid:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.setsid()
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        _become(request)
+    print(pid, flush=True)
+    # The parent waits for the end of this stream.
+    os.close(1)
+    os.close(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    draft = Path(request["ended"] + ".draft")
+    draft.write_text(str(code))
+    draft.rename(request["ended"])
+    os._exit(0)
+
+
+def _become(request: Mapping[str, Any]) -> NoReturn:
     from triggerer import __main__ as entry
     from triggerer.cli.main import main
 
-    signal.alarm(_TIMEOUT_S)
     os.chdir(request["cwd"])
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, name in ((1, "output"), (2, "errors")):
-        with Path(request[name]).open("wb") as file:
+        with Path(request[name]).open("ab") as file:
             os.dup2(file.fileno(), number)
     random.seed()
     # As `python -m triggerer` has them: the name of the program in the help, and no working directory on the path.

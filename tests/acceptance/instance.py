@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.acceptance.commands import start_service
+from tests.acceptance.forked_commands import ForkedService
 from tests.services.process import still_alive
 
 
@@ -37,7 +39,7 @@ class Instance:
             f'[connections.kafka]\nbootstrap_servers = "{bootstrap}"\nmax_deliveries = 0\n'
             f"{settings}"
         )
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedService | subprocess.Popen[bytes] | None = None
         self._children: list[psutil.Process] = []
 
     @property
@@ -51,16 +53,14 @@ class Instance:
 
     def start(self) -> None:
         """Start it; returns at once."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "triggerer", "standalone", "--config", str(self.config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.home,
-                env=dict(os.environ),
-                start_new_session=True,
-            )
+        self._process = start_service(
+            "standalone",
+            "--config",
+            str(self.config),
+            cwd=self.home,
+            log=self.log,
+            environment=dict(os.environ),
+        )
 
     def kill(self) -> None:
         """SIGKILL, to the service alone: its children have to notice by themselves."""

@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.acceptance.commands import ENVIRONMENT, json_of, run_command
+from tests.acceptance.commands import json_of, run_command, start_service
+from tests.acceptance.forked_commands import ForkedService
 from tests.acceptance.records import Records
 from tests.services.process import still_alive
 
@@ -31,19 +32,10 @@ class Standalone:
         (folder / "dags" / "orders.py").write_text(dags)
         self.log = folder / "service.log"
         self.records = Records(f"sqlite:///{folder / 'triggerer.db'}")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ForkedService | subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command("standalone"),
-                cwd=self.folder,
-                env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.process = start_service("standalone", cwd=self.folder, log=self.log)
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
         assert self.process is not None

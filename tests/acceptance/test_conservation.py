@@ -30,7 +30,7 @@ class Load:
     patience_s: float
 
 
-SHARE = Load(20_000, kills=2, broker_restarts=1, store_outage_s=4, flaky_s=3, patience_s=150)
+SHARE = Load(8_000, kills=2, broker_restarts=1, store_outage_s=4, flaky_s=3, patience_s=150)
 FULL = Load(200_000, kills=10, broker_restarts=2, store_outage_s=20, flaky_s=20, patience_s=900)
 
 

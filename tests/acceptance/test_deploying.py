@@ -253,7 +253,7 @@ class Producing:
             await producer.stop()
 
 
-@pytest.mark.parametrize("content", ["the same", "another"])
+@pytest.mark.parametrize("content", [pytest.param("the same", marks=pytest.mark.soak), "another"])
 def test_a_file_that_is_replaced_by_delete_and_write_misses_nothing(
     standalone: Deployment, kafka_server: KafkaServer, content: str
 ) -> None:

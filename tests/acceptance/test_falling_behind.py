@@ -106,6 +106,9 @@ def scene(tmp_path: Path, empty_store_url: str, kafka_server: KafkaServer) -> It
 
 
 @pytest.mark.rule("18: while a watcher is behind, its siblings continue and the broker advances")
+@pytest.mark.parametrize(
+    "empty_store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)], indirect=True
+)
 def test_the_sick_harm_nobody_and_miss_nothing(scene: Scene) -> None:
     scene.start()
     scene.hosting.touch()

@@ -120,7 +120,7 @@ def _prove(scene: Scene, *, messages: int, kills: int, cuts: int, breaks: int) -
 def test_a_service_that_is_killed_and_cut_off_loses_and_repeats_nothing(
     by_the_rules: Scene,
 ) -> None:
-    _prove(by_the_rules, messages=2_000, kills=2, cuts=2, breaks=2)
+    _prove(by_the_rules, messages=1_000, kills=2, cuts=2, breaks=2)
 
 
 @pytest.mark.rule("one watcher times out, and its siblings get the message again too")

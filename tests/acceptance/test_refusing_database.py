@@ -161,7 +161,17 @@ def _outage(scene: Scene, begin: list[str], end: list[str]) -> Iterator[None]:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("kind", OUTAGES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "the login is refused",
+        "the server is read-only",
+        *(
+            pytest.param(kind, marks=pytest.mark.soak)
+            for kind in ("too many connections", "rights are missing", "tables are missing")
+        ),
+    ],
+)
 def test_a_refusal_of_the_database_is_an_outage_for_a_running_service(
     scene: Scene, kind: str
 ) -> None:
@@ -321,7 +331,15 @@ def _locked(scene: SqliteScene) -> Iterator[None]:
     other.close()
 
 
-@pytest.mark.parametrize("outage", [_gone, _replaced, _full, _locked])
+@pytest.mark.parametrize(
+    "outage",
+    [
+        _gone,
+        _full,
+        pytest.param(_replaced, marks=pytest.mark.soak),
+        pytest.param(_locked, marks=pytest.mark.soak),
+    ],
+)
 def test_a_sqlite_file_that_cannot_be_used_for_a_while_is_an_outage(
     sqlite_scene: SqliteScene,
     outage: Callable[[SqliteScene], AbstractContextManager[None]],

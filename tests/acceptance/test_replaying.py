@@ -62,6 +62,9 @@ def scene(tmp_path: Path, empty_store_url: str, kafka_server: KafkaServer) -> It
 
 @pytest.mark.rule("18: a replay makes no event that exists already")
 @pytest.mark.rule("18: with `--again` a replay makes each event again, even through crashes")
+@pytest.mark.parametrize(
+    "empty_store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)], indirect=True
+)
 def test_a_replay_makes_what_it_is_to_make_and_nothing_twice(scene: Scene) -> None:
     scene.start()
     scene.produce(1_000)

@@ -121,7 +121,7 @@ def _check(scene: Scene) -> None:
 @pytest.mark.rule("S1, S2, S4: under kills of whole processes")
 @pytest.mark.timeout(500)
 def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene) -> None:
-    _prove(scene, messages=600, kills=2, others=1, restarts=1)
+    _prove(scene, messages=300, kills=2, others=1, restarts=1)
 
 
 @pytest.mark.soak

@@ -51,6 +51,9 @@ def scene(tmp_path: Path, empty_store_url: str, kafka_server: KafkaServer) -> It
 
 
 @pytest.mark.rule("18: a message that fails again and again is parked, if other messages pass")
+@pytest.mark.parametrize(
+    "empty_store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)], indirect=True
+)
 def test_a_poison_message_is_set_aside_shown_and_replayed(scene: Scene) -> None:
     scene.start()
     scene.kafka.produce(scene.topic, ['"a"', '"poison 1"', '"b"', '"poison 2"', '"c"'])

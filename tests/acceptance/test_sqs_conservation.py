@@ -111,7 +111,7 @@ def _expected(messages: int) -> dict[str, Counter[int]]:
 @pytest.mark.rule("S1, S2, S4: under kills of whole processes")
 @pytest.mark.timeout(500)
 def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene) -> None:
-    _prove(scene, messages=600, kills=2, cuts=1, restarts=0)
+    _prove(scene, messages=300, kills=2, cuts=1, restarts=0)
 
 
 @pytest.mark.long

@@ -98,7 +98,7 @@ def _prove(scene: Scene, *, messages: int, kills: int, others: int) -> None:
 )
 @pytest.mark.soak
 def test_groups_keep_their_order_whatever_is_killed_cut_off_and_restarted(scene: Scene) -> None:
-    _prove(scene, messages=800, kills=2, others=2)
+    _prove(scene, messages=400, kills=2, others=2)
 
 
 @pytest.mark.soak

@@ -340,7 +340,7 @@ async def test_nothing_is_left_of_an_executor_that_is_killed(
         await _gone(family, within_s=5)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.services
 @pytest.mark.timeout(600)
 @pytest.mark.rule("15: executors and workers too stop by their own clock, before others may begin")

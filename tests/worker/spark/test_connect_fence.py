@@ -81,6 +81,7 @@ def launcher(server: ConnectServer) -> ConnectLauncher:
     return ConnectLauncher(SparkSettings(mode="connect", remote=server.remote))
 
 
+@pytest.mark.soak
 def test_the_work_of_a_killed_client_goes_on_until_its_session_is_stopped(
     server: ConnectServer, tmp_path: Path
 ) -> None:
