@@ -118,6 +118,10 @@ class NoLog(TriggererError):
     """The run has no log here: nothing is logged yet, the log is on another machine, or it was deleted."""
 
 
+class BucketError(TriggererError):
+    """The bucket of `[logs] ship` does not answer, or refuses. The log stays on the executor's machine."""
+
+
 class UnknownMessage(TriggererError):
     """No message with this id is parked: it was replayed, discarded, or never parked."""
 

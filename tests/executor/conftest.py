@@ -189,11 +189,13 @@ class House:
 @asynccontextmanager
 async def _running(house: House, name: str, options: dict[str, Any]) -> AsyncIterator[Executor]:
     options = {"shutdown_grace": timedelta(0), **options}
+    shipper = options.pop("log_shipper", None)
     executor = Executor(
         house.database,
         house.database.wakeups,
         instance_id=name,
         settings=ExecutorSettings(home=house.home, dags_folder=house.dags_folder, **options),
+        log_shipper=shipper,
     )
     async with anyio.create_task_group() as tasks:
         await tasks.start(executor.run)

@@ -1,9 +1,10 @@
-"""Reads the log of a run, on this machine or from the executor's machine."""
+"""Reads the log of a run, on this machine, from the executor's machine, or from the bucket of `[logs] ship`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,8 +15,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from triggerer.api.context import ApiContext
 from triggerer.domain.log_requests import LONGEST_REQUEST, VALID_S, LogRequest
-from triggerer.errors import ServerBusy
+from triggerer.errors import BucketError, NoLog, ServerBusy
 from triggerer.operations.reading.run_logs import no_log, unreadable
+from triggerer.operations.reading.shipped_logs import Copy, open_copy
 from triggerer.processes.instance_ids import is_on_this_host
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.views import RunView
@@ -45,15 +47,67 @@ class LogPart:
         return self.body[: self.hole[0] - self.start], self.hole[1]
 
 
-async def read_part(api: ApiContext, row: RunView, start: int, limit: int) -> LogPart:
-    """Return bytes of the run's log.
+class LogReader:
+    """Reads one run's log for one request. Made by `open_log`."""
 
-    Args:
-        start: The position of the first byte. A negative number counts from the end.
-    Raises:
-        TriggererError: There is no log, or the log cannot be read.
-        ServerBusy: The executor that has the log does not answer.
-    """
+    def __init__(self, api: ApiContext, row: RunView, resources: AsyncExitStack) -> None:
+        self.row = row
+        """The run. Its state may be newer than at the start of the request."""
+        self._api = api
+        self._resources = resources
+        self._copy: Copy | None = None
+        """Set once the log was not on a machine that this process reaches, and a copy was found."""
+
+    async def read(self, start: int, limit: int) -> LogPart:
+        """Return bytes of the log.
+
+        Args:
+            start: The position of the first byte. A negative number counts from the end.
+        Raises:
+            TriggererError: There is no log, or the log cannot be read.
+            ServerBusy: The executor that has the log does not answer, and neither does a bucket with a copy.
+        """
+        if self._copy is not None:
+            return await self._read_copy(self._copy, start, limit)
+        try:
+            return await _read_at_machine(self._api, self.row, start, limit)
+        except (NoLog, ServerBusy):
+            copy = await self._find_copy()
+            if copy is None:
+                raise
+            self._copy = copy
+            return await self._read_copy(copy, start, limit)
+
+    async def _find_copy(self) -> Copy | None:
+        with _unavailable():
+            opened = open_copy(self._api.settings.logs.ship, self.row)
+            copy = await self._resources.enter_async_context(opened)
+            return None if copy is None or await copy.read(0, 1) is None else copy
+
+    async def _read_copy(self, copy: Copy, start: int, limit: int) -> LogPart:
+        with _unavailable():
+            part = await copy.read(start, limit)
+        if part is None:
+            raise no_log(self.row)
+        return LogPart(part.start, part.size, part.body, None)
+
+
+@asynccontextmanager
+async def open_log(api: ApiContext, row: RunView) -> AsyncIterator[LogReader]:
+    """Yield a reader of the run's log."""
+    async with AsyncExitStack() as resources:
+        yield LogReader(api, row, resources)
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    try:
+        yield
+    except BucketError as error:
+        raise ServerBusy(str(error), hint=error.hint) from error
+
+
+async def _read_at_machine(api: ApiContext, row: RunView, start: int, limit: int) -> LogPart:
     if row.log_path is None:
         raise no_log(row)
     try:
@@ -120,10 +174,11 @@ async def read_whole(
 ) -> AsyncIterator[bytes]:
     """Yield the log up to the position `size` in chunks, without the bytes that were cut."""
     start = 0
-    while start < size:
-        part = await read_part(api, row, start, min(chunk_bytes, size - start))
-        if not part.body:
-            return
-        body, start = part.without_hole()
-        if body:
-            yield body
+    async with open_log(api, row) as log:
+        while start < size:
+            part = await log.read(start, min(chunk_bytes, size - start))
+            if not part.body:
+                return
+            body, start = part.without_hole()
+            if body:
+                yield body

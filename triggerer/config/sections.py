@@ -299,6 +299,12 @@ class MetricsSettings:
     """Whether to count the runs of each DAG. This adds up to 3,000 time series, which is enough for 500 DAGs."""
 
 
+def _bucket_url(url: str) -> str:
+    if url and not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^?#]*)?", url):
+        raise ValueError("must be s3://BUCKET or s3://BUCKET/PREFIX")
+    return url
+
+
 def _known_events(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in NOTIFIED:
@@ -351,6 +357,8 @@ class LogsSettings:
 
     max_bytes: Annotated[int, Field(ge=64 * 1024)] = 256 * 1024 * 1024
     """The most bytes of one run's log. A longer log keeps its beginning and its end."""
+    ship: Annotated[str, AfterValidator(_bucket_url)] = ""
+    """Where to copy the log of each ended run: `s3://BUCKET/PREFIX`. Empty: logs stay on the executor's machine."""
 
 
 SECTIONS: Final[dict[str, type[Any]]] = {

@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
-from triggerer.domain.attempts import CallbackOrder
+from triggerer.domain.attempts import CallbackOrder, RunOrder
 from triggerer.errors import StoreError, TransientStoreError
 from triggerer.executor.event_queries import answer
 from triggerer.executor.lease.lease_guard_process import LeaseGuard
@@ -42,6 +42,7 @@ class CallbackRunner:
         executor: The id of the executor in the table `instance`.
         may_call: Returns whether the executor still has its lease.
         get_guard: Returns the present guard of the lease.
+        on_called: Called with a run when the callbacks of the run have ended.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class CallbackRunner:
         settings: ExecutorSettings,
         may_call: Callable[[], bool],
         get_guard: Callable[[], LeaseGuard | None],
+        on_called: Callable[[RunOrder], None],
     ) -> None:
+        self._on_called = on_called
         self._database = database
         self._wakeups = wakeups
         self._result_writer = result_writer
@@ -125,6 +128,7 @@ class CallbackRunner:
                 with anyio.move_on_after(_HAND_BACK_S, shield=True), suppress(StoreError):
                     await self._record_once(call, is_done=False)
                 raise
+            self._on_called(call.run)
             await self._record(call)
             call = await self._claim() if self._may_call() else None
         return call

@@ -20,6 +20,7 @@ from triggerer.executor.claims import Claims
 from triggerer.executor.lease.lease_guard_process import LeaseGuard
 from triggerer.executor.left_launches import LeftLaunches
 from triggerer.executor.log_files import LogFiles
+from triggerer.executor.log_shipping import LogShipper
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.run_tokens import RunTokens
 from triggerer.executor.settings import ExecutorSettings
@@ -49,6 +50,7 @@ class Executor:
 
     Args:
         instance_id: The id of this executor's row in the table `instance`, which the caller keeps alive.
+        log_shipper: Copies the logs of runs to a bucket. The caller runs it, for longer than this executor.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class Executor:
         *,
         instance_id: str,
         settings: ExecutorSettings,
+        log_shipper: LogShipper | None = None,
     ) -> None:
+        self._log_shipper = log_shipper
         self._wakeups = wakeups
         self._settings = settings
         self._sweeps = SweepSchedule(settings.sweep_every)
@@ -83,6 +87,7 @@ class Executor:
             settings=settings,
             may_call=lambda: self._has_lease,
             get_guard=lambda: self.guard,
+            on_called=self._ship_log,
         )
         self._left_launches = LeftLaunches(
             database,
@@ -269,6 +274,8 @@ class Executor:
         self._more |= len(orders) == room
         for order in orders:
             self._claimed_queue.add(order)
+            if self._log_shipper is not None:
+                self._log_shipper.expect(order.log_path)
         self._assign_runs()
         if self._more:
             self._changed.set()
@@ -296,6 +303,7 @@ class Executor:
     def _on_free(self, slot: Slot, order: RunOrder | None, seconds: float) -> None:
         if order is not None:
             self._spools.drop_nowait(order.run_pk)
+            self._ship_log(order)
         if self._stopping.is_set():
             return
         if order is not None:
@@ -370,6 +378,11 @@ class Executor:
             await self._log_files.end(order.log_path, order.run_id, verdict.state)
         self._ending.discard(order.run_pk)
         self._result_writer.submit_nowait(AttemptUpdate(order, end=verdict))
+        self._ship_log(order)
+
+    def _ship_log(self, order: RunOrder) -> None:
+        if self._log_shipper is not None:
+            self._log_shipper.ship(order.log_path)
 
     async def _requeue_waiting(self) -> None:
         """Queue all claimed runs again, because the oldest run has waited for `STALE_SECONDS`.

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.config import Settings
 from triggerer.observability.target_names import target_names
-from triggerer.processes.instance_ids import new_instance_id
+from triggerer.processes.instance_ids import host_and_pid, new_instance_id
 from triggerer.service.metrics import MOST_LANES, DatabaseGauges, StreamMetrics, gathered
 from triggerer.service.status import Readiness
 from triggerer.service.supervising import Runs, once_it_answers, unless_it_returns, without_status
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from triggerer.domain.events import Fence
     from triggerer.domain.watchers.parked import ParkedBounds
     from triggerer.executor.lease.registration import Registration
+    from triggerer.executor.log_shipping import LogShipper
     from triggerer.hosting.factory import TriggerFactory
     from triggerer.hosting.host import HostSettings
     from triggerer.streams import RuntimeSettings
@@ -305,10 +306,15 @@ async def _start_executor(
     from triggerer.executor.lease.registration import Registration
 
     instance_id = new_instance_id()
+    shipper = _log_shipper(settings, instance_id)
+    if shipper is not None:
+        # The logs of the last runs are complete only when the executor has stopped.
+        await background.start(unless_it_returns, "log shipping", shipper.run)
     executor = Executor(
         database,
         database.wakeups,
         instance_id=instance_id,
+        log_shipper=shipper,
         settings=ExecutorSettings(
             home=settings.core.home,
             dags_folder=settings.core.dags_folder,
@@ -342,6 +348,18 @@ async def _start_executor(
 
         server = LogServer(database, instance_id, settings.core.home, settings.executor.log_address)
         await workers.start(unless_it_returns, "logs", server.run)
+
+
+def _log_shipper(settings: Settings, instance_id: str) -> LogShipper | None:
+    if not settings.logs.ship:
+        return None
+    from triggerer.executor.log_shipping import LogShipper
+    from triggerer.shipped_logs.bucket import require_sdk
+    from triggerer.shipped_logs.places import Place
+
+    require_sdk()
+    host, _ = host_and_pid(instance_id)
+    return LogShipper(settings.core.home, Place.of(settings.logs.ship), host)
 
 
 async def _stay_registered(

@@ -16,7 +16,7 @@ from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
 from triggerer.api.parameters import Api, Caller, InPath
 from triggerer.api.routing import reads
-from triggerer.api.run_log import read_part, read_whole
+from triggerer.api.run_log import LogReader, open_log, read_whole
 from triggerer.domain.runs import RunState
 from triggerer.errors import ServerBusy, TriggererError, UnknownRun
 from triggerer.store.listing.views import RunView
@@ -62,12 +62,11 @@ async def logs(
     access.require_payloads()
     access.require_run(part(dag_id), part(run_id))
     row = await _find(api, part(dag_id), part(run_id))
-    first = await read_part(
-        api,
-        row,
-        0 if download else offset if tail is None else -tail,
-        0 if follow or download else limit if tail is None else tail,
-    )
+    async with open_log(api, row) as log:
+        first = await log.read(
+            0 if download else offset if tail is None else -tail,
+            0 if follow or download else limit if tail is None else tail,
+        )
     headers = {
         "X-Log-Size": str(first.size),
         "X-Run-State": row.state,
@@ -100,35 +99,36 @@ async def _following(
     The answer also ends when the client's token or session is no longer valid, or the run was deleted.
     """
     with api.following(_MOST_FOLLOWERS):
-        looks = 0
-        deadline = anyio.current_time() + _LONGEST_S
-        while True:
-            while found := await _read_if_there(api, row, start):
-                chunk, start = found
-                if chunk:
-                    yield chunk
-            if RunState(row.state).is_final or anyio.current_time() > deadline:
-                return
-            with anyio.move_on_after(_LOOK_S):
-                await api.closing.wait()
-                return
-            looks += 1
-            if looks % _ASK_EVERY == 0:
-                if not await still_counts(api, access):
+        async with open_log(api, row) as log:
+            looks = 0
+            deadline = anyio.current_time() + _LONGEST_S
+            while True:
+                while found := await _read_if_there(log, start):
+                    chunk, start = found
+                    if chunk:
+                        yield chunk
+                if RunState(log.row.state).is_final or anyio.current_time() > deadline:
                     return
-                try:
-                    row = await _find(api, row.dag_id, row.run_id)
-                except ServerBusy:
-                    continue
-                except TriggererError:
-                    # The run was deleted, or the database is unavailable. The client must send its request again.
+                with anyio.move_on_after(_LOOK_S):
+                    await api.closing.wait()
                     return
+                looks += 1
+                if looks % _ASK_EVERY == 0:
+                    if not await still_counts(api, access):
+                        return
+                    try:
+                        log.row = await _find(api, row.dag_id, row.run_id)
+                    except ServerBusy:
+                        continue
+                    except TriggererError:
+                        # The run was deleted, or the database is unavailable. The client must send its request again.
+                        return
 
 
-async def _read_if_there(api: ApiContext, row: RunView, start: int) -> tuple[bytes, int] | None:
+async def _read_if_there(log: LogReader, start: int) -> tuple[bytes, int] | None:
     """Return the next bytes and the position after them; None: there are none yet."""
     try:
-        part = await read_part(api, row, start, _CHUNK_BYTES)
+        part = await log.read(start, _CHUNK_BYTES)
         return part.without_hole() if part.body else None
     except TriggererError:
         # Not an error: a run that is queued again has no log yet, and an executor may not answer for a moment. The

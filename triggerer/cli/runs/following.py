@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import anyio
 
 from triggerer.cli.runs.choice import find
+from triggerer.cli.runs.copies import print_copy
 from triggerer.cli.terminal.output import print_note
 from triggerer.domain.runs import RunState
+from triggerer.errors import NoLog
 from triggerer.operations.reading.run_logs import no_log, unreadable
 from triggerer.processes.instance_ids import is_on_this_host
 from triggerer.worker.logs.reading import parts_of
@@ -28,7 +30,9 @@ _SHARED_FOLDER_S: Final = 5.0
 """How long to wait for a log from another machine. A shared folder shows a new file late."""
 
 
-async def follow_log(database: Database, dag_id: str, run_id: str | None, out: BinaryIO) -> None:
+async def follow_log(
+    database: Database, dag_id: str, run_id: str | None, out: BinaryIO, *, ship: str = ""
+) -> None:
     """Print the log of a run from its beginning and as it grows; return once the run has ended.
 
     A run that is queued again because its executor died is followed through its next attempt. Changes of the run's
@@ -37,6 +41,7 @@ async def follow_log(database: Database, dag_id: str, run_id: str | None, out: B
     Args:
         run_id: None: the newest run of the DAG.
         out: Receives the log byte for byte, because tasks may print any bytes.
+        ship: `[logs] ship`. If an ended run has no log on this machine, the copy there is printed.
     Raises:
         UnknownRun: The DAG has no such run, or somebody has deleted it.
         TriggererError: The log cannot be read, or another machine has it.
@@ -50,8 +55,13 @@ async def follow_log(database: Database, dag_id: str, run_id: str | None, out: B
             row = await find(session, dag_id, run_id)
         # Follow this run even if the DAG has a newer run at the next query.
         run_id = row.run_id
-        if follower.see(row):
-            return
+        try:
+            if follower.see(row):
+                return
+        except NoLog:
+            if await print_copy(ship, row, out):
+                return
+            raise
         for _ in range(_ASK_EVERY):
             await anyio.sleep(_LOOK_S)
             follower.read_on(row)

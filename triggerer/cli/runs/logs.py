@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
+import anyio
 import typer
 
 from triggerer.cli.runs.choice import DagId, Last, RunId, check_choice, find
+from triggerer.cli.runs.copies import print_copy
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import print_json, wrong_use
-from triggerer.cli.terminal.session import read, with_database
+from triggerer.cli.terminal.session import read, settings_for, with_database
 from triggerer.operations.reading.run_logs import no_log, unreadable
 from triggerer.worker.logs.reading import parts_of
 
@@ -47,39 +51,48 @@ def logs(
         return await find(session, dag_id, run_id)
 
     row = read(config, ask)
-    if row.log_path is None:
-        raise no_log(row)
     try:
-        with Path(row.log_path).open("rb", buffering=0) as log:
-            if json:
-                # --json prints one object, so the whole log is in memory. Tasks may print any bytes.
-                print_json(
-                    {
-                        "dag_id": row.dag_id,
-                        "run_id": row.run_id,
-                        "state": row.state,
-                        "log_path": row.log_path,
-                        "log": b"".join(part for _, part in parts_of(log)).decode(
-                            "utf-8", "replace"
-                        ),
-                    }
-                )
-            else:
-                for _, part in parts_of(log):
-                    sys.stdout.buffer.write(part)
-                sys.stdout.buffer.flush()
+        if json:
+            # --json prints one object, so the whole log is in memory. Tasks may print any bytes.
+            collected = BytesIO()
+            _copy(config, row, collected)
+            print_json(
+                {
+                    "dag_id": row.dag_id,
+                    "run_id": row.run_id,
+                    "state": row.state,
+                    "log_path": row.log_path,
+                    "log": collected.getvalue().decode("utf-8", "replace"),
+                }
+            )
+        else:
+            _copy(config, row, sys.stdout.buffer)
     except BrokenPipeError:
         raise
-    except FileNotFoundError as error:
-        raise no_log(row) from error
     except OSError as error:
         raise unreadable(row, error) from error
+
+
+def _copy(config: Path | None, row: RunView, out: BinaryIO) -> None:
+    """Write the log to `out`, from the file or else from its copy in a bucket.
+
+    Raises:
+        NoLog: There is neither.
+    """
+    if row.log_path is not None:
+        with suppress(FileNotFoundError), Path(row.log_path).open("rb", buffering=0) as log:
+            out.writelines(part for _, part in parts_of(log))
+            out.flush()
+            return
+    if not anyio.run(print_copy, settings_for(config).logs.ship, row, out):
+        raise no_log(row)
 
 
 def _follow(config: Path | None, dag_id: str, run_id: str | None) -> None:
     async def work(database: Database) -> None:
         from triggerer.cli.runs.following import follow_log
 
-        await follow_log(database, dag_id, run_id, sys.stdout.buffer)
+        ship = settings_for(config).logs.ship
+        await follow_log(database, dag_id, run_id, sys.stdout.buffer, ship=ship)
 
     with_database(config, work)

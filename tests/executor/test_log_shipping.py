@@ -1,0 +1,156 @@
+"""The logs of runs are copied to a bucket once the runs have ended, whatever happens to the bucket or the process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from tests.executor.conftest import House
+from tests.executor.test_callbacks import DAG as CALLED_BACK
+from tests.services.log_bucket import LogBucket, open_log_bucket
+from triggerer.executor.log_shipping import LogShipper
+from triggerer.shipped_logs.bucket import CHUNK_BYTES
+from triggerer.shipped_logs.places import Place
+from triggerer.worker.logs.limit import LogLimit
+
+PRINTS = """
+    with DAG("prints"):
+        @task
+        def prints(params):
+            print("line", params["n"])
+        prints()
+    """
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogBucket]:
+    with open_log_bucket(monkeypatch) as bucket:
+        yield bucket
+
+
+def shipper_of(house: House, bucket: LogBucket) -> LogShipper:
+    return LogShipper(house.home, Place.of(bucket.url), "here")
+
+
+@asynccontextmanager
+async def shipping(shipper: LogShipper) -> AsyncIterator[LogShipper]:
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(shipper.run)
+        yield shipper
+        tasks.cancel_scope.cancel()
+
+
+async def until(holds: Callable[[], bool], timeout: float = 30) -> None:
+    with anyio.fail_after(timeout):
+        while not holds():  # noqa: ASYNC110  (a bucket has no event)
+            await anyio.sleep(0.02)
+
+
+def notes(house: House) -> list[Path]:
+    return list((house.home / "unshipped").iterdir())
+
+
+async def test_the_log_of_each_ended_run_is_copied(house: House, bucket: LogBucket) -> None:
+    await house.add_dag("prints", PRINTS)
+    async with shipping(shipper_of(house, bucket)) as shipper, house.executor(log_shipper=shipper):
+        pks = [(await house.queue("prints", params={"n": n}))[0] for n in range(3)]
+        runs = await house.ended(*pks)
+        await until(lambda: len(bucket.list()) == 3 and not notes(house))
+    for run in runs:
+        key = f"team/here/prints/{run.run_id}.log"
+        assert bucket.read(key) == house.log_path(run).read_bytes()
+
+
+async def test_what_callbacks_add_to_a_log_is_copied_too(house: House, bucket: LogBucket) -> None:
+    await house.add_dag("d", CALLED_BACK, callbacks="success,failed")
+    async with shipping(shipper_of(house, bucket)) as shipper, house.executor(log_shipper=shipper):
+        (pk,) = await house.queue("d", params={"folder": str(house.folder), "then": "succeed"})
+        (run,) = await house.ended(pk)
+        run = await house.until(pk, lambda run: run.callback is None)
+        key = f"team/here/d/{run.run_id}.log"
+        await until(lambda: key in bucket.list() and not notes(house))
+        await until(lambda: bucket.read(key) == house.log_path(run).read_bytes())
+        assert b"callback" in bucket.read(key)
+
+
+async def test_logs_wait_for_a_bucket_that_is_away_and_no_run_does(
+    house: House, bucket: LogBucket
+) -> None:
+    bucket.delete()
+    await house.add_dag("prints", PRINTS)
+    with capture_logs() as said:
+        async with (
+            shipping(shipper_of(house, bucket)) as shipper,
+            house.executor(log_shipper=shipper),
+        ):
+            (pk,) = await house.queue("prints", params={"n": 1})
+            (run,) = await house.ended(pk)
+            assert run.state == "success"
+            await until(lambda: any("wait for their bucket" in one["event"] for one in said))
+            bucket.create()
+            await until(lambda: bucket.list() != [])
+    (waited,) = [one for one in said if "wait for their bucket" in one["event"]]
+    assert waited["error"].startswith(f"bucket {bucket.name!r} refuses to write logs: ")
+
+
+async def test_the_next_process_copies_what_a_killed_one_left(
+    house: House, bucket: LogBucket
+) -> None:
+    dead = shipper_of(house, bucket)
+    log = house.home / "logs" / "prints" / "manual__1.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"half a")
+    async with shipping(dead):
+        dead.expect(str(log))
+        await until(lambda: len(notes(house)) == 1)
+    assert bucket.list() == []
+    async with shipping(shipper_of(house, bucket)):
+        await until(lambda: not notes(house))
+    assert bucket.read("team/here/prints/manual__1.log") == b"half a"
+
+
+async def test_a_stopped_executor_copies_what_waits(house: House, bucket: LogBucket) -> None:
+    log = house.home / "logs" / "prints" / "manual__1.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"whole")
+    async with shipping(shipper_of(house, bucket)) as shipper:
+        shipper.ship(str(log))
+    assert bucket.read("team/here/prints/manual__1.log") == b"whole"
+
+
+async def test_a_large_log_is_copied_in_parts_without_the_bytes_that_were_cut(
+    house: House, bucket: LogBucket
+) -> None:
+    log = house.home / "logs" / "prints" / "manual__1.log"
+    log.parent.mkdir(parents=True)
+    most = 4 * CHUNK_BYTES
+    with log.open("ab", buffering=0) as file:
+        limit = LogLimit(file.fileno(), most)
+        for number in range(64):
+            file.write((b"%07d\n" % number) * (CHUNK_BYTES // 64))
+            limit.look()
+    async with shipping(shipper_of(house, bucket)) as shipper:
+        shipper.ship(str(log))
+        await until(lambda: bucket.list() != [])
+    copied = bucket.read("team/here/prints/manual__1.log")
+    assert 2 * CHUNK_BYTES < len(copied) <= most + CHUNK_BYTES
+    assert b"bytes were cut here" in copied
+    assert b"\0" not in copied
+    assert (copied[:8], copied[-8:]) == (b"0000000\n", b"0000063\n")
+
+
+async def test_a_log_that_was_deleted_before_it_was_copied_is_forgotten(
+    house: House, bucket: LogBucket
+) -> None:
+    gone = house.home / "logs" / "prints" / "manual__1.log"
+    async with shipping(shipper_of(house, bucket)) as shipper:
+        shipper.expect(str(gone))
+        await until(lambda: len(notes(house)) == 1)
+        shipper.ship(str(gone))
+        await until(lambda: not notes(house))
+    assert bucket.list() == []

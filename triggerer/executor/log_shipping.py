@@ -1,0 +1,176 @@
+"""Copies the logs of ended runs to a bucket: `[logs] ship`.
+
+Guarantee: the log of each run that this executor claimed is copied at least once after the run's end, also if the
+process is killed, as long as the home stays. A file in `<home>/unshipped` names each log until the log is copied. No
+run waits for the bucket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskStatus
+
+from triggerer.backoff import Backoff, warn_seldom
+from triggerer.errors import BucketError
+from triggerer.shipped_logs.bucket import CHUNK_BYTES, Bucket, open_bucket
+from triggerer.shipped_logs.places import Place
+from triggerer.synchronization import AutoResetEvent
+from triggerer.worker.logs.reading import parts_of
+
+_log = structlog.get_logger(__name__)
+
+_AT_ONCE: Final = 8
+_KEPT_OPEN_S: Final = 30.0
+"""How long a client without work stays open."""
+_LAST_S: Final = 5.0
+"""How long a stopped executor still copies logs."""
+
+
+class LogShipper:
+    """Copies logs, several at a time.
+
+    Args:
+        home: The executor's home. The logs are in `<home>/logs`.
+        host: The name of this machine, which is a part of the copies' keys.
+    """
+
+    def __init__(self, home: Path, place: Place, host: str) -> None:
+        self._logs = home.resolve() / "logs"
+        self._notes = home.resolve() / "unshipped"
+        self._place = place
+        self._host = host
+        self._waiting: dict[str, None] = {}
+        """Paths below the logs' folder, in the order of copying."""
+        self._changed = AutoResetEvent()
+        self._expected: list[str] = []
+        self._has_expected = AutoResetEvent()
+
+    def expect(self, log_path: str) -> None:
+        """Note that a run is about to begin, and that its log must be copied later."""
+        self._expected.append(self._file(log_path))
+        self._has_expected.set()
+
+    def ship(self, log_path: str) -> None:
+        """Copy the log soon. Call this when the run has ended, and when something was added to its log later."""
+        self._waiting[self._file(log_path)] = None
+        self._changed.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Copy logs until cancelled, first the logs that an earlier process left.
+
+        Cancellation: The copying goes on for up to 5 s. Then it is given up until the next start.
+        """
+        await to_thread.run_sync(self._find_left)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._write_notes)
+                task_status.started()
+                await self._ship_all()
+        finally:
+            with anyio.move_on_after(_LAST_S, shield=True), suppress(BucketError):
+                if self._waiting:
+                    async with open_bucket(self._place.bucket) as bucket:
+                        await self._ship_waiting(bucket)
+
+    async def _ship_all(self) -> None:
+        backoff = Backoff(first=1.0, longest=60.0)
+        while True:
+            if not self._waiting:
+                await self._changed.wait()
+            try:
+                async with open_bucket(self._place.bucket) as bucket:
+                    while self._waiting:
+                        await self._ship_waiting(bucket)
+                        backoff.reset()
+                        await self._changed.wait_for(_KEPT_OPEN_S)
+            except BucketError as error:
+                delay = backoff.next_delay()
+                text, waiting = "logs wait for their bucket", len(self._waiting)
+                warn_seldom(_log, backoff.failures, text, logs=waiting, error=str(error))
+                await anyio.sleep(delay)
+
+    async def _write_notes(self) -> None:
+        """Write notes in a thread, because the file system may hang. A run does not wait for its note."""
+        while True:
+            await self._has_expected.wait()
+            files, self._expected = self._expected, []
+            # A log without a note is lost only if this process dies before it has copied the log.
+            with suppress(OSError):
+                await to_thread.run_sync(self._note, files, abandon_on_cancel=True)
+
+    def _note(self, files: list[str]) -> None:
+        for file in files:
+            self._note_of(file).write_text(file)
+
+    def _find_left(self) -> None:
+        self._notes.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for note in self._notes.iterdir():
+            self._waiting[note.read_text()] = None
+
+    async def _ship_waiting(self, bucket: Bucket) -> None:
+        """Copy all waiting logs.
+
+        Raises:
+            BucketError: A log could not be copied. It waits, as do all logs behind it.
+        """
+        while self._waiting:
+            errors: list[BucketError] = []
+            async with anyio.create_task_group() as copies:
+                for file in list(self._waiting)[:_AT_ONCE]:
+                    copies.start_soon(self._copy, bucket, file, errors)
+            if errors:
+                raise errors[0]
+
+    async def _copy(self, bucket: Bucket, file: str, errors: list[BucketError]) -> None:
+        # Removed before the copying, so that `ship` can let it wait again meanwhile.
+        del self._waiting[file]
+        try:
+            await bucket.put(self._place.key_below(self._host, file), _chunks(self._logs / file))
+        except FileNotFoundError:
+            # The run has no log on this machine, or its log was deleted.
+            pass
+        except OSError as error:
+            _log.warning("a log cannot be copied", log=file, error=str(error))
+            return
+        except BucketError as error:
+            self._waiting[file] = None
+            errors.append(error)
+            return
+        except BaseException:
+            self._waiting[file] = None
+            raise
+        if file not in self._waiting:
+            await to_thread.run_sync(lambda: self._note_of(file).unlink(missing_ok=True))
+
+    def _file(self, log_path: str) -> str:
+        return Path(log_path).relative_to(self._logs).as_posix()
+
+    def _note_of(self, file: str) -> Path:
+        return self._notes / hashlib.sha256(file.encode()).hexdigest()
+
+
+async def _chunks(path: Path) -> AsyncIterator[bytes]:
+    """Yield the log in chunks of `CHUNK_BYTES`, without the bytes that were cut. A last, smaller chunk may be empty.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    with await to_thread.run_sync(lambda: path.open("rb", buffering=0)) as log:
+        parts = parts_of(log)
+
+        def next_chunk() -> bytes:
+            chunk = bytearray()
+            while len(chunk) < CHUNK_BYTES and (part := next(parts, None)) is not None:
+                chunk += part[1]
+            return bytes(chunk)
+
+        while chunk := await to_thread.run_sync(next_chunk):
+            yield chunk

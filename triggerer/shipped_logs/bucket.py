@@ -1,0 +1,164 @@
+"""Writes and reads objects of a bucket. Credentials and endpoint come from the SDK's default chain."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from anyio import to_thread
+
+from triggerer.errors import BucketError, ConfigurationError
+
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+"""The size of the parts of a large object. S3 takes no smaller parts than 5 MiB."""
+_HINTS: Final[Mapping[str, str]] = {
+    "NoSuchBucket": "check the bucket's name in [logs] ship; the service makes no bucket",
+    "AccessDenied": "the identity needs s3:PutObject, s3:GetObject and s3:AbortMultipartUpload on the bucket's objects",
+    "InvalidAccessKeyId": "check AWS_ACCESS_KEY_ID, and that the key is still active",
+    "SignatureDoesNotMatch": "check AWS_SECRET_ACCESS_KEY",
+    "ExpiredToken": "the credentials have expired",
+}
+_CONNECT_S: Final = 5
+_READ_S: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPart:
+    """Some bytes of an object."""
+
+    start: int
+    size: int
+    """The length of the whole object."""
+    body: bytes
+
+
+def require_sdk() -> None:
+    """Check that the SDK is installed, without its import.
+
+    Raises:
+        ConfigurationError: It is not installed.
+    """
+    if importlib.util.find_spec("aiobotocore") is None:
+        raise ConfigurationError(
+            "[logs] ship needs the library aiobotocore, which is not installed",
+            hint="pip install 'triggerer[s3]'",
+        )
+
+
+class Bucket:
+    """A bucket, and the client of the SDK for it. Made by `open_bucket`."""
+
+    def __init__(self, name: str, client: Any) -> None:
+        self.name = name
+        self._client = client
+
+    async def put(self, key: str, chunks: AsyncIterator[bytes]) -> None:
+        """Write an object from chunks of `CHUNK_BYTES`; the last chunk may be smaller.
+
+        One chunk at a time is in memory.
+
+        Raises:
+            BucketError: S3 refuses, or does not answer. The object is as before.
+        Cancellation: The object is as before, unless the write had ended.
+        """
+        first = await anext(chunks, b"")
+        if len(first) < CHUNK_BYTES:
+            with _explained(self.name, "write"):
+                await self._client.put_object(Bucket=self.name, Key=key, Body=first)
+            return
+        where = {"Bucket": self.name, "Key": key}
+        with _explained(self.name, "write"):
+            upload = {**where, "UploadId": await self._begin(where)}
+            try:
+                parts = [await self._put_part(upload, 1, first)]
+                async for chunk in chunks:
+                    parts.append(await self._put_part(upload, len(parts) + 1, chunk))
+                await self._client.complete_multipart_upload(
+                    **upload, MultipartUpload={"Parts": parts}
+                )
+            except BaseException:
+                with suppress(Exception):
+                    await self._client.abort_multipart_upload(**upload)
+                raise
+
+    async def read(self, key: str, start: int, limit: int) -> ObjectPart | None:
+        """Return up to `limit` bytes from `start` on, or None if there is no such object.
+
+        Args:
+            start: The position of the first byte. A negative number counts from the end.
+        Raises:
+            BucketError: S3 refuses, or does not answer.
+        """
+        with _explained(self.name, "read"):
+            try:
+                head = await self._client.head_object(Bucket=self.name, Key=key)
+            except self._client.exceptions.ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                    return None
+                raise
+            size = int(head["ContentLength"])
+            first = max(0, size + start) if start < 0 else start
+            end = min(size, first + limit)
+            if first >= end:
+                return ObjectPart(first, size, b"")
+            answer = await self._client.get_object(
+                Bucket=self.name, Key=key, Range=f"bytes={first}-{end - 1}"
+            )
+            async with answer["Body"] as body:
+                return ObjectPart(first, size, await body.read())
+
+    async def _begin(self, where: dict[str, str]) -> str:
+        upload: str = (await self._client.create_multipart_upload(**where))["UploadId"]
+        return upload
+
+    async def _put_part(self, upload: dict[str, str], number: int, chunk: bytes) -> dict[str, Any]:
+        answer = await self._client.upload_part(**upload, PartNumber=number, Body=chunk)
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
+
+@asynccontextmanager
+async def open_bucket(name: str) -> AsyncIterator[Bucket]:
+    """Open a client for the bucket. No request is sent, except for credentials that need one.
+
+    Raises:
+        BucketError: The SDK finds no region, or no such profile.
+    """
+    from aiobotocore.config import AioConfig
+    from aiobotocore.session import AioSession
+
+    session = AioSession()
+    # The first client reads the API's description, which takes a tenth of a second.
+    loader = session.get_component("data_loader")
+    await to_thread.run_sync(loader.load_service_model, "s3", "service-2")
+    config = AioConfig(
+        connect_timeout=_CONNECT_S,
+        read_timeout=_READ_S,
+        retries={"mode": "standard", "total_max_attempts": 3},
+    )
+    with _explained(name, "open"):
+        client = await session.create_client("s3", config=config).__aenter__()
+    try:
+        yield Bucket(name, client)
+    finally:
+        await client.__aexit__(None, None, None)
+
+
+@contextmanager
+def _explained(bucket: str, what: str) -> Iterator[None]:
+    """Turn the SDK's errors into `BucketError`."""
+    from aiohttp import ClientError
+    from botocore.exceptions import BotoCoreError
+    from botocore.exceptions import ClientError as Refused
+
+    try:
+        yield
+    except Refused as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        raise BucketError(
+            f"bucket {bucket!r} refuses to {what} logs: {error}", hint=_HINTS.get(code)
+        ) from error
+    except (BotoCoreError, ClientError, OSError, TimeoutError) as error:
+        raise BucketError(f"bucket {bucket!r} does not {what} logs: {error}") from error
