@@ -41,8 +41,9 @@ test: $(READY)  ## checks, and the tests of what a user's path crosses; options 
 	if wait $$lint; then echo "lint: passed (.cache/lint.log)"; else status=$$?; cat .cache/lint.log; fi; \
 	exit $$status
 
+# One worker more than in `make test`, since more of these tests wait.
 test-all: $(READY)  ## the tests that `make test` leaves out, without the long proofs; options with ARGS="..."
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "full and not soak" $(ARGS)
+	$(BIN)/python -m pytest -n $$(( $(WORKERS) + 1 )) --dist worksteal -m "full and not soak" $(ARGS)
 
 lint: $(READY)  ## style, types and import rules only
 	$(BIN)/ruff check .

@@ -75,6 +75,7 @@ def section(connection: str, **values: str) -> str:
     return "\n".join((f"[connections.{connection}]", *lines, ""))
 
 
+@pytest.mark.soak
 def test_no_secret_of_a_broker_is_in_the_database_or_in_a_log(
     secure_kafka: SecureKafka,
     elasticmq: ElasticMqServer,

@@ -135,7 +135,11 @@ def polled(
 
 
 both_ways = pytest.mark.parametrize(
-    "ahead", [True, False], ids=["with the events", "after the events"]
+    "ahead",
+    [
+        pytest.param(True, id="with the events"),
+        pytest.param(False, id="after the events", marks=pytest.mark.soak),
+    ],
 )
 
 

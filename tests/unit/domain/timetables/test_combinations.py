@@ -351,7 +351,7 @@ def named(timetable: HasTicks, moment: datetime) -> bool:
 
 @pytest.mark.full
 @given(combinations, moments)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_combination_names_what_its_parts_say_in_both_directions(
     timetable: HasTicks, moment: datetime
 ) -> None:
