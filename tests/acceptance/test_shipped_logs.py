@@ -59,8 +59,11 @@ def test_a_log_whose_machine_is_gone_is_printed_from_its_copy(
     assert {bucket.read(key).decode() for key in bucket.list()} == written
     assert list((home / "unshipped").iterdir()) == []
 
-    shutil.rmtree(home / "logs")
+    (key,) = bucket.list()
     config = ("--config", str(instance.config))
+    shown = run_command("runs", "show", "prints", "--last", *config, environment=os.environ)
+    assert f"s3://{bucket.name}/{key}" in shown.stdout
+    shutil.rmtree(home / "logs")
     printed = run_command("runs", "logs", "prints", "--last", *config, environment=os.environ)
     assert ({printed.stdout}, printed.stderr) == (written, "")
     followed = run_command(

@@ -8,8 +8,8 @@ run waits for the bucket.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -133,7 +133,9 @@ class LogShipper:
         # Removed before the copying, so that `ship` can let it wait again meanwhile.
         del self._waiting[file]
         try:
-            await bucket.put(self._place.key_below(self._host, file), _chunks(self._logs / file))
+            # Without `aclosing`, the file would stay open until the generator is collected.
+            async with aclosing(_chunks(self._logs / file)) as chunks:
+                await bucket.put(self._place.key_below(self._host, file), chunks)
         except FileNotFoundError:
             # The run has no log on this machine, or its log was deleted.
             pass
@@ -157,7 +159,7 @@ class LogShipper:
         return self._notes / hashlib.sha256(file.encode()).hexdigest()
 
 
-async def _chunks(path: Path) -> AsyncIterator[bytes]:
+async def _chunks(path: Path) -> AsyncGenerator[bytes, None]:
     """Yield the log in chunks of `CHUNK_BYTES`, without the bytes that were cut. A last, smaller chunk may be empty.
 
     Raises:

@@ -24,6 +24,10 @@ class Place:
         prefix = parts.path.strip("/")
         return cls(parts.netloc, f"{prefix}/" if prefix else "")
 
+    def url_of(self, key: str) -> str:
+        """Return the URL of an object."""
+        return f"s3://{self.bucket}/{key}"
+
     def key_of(self, host: str, dag_id: str, run_id: str) -> str:
         """Return the key of a run's log, such as `PREFIX/HOST/DAG/RUN.log`.
 

@@ -10,10 +10,11 @@ from triggerer.cli.runs.choice import DagId, Last, RunId, check_choice, find
 from triggerer.cli.runs.progress import follow_run
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import elapsed, print_fields, print_json, text, wrong_use
-from triggerer.cli.terminal.session import read
+from triggerer.cli.terminal.session import read, settings_for
 from triggerer.cli.terminal.tables import Column, Kind, print_table
 from triggerer.domain.text.one_line import one_line
 from triggerer.operations.reading.run_logs import was_deleted
+from triggerer.operations.reading.shipped_logs import copy_url
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -57,7 +58,7 @@ def show(
 
         print_json(asdict(row) | {"attempts": attempts, "tasks": tasks})
         return
-    print_fields(_fields(row))
+    print_fields(_fields(row, copy_url(settings_for(config).logs.ship, row)))
     # For a single attempt without launches or a reason, a table of attempts would repeat the fields above.
     if len(attempts) > 1 or any(one.launches or one.reason for one in attempts):
         _print_attempts(attempts)
@@ -77,7 +78,7 @@ def state_of(row: RunView) -> str:
     return f"{row.state} (waiting)" if row.waiting_for and row.state == "running" else row.state
 
 
-def _fields(row: RunView) -> list[tuple[str, Any]]:
+def _fields(row: RunView, copy: str | None) -> list[tuple[str, Any]]:
     return [
         ("dag_id", row.dag_id),
         ("run_id", row.run_id),
@@ -97,6 +98,7 @@ def _fields(row: RunView) -> list[tuple[str, Any]]:
         ("events", len(row.asset_event_ids)),
         ("exit code", row.exit_code),
         ("log", "deleted by age" if was_deleted(row) else row.log_path),
+        ("log copy", copy),
         ("error", row.error),
     ]
 

@@ -46,6 +46,18 @@ class Copy:
             start += len(part.body)
 
 
+def copy_url(ship: str, row: RunView) -> str | None:
+    """Return the URL of the copy of a run's log, which may not exist yet. None: the run gets no copy now.
+
+    Args:
+        ship: `[logs] ship`.
+    """
+    if not ship or row.executor is None or not RunState(row.state).is_final:
+        return None
+    place = Place.of(ship)
+    return place.url_of(_key_of(place, row))
+
+
 @asynccontextmanager
 async def open_copy(ship: str, row: RunView) -> AsyncIterator[Copy | None]:
     """Open the copy of a run's log. None: logs are not copied, or the run has not ended.
@@ -56,11 +68,16 @@ async def open_copy(ship: str, row: RunView) -> AsyncIterator[Copy | None]:
         ConfigurationError: The SDK is not installed.
         BucketError: The SDK finds no region, or no such profile.
     """
-    if not ship or row.executor is None or not RunState(row.state).is_final:
+    if copy_url(ship, row) is None:
         yield None
         return
     require_sdk()
     place = Place.of(ship)
-    host, _ = host_and_pid(row.executor)
     async with open_bucket(place.bucket) as bucket:
-        yield Copy(bucket, place.key_of(host, row.dag_id, row.run_id))
+        yield Copy(bucket, _key_of(place, row))
+
+
+def _key_of(place: Place, row: RunView) -> str:
+    assert row.executor is not None
+    host, _ = host_and_pid(row.executor)
+    return place.key_of(host, row.dag_id, row.run_id)
