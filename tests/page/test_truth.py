@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from typer.testing import CliRunner
 
 from tests.page.browsing import load, open_page, screens
+from tests.page.double.answers import CLEANING_ERROR
 from tests.page.double.server import serving
 from triggerer.cli.app import app
 
@@ -44,6 +45,15 @@ def test_a_run_of_no_length_has_a_bar_inside_its_track(browser: Browser) -> None
         assert track_box["x"] <= bar_box["x"]
         assert bar_box["x"] + bar_box["width"] <= track_box["x"] + track_box["width"] + 0.5
         expect(bar).to_have_text("✕")
+
+
+def test_a_cleaning_that_failed_is_a_problem_and_leads_to_its_settings(browser: Browser) -> None:
+    with serving("big") as (_, address), open_page(browser) as (page, _):
+        load(page, f"{address}/")
+        row = page.locator("li, tr, article").filter(has_text="Old data was not deleted").last
+        expect(row).to_contain_text(CLEANING_ERROR)
+        row.get_by_role("link", name="See [retention]").click()
+        expect(page).to_have_url(f"{address}/settings")
 
 
 def test_a_stream_keeps_up_only_if_its_watchers_do_and_its_lag_is_known(browser: Browser) -> None:

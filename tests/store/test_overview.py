@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import event, insert
 
 from tests.store.seeding import add_dag
+from triggerer.store.audit.cleanings import begin_turn, end_turn, make_state
 from triggerer.store.database.transactions import Database
 from triggerer.store.listing.overview import Overview, read_overview
 from triggerer.store.schema.models import DagRun
@@ -51,3 +52,19 @@ async def test_the_runs_of_an_overview_are_in_order_and_cost_no_statement_each(
     assert [one.run_id for one in found.waiting_runs] == [f"r{n}" for n in range(10, 0, -1)]
     assert [one.run_id for one in found.failed_runs] == [f"r{n}" for n in range(20, 10, -1)]
     assert statements < without_runs + 10
+
+
+async def test_the_error_of_the_last_cleaning_is_shown_until_a_cleaning_succeeds(
+    database: Database,
+) -> None:
+    async with database.transaction() as session:
+        await make_state(session)
+        await begin_turn(session, "one")
+        await end_turn(session, "one", error="the disk is away")
+    found, _ = await read(database)
+    assert (found.cleaning_error, found.cleaning_failed_at is None) == ("the disk is away", False)
+    async with database.transaction() as session:
+        await begin_turn(session, "two")
+        await end_turn(session, "two", deleted={})
+    found, _ = await read(database)
+    assert (found.cleaning_error, found.cleaning_failed_at) == (None, None)

@@ -6,6 +6,8 @@ from datetime import date, timedelta
 
 from tests.page.double.data import BIG, ONE, TASK_STATES, Data, Row
 
+CLEANING_ERROR = "the log of the run 'manual__1' cannot be deleted: Permission denied"
+
 
 def overview(data: Data) -> Row:
     """Return what `/overview` answers."""
@@ -57,6 +59,8 @@ def overview(data: Data) -> Row:
         "failed_run_count": {"value": 1_000 if is_big else len(failed), "is_counted_short": is_big},
         "waiting_runs": [data.run(0)] if is_big else [],
         "missing_instances": ["node-2:977:7aa1"] if is_big else [],
+        "cleaning_error": CLEANING_ERROR if is_big else None,
+        "cleaning_failed_at": data.at(40_000) if is_big else None,
         "run_states": {"running": 2, "queued": 1} if is_big else {},
         "dags": size.dags,
         "paused_dags": size.dags // 11,

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.watchers.parked import ParkedState
 from triggerer.observability.redaction import redact_text
+from triggerer.store.audit.cleanings import read_state
 from triggerer.store.dags.listing import list_broken_files
 from triggerer.store.database.transactions import database_now
 from triggerer.store.events.listing import list_asset_events
@@ -72,6 +73,9 @@ class Overview:
     """Runs that have been queued for more than five minutes, oldest first."""
     missing_instances: list[str]
     """Instances that missed a heartbeat, and whose lease is not over yet."""
+    cleaning_error: str | None
+    """The error of the last cleaning of the database. None: it had none, or there was no cleaning."""
+    cleaning_failed_at: datetime | None
     run_states: dict[str, int]
     """The numbers of runs that are queued and running now, by state."""
     dags: int
@@ -99,6 +103,8 @@ async def read_overview(session: AsyncSession) -> Overview:
         select(Dag.is_paused, func.count()).where(Dag.is_stale.is_(False)).group_by(Dag.is_paused),
     )
     instances = await known_instances(session)
+    cleaning = await read_state(session)
+    cleaning_error = None if cleaning is None else cleaning.error
     return Overview(
         at=now,
         broken_files=(await list_broken_files(session))[:_SHOWN],
@@ -117,6 +123,8 @@ async def read_overview(session: AsyncSession) -> Overview:
         missing_instances=sorted(
             owner for owner, life in instances.items() if life.is_silent and not life.is_over
         ),
+        cleaning_error=cleaning_error and redact_text(cleaning_error),
+        cleaning_failed_at=cleaning.failed_at if cleaning and cleaning_error else None,
         run_states=await _grouped(
             session, select(DagRun.state, func.count()).where(ACTIVE).group_by(DagRun.state)
         ),

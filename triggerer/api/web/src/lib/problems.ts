@@ -15,6 +15,8 @@ export type Overview = {
   failed_run_count: { value: number; is_counted_short: boolean }
   waiting_runs: Run[]
   missing_instances: string[]
+  cleaning_error: string | null
+  cleaning_failed_at: string | null
   run_states: Record<string, number>
   dags: number
   paused_dags: number
@@ -94,6 +96,11 @@ export function problemsOf(overview: Overview, streams: Stream[], readAt: number
       href: link('/parked', { asset: one.asset_name, watcher: one.watcher }), action: 'Replay or discard',
     })
   }
+  if (overview.cleaning_error)
+    add(5, {
+      key: 'cleaning', kind: 'Cleaning failed', state: 'failed', title: 'Old data was not deleted', detail: oneLine(overview.cleaning_error, 300),
+      since: overview.cleaning_failed_at, href: link('/settings'), action: 'See [retention]', more: overview.cleaning_error,
+    })
   for (const run of overview.failed_runs)
     add(6, {
       key: `run ${run.dag_id}\n${run.run_id}`, kind: 'Failed run', state: 'failed', title: `${run.dag_id} ${run.run_id}`, detail: oneLine(run.error, 300), since: run.ended_at, more: run.error ?? undefined,
