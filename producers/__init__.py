@@ -1,1 +1,1 @@
-"""One package for each source: its settings, its messages, its producer, and the translation of its client's errors."""
+"""One package for each broker, and one for HTTP: settings, messages, producer, and the translation of the client's errors."""

@@ -87,13 +87,13 @@ class BrokerMessage:
             try:
                 decoded = None if value is None else orjson.loads(value)
             except orjson.JSONDecodeError as error:
-                assert value is not None
-                if value.startswith(BOM_UTF8):
+                _raise_if_no_memory(error)
+                if value is None or not value.startswith(BOM_UTF8):
+                    raise
+                try:
                     decoded = orjson.loads(value[len(BOM_UTF8) :])
-                # orjson raises this error for a lack of memory too. Then the message must not be rejected.
-                elif error.msg.startswith("Not enough memory"):
-                    raise MemoryError(error.msg) from error
-                else:
+                except orjson.JSONDecodeError as of_rest:
+                    _raise_if_no_memory(of_rest)
                     raise
             _set_json(self, decoded)
         return decoded
@@ -135,6 +135,13 @@ _MESSAGE_STATE: Final = (
 # `@dataclass(slots=True)` replaces the class by a second one that has slots. The `__setattr__` and `__delattr__` of a
 # frozen dataclass call `super()` with the first class. So, up to Python 3.13 at least, they raise `TypeError` for a
 # name that is no field. The functions below replace them.
+
+
+def _raise_if_no_memory(error: orjson.JSONDecodeError) -> None:
+    # The filter rejects a message that raises a ValueError, and JSONDecodeError is one. A lack of memory says nothing
+    # about the message.
+    if error.msg.startswith("Not enough memory"):
+        raise MemoryError(error.msg) from error
 
 
 def _set(self: BrokerMessage, name: str, value: object) -> None:

@@ -29,7 +29,7 @@ def ending(name: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str:
 def hint(name: str, known: Iterable[str]) -> str | None:
     """Return `did you mean 'x'?`. If no known name is similar enough, return the list of known names.
 
-    None: no name is similar enough, and there are no known names or more than 20.
+    None: no name is similar enough, and the list of known names is empty or has more than 20 names.
     """
     names = list(known)
     found = nearest(name, names)

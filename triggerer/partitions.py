@@ -1,6 +1,8 @@
-"""Partitions for DAG authors: mappers from an event's partition key to the keys of runs, windows, and wait policies.
+"""Partitions for DAG authors: mappers, windows and wait policies.
 
-A roll-up collects the events of a window, such as a day, in one run. A wait policy says when that run may start.
+A mapper turns an event's partition key into the keys of the runs that use the event. A window lists the parts of a
+period, such as the hours of a day. A roll-up collects the events of a window in one run. A wait policy says when that
+run may start.
 """
 
 from triggerer.domain.partitions import (

@@ -1,4 +1,4 @@
-"""Synchronization primitives that anyio lacks. An `anyio.Event` cannot be reset, so each wait would need a new event.
+"""Synchronization primitives that anyio lacks. An `anyio.Event` cannot be reset.
 
 Call all methods in the event loop's thread.
 """
@@ -38,7 +38,8 @@ class AutoResetEvent:
     async def wait(self) -> None:
         """Wait until the event is set, and reset the event.
 
-        Always a checkpoint, even if the event is set already. Check `is_set` first to avoid its cost.
+        This method is always a checkpoint, even if the event is set already. A caller that needs no checkpoint can test
+        `is_set` first, and call `clear` instead of this method if the event is set.
 
         Cancellation: An event that is set stays set.
         """

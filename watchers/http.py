@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class HttpPollTrigger(MessageTrigger):
-    """Fires for each new item of a URL, or for each change of its content.
+    """Polls a URL, and fires for each new item of the list at `items`. Without `items`: for each change of the answer.
 
     Watchers share one request if all their arguments except `match`, `decode`, `extra` and `partition_key` are equal.
     Each watcher has its own filter.
@@ -44,12 +44,13 @@ class HttpPollTrigger(MessageTrigger):
             None: the whole answer fires whenever it changes.
         item_key: The path in an item to its key: an item with a known key does not fire again, even if its other fields
             change. None: the whole item is the key, so that a changed item fires.
-        cursor: `{"path": PATH, "param": NAME}`: the next request has the query parameter NAME, with the value that the
-            last answer has at PATH. While an answer has new items and a new cursor, the next request follows at once.
+        cursor: `{"path": PATH, "param": NAME}`: requests have the query parameter NAME, with the newest value that an
+            answer had at PATH. If an answer has new items and a new cursor, the next request follows at once.
         first: "all": the content at the first start of the stream fires. "skip": that content does not fire.
-        match, decode, extra, partition_key: See `MessageTrigger`. Each of them applies to one item. The default `extra`
-            has `value`, `url`, `item_key` (a digest if there is none) and `timestamp`: when the item was first seen, in
-            milliseconds.
+        match, decode, extra, partition_key: See `MessageTrigger`. They apply to each item, or to the whole answer if
+            `items` is None. The default `extra` has `value`, `url`, `item_key` and `timestamp`. The `item_key` is the
+            item's key, or a digest of an item without a key. The `timestamp` is the time when the item was first seen,
+            in milliseconds.
     Raises:
         DagError: An argument is not as described.
     """

@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 class SqsEventTrigger(MessageTrigger):
     """Fires for each message of a queue that meets `match`.
 
-    Watchers with equal queue and connection share one receiver. Only one stream should read a queue: a message that
-    another program receives does not reach the watchers. All spellings of a queue's URL are one stream. The queue's
-    name is the same stream too if the connection states the account (`account` or `role_arn`) and the `region` or
-    `endpoint_url`. Otherwise use only names, or only URLs, everywhere. `triggerer check` warns of two streams that read
-    one queue.
+    Watchers with the same queue and connection share one stream. Only one stream should read a queue, because SQS gives
+    each message to one receiver only. A name and a URL of a queue give one stream if the connection has the account
+    (`account` or `role_arn`) and the `region` or `endpoint_url`. With any other connection, write the queue as a name
+    in all watchers, or as a URL in all watchers. `triggerer check` warns if two streams read one queue.
 
     Args:
         queue: The queue's name or URL.

@@ -117,7 +117,7 @@ async def _look_up(settings: PubSubSettings, subscription: str) -> tuple[Access,
     except BrokerError as error:
         if code_of(error.__cause__ or error) is not grpc.StatusCode.PERMISSION_DENIED:
             raise
-        # An account may be allowed to read a subscription and not to look it up.
+        # Some accounts may read a subscription, but may not see its description. Check that this account may read.
         await _try_to_consume(connection, path, what)
         return access, path, None
     finally:

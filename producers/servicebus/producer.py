@@ -121,7 +121,10 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
             raise BrokerUnavailable(f"{self._stream.what} ended")
 
     async def run(self) -> None:
-        """Wait for the receivers in the SDK's thread, and raise the error that ends them, even while paused."""
+        """Wait until the receivers in the SDK's thread end, and raise the error that ended them.
+
+        This works even while the stream is paused and nobody iterates `open_stream`.
+        """
         await self._opened.wait()
         assert self._running is not None
         await self._running.ended()

@@ -34,9 +34,10 @@ class _Progress:
     """The progress of one call of `advance`.
 
     Attributes:
-        to_delete: The messages of the lanes in which every message is finished. They are deleted together.
-        done: The indices of the other lanes that are finished and not reported yet. Their messages were advanced one by
-        one.
+        to_delete: The messages of all clean lanes. A lane is clean if every message in it has a clean outcome and still
+            exists. The messages of all clean lanes are deleted together.
+        done: The indices of the lanes that are not clean, whose messages were all advanced one by one, and that
+            `take_done` has not returned yet.
     """
 
     __slots__ = ("_batches", "_gone", "_left", "_places", "done", "to_delete")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, replace
 from datetime import UTC, datetime
 
+import orjson
 import pytest
 from aiokafka import TopicPartition
 from google.pubsub_v1.types import PubsubMessage, ReceivedMessage
@@ -91,3 +93,19 @@ def test_a_plugin_can_derive_a_class_of_its_own_frozen_or_not() -> None:
     for one in (extended, derived):
         with pytest.raises(FrozenInstanceError):
             one.value = b"2"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", [b"[1]", codecs.BOM_UTF8 + b"[1]"])
+def test_a_lack_of_memory_is_no_fault_of_the_message(
+    monkeypatch: pytest.MonkeyPatch, value: bytes
+) -> None:
+    """The filter would reject a message that raises a ValueError."""
+
+    def refuse(text: bytes) -> object:
+        # orjson reads the byte order mark as a mistake.
+        reason = "unexpected character" if text.startswith(codecs.BOM_UTF8) else "Not enough memory"
+        raise orjson.JSONDecodeError(reason, "", 0)
+
+    monkeypatch.setattr(orjson, "loads", refuse)
+    with pytest.raises(MemoryError):
+        replace(message(), value=value).json()

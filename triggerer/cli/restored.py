@@ -49,10 +49,11 @@ def restored(
 ) -> None:
     """Set the watchers of logs back, after the database was restored from a backup. Stop every service before.
 
-    The broker's positions are newer than the backup, so without this command messages would be skipped. At the next
-    start, each watcher of a log (Kafka) first reads again what was published since the backup. Messages that have an
-    event make no second one. The answer lists the watchers whose messages cannot come back, and the runs that will
-    execute again. The command can be repeated.
+    The broker's positions are newer than the backup. Without this command, watchers fail or skip messages. At the next
+    start, each watcher of a log (Kafka) first reads the messages again that were published since the backup, and in the
+    --margin before. A message that has an event makes no second event. The command prints which messages of each
+    watcher come again, and the runs that will execute again, as far as their logs are on this machine. The command can
+    be repeated.
     """
     instant = options.parse_instant(backup_time, "--backup-time")
     assert instant is not None

@@ -78,7 +78,8 @@ class Flow:
         Raises:
             TriggererError: A DAG file is broken, a run failed, nothing has moved for `STALLED_S`, or the broker
                 refused a message.
-        Cancellation: Takes effect between two slices of messages. Published messages stay published.
+        Cancellation: While messages are published, it takes effect between two slices of messages. Published messages
+            stay published.
         """
         backlog, self._live = split_live(self.dataset.messages, LIVE_STEPS)
         self.stage = "publishing at full speed"

@@ -46,7 +46,10 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class StreamHistory:
-    """The lag and the messages of each of a stream's last minutes, oldest first. The last minute is the present one."""
+    """A stream's lag and its number of messages, for each recent minute.
+
+    Both lists begin with the oldest minute and end with the present minute.
+    """
 
     newest: int
     """When the present minute began, in seconds since 1970, by the owner's clock."""

@@ -98,7 +98,10 @@ class LogShipper:
                 await anyio.sleep(delay)
 
     async def _write_notes(self) -> None:
-        """Write notes in a thread, because the file system may hang. A run does not wait for its note."""
+        """Write a note for each expected log: a file in `<home>/unshipped` that names the log.
+
+        A thread writes the notes, because the file system may hang. A run begins without waiting for its log's note.
+        """
         while True:
             await self._has_expected.wait()
             files, self._expected = self._expected, []

@@ -67,7 +67,8 @@ class RecordedEvent:
 class SetBack:
     """The moment at which the database's clock was set back.
 
-    Events from before this moment have corrected instants, as if the clock had always been right.
+    Events that were recorded before may have had timestamps in the future. The caller of `replay` has already moved
+    these timestamps back.
     """
 
     after_id: int

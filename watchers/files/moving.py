@@ -9,8 +9,8 @@
 After a crash, the next scan finds the marker, and makes the event again with the marker's id. The database stores an
 id only once, so no file is lost, and none fires twice.
 
-The rename never replaces another file: first an empty file is made exclusively under the new name, and the rename
-replaces this file. If the name exists already, the new name also contains the id.
+A move never overwrites a file. If the new name is free, an empty file is first made under it (with `O_EXCL`), and the
+rename replaces only the empty file. If the new name is taken, the marker's id is added to it.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def retry(
 ) -> None:
     """Queue a failed or cancelled run again, or many runs. Tasks that succeeded are not repeated.
 
-    Choose one run by DAG_ID and RUN_ID or --last; choose many runs by --dag, --state, --from and --to.
+    Choose one run by DAG_ID with either RUN_ID or --last. Choose many runs by at least one of --dag, --state, --from
+    and --to.
     """
     many = ManyRuns(dag=dag, state=state, from_=from_, to=to, dry_run=dry_run, yes=yes, json=json)
     if many.are_chosen(run_id, last):
@@ -108,8 +109,8 @@ def clear(
 ) -> None:
     """Queue an ended run again from the start, or many runs. The tasks emit their asset events again.
 
-    With --task, only this task and the tasks after it are repeated. Choose one run by DAG_ID and RUN_ID or --last;
-    choose many runs by --dag, --state, --from and --to.
+    With --task, only this task and the tasks after it are repeated. Choose one run by DAG_ID with either RUN_ID or
+    --last. Choose many runs by at least one of --dag, --state, --from and --to.
     """
     many = ManyRuns(dag=dag, state=state, from_=from_, to=to, dry_run=dry_run, yes=yes, json=json)
     if many.are_chosen(run_id, last):

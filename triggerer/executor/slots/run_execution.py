@@ -54,11 +54,12 @@ class RunExecution:
     """Executes one run with one process of a worker. Call `begin`, then `follow`.
 
     Args:
-        ending: The decisions about the run's end. A task that outlives its timeout adds a verdict here.
+        ending: The decisions about the run's end. If a task outlives its timeout by more than `timeout_grace`, the
+            timer of the task sets the verdict.
         on_wait: Called with True when the run begins to wait, for instance for its Spark cluster or a missing DAG
             file. Called with False when the run goes on.
-        on_overdue: Called on the event loop when a task of the DAG outlives its timeout. It cannot wait, so it must let
-            another asyncio task call `kill`.
+        on_overdue: Called on the event loop after the timer has set the verdict. The callback is not a coroutine, so
+            it wakes an asyncio task that calls `kill`.
     """
 
     order: RunOrder

@@ -8,9 +8,10 @@ which events it has passed. Events before the lowest cursor were passed by all s
 to the lanes. A heap finds the lowest cursor. Its items are corrected only when they reach the top. An idle subscriber,
 whose selector names none of the events, passes each event as it is broadcast. So its cursor is after all numbers.
 
-The ledger counts how many members ack an event, how many fail it, and how many of these fail it without having pulled
-it. Neighbouring events have equal counts, so only the changes ("steps") are stored, each with an event number. When a
-member joins, fails or leaves, one or two steps are added, however many events are outstanding.
+For each event, the ledger counts the subscribers that ack the event and the subscribers that fail it. A third number
+counts the failing subscribers that have not pulled the event. Most neighbouring events have equal counts, so the ledger
+stores only the changes. Such a change is called a step, and has the number of the first event that it applies to. When
+a subscriber joins, fails or leaves, one or two steps are added, however many events are outstanding.
 """
 
 from __future__ import annotations
