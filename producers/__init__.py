@@ -1,1 +1,1 @@
-"""One package for each broker, and one for HTTP: settings, messages, producer, and the translation of the client's errors."""
+"""One package for each broker, and one for HTTP: its settings, messages, producer, and translation of errors."""
