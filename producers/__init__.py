@@ -1,1 +1,4 @@
-"""One package for each broker, and one for HTTP: its settings, messages, producer, and translation of errors."""
+"""One package for each broker, and one for HTTP.
+
+Each package has settings, messages, a producer, and the translation of its client's errors.
+"""

@@ -87,7 +87,9 @@ class TriggerEvent:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceOutcome:
-    """The numbers of subscribers that acked, failed and rejected an event. Each subscriber counts once.
+    """How many subscribers acked an event, how many failed the event, and how many rejected the event.
+
+    Each subscriber is counted in only one of the three numbers.
 
     Attributes:
         unread: How many of the failed subscribers were present and had not pulled the event, for example because their

@@ -30,9 +30,10 @@ class SqsEventTrigger(MessageTrigger):
     """Fires for each message of a queue that meets `match`.
 
     Watchers with the same queue and connection share one stream. Only one stream should read a queue, because SQS gives
-    each message to one receiver only. A name and a URL of a queue give one stream if the connection has the account
-    (`account` or `role_arn`) and the `region` or `endpoint_url`. With any other connection, write the queue as a name
-    in all watchers, or as a URL in all watchers. `triggerer check` warns if two streams read one queue.
+    each message to one receiver only. A watcher with the queue's name and one with its URL share a stream if the
+    connection has the account (`account` or `role_arn`) and the `region` or `endpoint_url`. With any other
+    connection, write the queue as a name in all watchers, or as a URL in all watchers. `triggerer check` warns if two
+    streams read one queue.
 
     Args:
         queue: The queue's name or URL.

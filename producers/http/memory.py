@@ -146,8 +146,8 @@ class Memory:
         self._present = frozenset(one.digest for one in found)
         answered.unsettled = len(new)
         if not new and self._rounds and not self._rounds[-1].unsettled:
-            # While an item keeps failing, the rounds after its own stay in memory. Merge rounds without items, so that
-            # polls without new items do not fill the memory.
+            # While an item keeps failing, the item's round and all later rounds stay in memory. So replace the last
+            # round if all its items are settled. Otherwise polls without new items would fill the memory.
             self._rounds.pop()
         self._rounds.append(answered)
         self._end_rounds()

@@ -110,8 +110,8 @@ class Batches(Generic[T]):
         """Send entries, together with other callers' entries, in as many requests as necessary.
 
         Args:
-            record_answers: Called with the entries of one request and their answers, as soon as the request is
-                answered.
+            record_answers: Called as soon as a request is answered, with this caller's entries in the request and the
+                answers to these entries.
         Returns: The answers in the order of the entries; see `Answer`.
         Cancellation: The entries may be sent anyway.
         """

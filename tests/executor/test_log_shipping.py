@@ -14,7 +14,7 @@ from tests.executor.conftest import House
 from tests.executor.test_callbacks import DAG as CALLED_BACK
 from tests.services.log_bucket import LogBucket, open_log_bucket
 from triggerer.executor.log_shipping import LogShipper
-from triggerer.shipped_logs.bucket import CHUNK_BYTES
+from triggerer.shipped_logs.bucket import CHUNK_BYTES, open_bucket
 from triggerer.shipped_logs.places import Place
 from triggerer.worker.logs.limit import LogLimit
 
@@ -154,3 +154,27 @@ async def test_a_log_that_was_deleted_before_it_was_copied_is_forgotten(
         shipper.ship(str(gone))
         await until(lambda: not notes(house))
     assert bucket.list() == []
+
+
+async def test_a_note_that_was_cut_while_it_was_written_is_deleted(
+    house: House, bucket: LogBucket
+) -> None:
+    folder = house.home / "unshipped"
+    folder.mkdir(parents=True)
+    (folder / "0123").write_text("")
+    async with shipping(shipper_of(house, bucket)):
+        assert notes(house) == []
+
+
+async def test_a_copy_that_a_stop_interrupts_leaves_no_parts_in_the_bucket(
+    house: House, bucket: LogBucket
+) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * CHUNK_BYTES
+
+    async with open_bucket(bucket.name) as opened:
+        with anyio.move_on_after(1):
+            await opened.put("team/here/endless/manual__1.log", endless())
+    assert bucket.list() == []
+    assert "Uploads" not in bucket.sdk.list_multipart_uploads(Bucket=bucket.name)

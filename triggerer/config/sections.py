@@ -52,7 +52,10 @@ _LONGEST_AGE: Final = timedelta(days=36_500)
 
 
 def _age(value: Any) -> timedelta | None:
-    """Return the duration, or None for "never". A bare number is refused, because `90` would be 90 seconds."""
+    """Return the duration, or None for "never".
+
+    A bare number such as `90` is refused: it would be 90 seconds, but the author probably means 90 days.
+    """
     if value == "never":
         return None
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,8 @@ from triggerer.worker.logs.reading import parts_of
 
 _log = structlog.get_logger(__name__)
 
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 4
+"""The most logs that are copied at the same time. Each takes up to `CHUNK_BYTES` of memory."""
 _KEPT_OPEN_S: Final = 30.0
 """How long a client without work stays open."""
 _LAST_S: Final = 5.0
@@ -116,7 +118,12 @@ class LogShipper:
     def _find_left(self) -> None:
         self._notes.mkdir(mode=0o700, parents=True, exist_ok=True)
         for note in self._notes.iterdir():
-            self._waiting[note.read_text()] = None
+            file = note.read_text(errors="replace")
+            if note == self._note_of(file):
+                self._waiting[file] = None
+            else:
+                # The process died, or the disk was full, while the note was written. The run had not ended.
+                note.unlink()
 
     async def _ship_waiting(self, bucket: Bucket) -> None:
         """Copy all waiting logs.
@@ -127,7 +134,7 @@ class LogShipper:
         while self._waiting:
             errors: list[BucketError] = []
             async with anyio.create_task_group() as copies:
-                for file in list(self._waiting)[:_AT_ONCE]:
+                for file in tuple(islice(self._waiting, _AT_ONCE)):
                     copies.start_soon(self._copy, bucket, file, errors)
             if errors:
                 raise errors[0]

@@ -41,7 +41,7 @@ class RemoteTrigger(ABC):
 
         Raises:
             PluginError: The thread or process does not start, or the trigger cannot be made there.
-        Cancellation: Call `aclose` afterwards.
+        Cancellation: Call `aclose` afterwards, as also after an error.
         """
 
     @abstractmethod

@@ -226,7 +226,10 @@ def _source_parameters(kind: type[MessageTrigger]) -> tuple[str, ...]:
 
 
 def in_position(*names: str) -> dict[str, Attribute]:
-    """Return attributes that read equally named fields of a message's position. A missing field is null."""
+    """Return one attribute for each name. The attribute reads the field of this name in a message's position.
+
+    If the position lacks the field, the value is None.
+    """
     return {name: _reading(name) for name in names}
 
 

@@ -53,7 +53,11 @@ async def gathered(
 
 
 class StreamMetrics:
-    """Reads the metrics of the streams that this instance owns, at most for `MOST_STREAMS` and `MOST_LANES`."""
+    """Reads the metrics of the streams that this instance owns.
+
+    Only `MOST_STREAMS` streams have series of their own. The other streams are added up as the stream `other`. Only
+    `MOST_LANES` lanes, in all streams together, have a series.
+    """
 
     def __init__(self, read: Callable[[], Sequence[StreamLive]]) -> None:
         self._read = read

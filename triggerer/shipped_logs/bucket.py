@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import anyio
 from anyio import to_thread
 
 from triggerer.errors import BucketError, ConfigurationError
@@ -23,6 +24,7 @@ _HINTS: Final[Mapping[str, str]] = {
 }
 _CONNECT_S: Final = 5
 _READ_S: Final = 30
+_ABORT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +67,25 @@ class Bucket:
         Cancellation: The object is as before, unless the write had ended.
         """
         first = await anext(chunks, b"")
-        if len(first) < CHUNK_BYTES:
-            with _explained(self.name, "write"):
-                await self._client.put_object(Bucket=self.name, Key=key, Body=first)
-            return
         where = {"Bucket": self.name, "Key": key}
-        with _explained(self.name, "write"):
-            upload = {**where, "UploadId": await self._begin(where)}
-            try:
-                parts = [await self._put_part(upload, 1, first)]
-                async for chunk in chunks:
-                    parts.append(await self._put_part(upload, len(parts) + 1, chunk))
-                await self._client.complete_multipart_upload(
-                    **upload, MultipartUpload={"Parts": parts}
-                )
-            except BaseException:
-                with suppress(Exception):
-                    await self._client.abort_multipart_upload(**upload)
-                raise
+        if len(first) < CHUNK_BYTES:
+            with self._explained("write"):
+                await self._client.put_object(**where, Body=first)
+            return
+        with self._explained("write"):
+            upload_id = (await self._client.create_multipart_upload(**where))["UploadId"]
+        upload = {**where, "UploadId": upload_id}
+        try:
+            await self._put_parts(upload, first, chunks)
+        except BaseException:
+            # Otherwise the bucket would keep the parts, which nobody sees.
+            with (
+                anyio.move_on_after(_ABORT_S, shield=True),
+                suppress(BucketError),
+                self._explained("write"),
+            ):
+                await self._client.abort_multipart_upload(**upload)
+            raise
 
     async def read(self, key: str, start: int, limit: int) -> ObjectPart | None:
         """Return up to `limit` bytes from `start` on, or None if there is no such object.
@@ -92,7 +95,7 @@ class Bucket:
         Raises:
             BucketError: S3 refuses, or does not answer.
         """
-        with _explained(self.name, "read"):
+        with self._explained("read"):
             try:
                 head = await self._client.head_object(Bucket=self.name, Key=key)
             except self._client.exceptions.ClientError as error:
@@ -110,13 +113,22 @@ class Bucket:
             async with answer["Body"] as body:
                 return ObjectPart(first, size, await body.read())
 
-    async def _begin(self, where: dict[str, str]) -> str:
-        upload: str = (await self._client.create_multipart_upload(**where))["UploadId"]
-        return upload
+    async def _put_parts(
+        self, upload: dict[str, str], first: bytes, chunks: AsyncIterator[bytes]
+    ) -> None:
+        parts: list[dict[str, Any]] = []
+        chunk = first
+        while chunk:
+            number = len(parts) + 1
+            with self._explained("write"):
+                answer = await self._client.upload_part(**upload, PartNumber=number, Body=chunk)
+            parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+            chunk = await anext(chunks, b"")
+        with self._explained("write"):
+            await self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
 
-    async def _put_part(self, upload: dict[str, str], number: int, chunk: bytes) -> dict[str, Any]:
-        answer = await self._client.upload_part(**upload, PartNumber=number, Body=chunk)
-        return {"PartNumber": number, "ETag": answer["ETag"]}
+    def _explained(self, what: str) -> AbstractContextManager[None]:
+        return _explained(self.name, what)
 
 
 @asynccontextmanager

@@ -64,7 +64,7 @@ class Selection:
 
 
 class _Table:
-    """The subscribers whose selectors have an equal `by`, by the values that they look for."""
+    """Maps each value to the subscribers that look for the value. All their selectors have an equal `by`."""
 
     __slots__ = ("_read", "_seekers", "members")
 

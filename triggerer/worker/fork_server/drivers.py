@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from triggerer.worker.spark.jvm.output import OutputLines, how_jvm_ended
+from triggerer.worker.spark.jvm.driver_deaths import how_jvm_ended
+from triggerer.worker.spark.jvm.output import OutputLines
 
 _CHUNK_BYTES: Final = 65_536
 

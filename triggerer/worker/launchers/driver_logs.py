@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from triggerer.worker.launchers.cluster_http import HttpPlace, NoAnswer
-from triggerer.worker.spark.jvm.output import cause_in
+from triggerer.worker.spark.jvm.driver_deaths import cause_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from triggerer.errors import SubmitFailed
 from triggerer.worker.launchers.protocol import Intent
-from triggerer.worker.spark.jvm.output import cause_in
+from triggerer.worker.spark.jvm.driver_deaths import cause_in
 from triggerer.worker.spark.sessions.classic import Installation
 from triggerer.worker.submit.submission import Submission, submit_command, submit_environment
 

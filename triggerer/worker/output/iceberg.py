@@ -42,8 +42,8 @@ class IcebergTable:
         """Return the mark of the call that wrote this output. None: the table's history does not have the output."""
         named = f"own.summary['wap.id'] = '{name}' OR own.summary['published-wap-id'] = '{name}'"
         snapshots = f"{self.name}.snapshots"
-        # Usually no snapshot has the name. The query below, which also reads the history, takes three times as long as
-        # this one.
+        # First look for a snapshot with the output's name: usually there is none. The second query also reads the
+        # table's history, and takes three times as long as the first query.
         if not self._spark.sql(f"SELECT 1 FROM {snapshots} own WHERE {named}").take(1):
             return None
         rows = self._spark.sql(

@@ -13,7 +13,7 @@ from typing import Final
 
 from triggerer.errors import RunFailed, SubmitFailed
 from triggerer.processes.signals import signal_name
-from triggerer.worker.spark.jvm.output import reason_in
+from triggerer.worker.spark.jvm.driver_deaths import reason_in
 
 _GRACE_S: Final = 5.0
 """The time that a stopped driver has to tell its cluster that it ends. Then the driver is killed."""

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.errors import SubmitFailed
 from triggerer.observability.redaction import is_secret_key, redact_text
-from triggerer.worker.spark.jvm.output import CopiedOutput, JvmOutput, how_jvm_ended, reason_in
+from triggerer.worker.spark.jvm.driver_deaths import how_jvm_ended, reason_in
+from triggerer.worker.spark.jvm.output import CopiedOutput, JvmOutput
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
