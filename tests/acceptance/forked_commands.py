@@ -128,7 +128,8 @@ class ForkedService:
         while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("triggerer", timeout or 0)
-            time.sleep(0.005)  # the end of a process that is not our child raises no event
+            # The service is not a child of this process, so nothing announces its end: its exit code is a file.
+            time.sleep(0.005)
         return code
 
     def send_signal(self, signum: int) -> None:

@@ -89,7 +89,7 @@ def test_the_api_lets_the_stream_and_the_runs_go_first(service: SampleService) -
 @pytest.mark.parametrize(
     "within_s",
     [
-        # Beside other tests it takes longer than alone.
+        # The start takes longer while other tests run.
         30,
         pytest.param(5, marks=pytest.mark.soak),
     ],

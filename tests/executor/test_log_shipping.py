@@ -1,4 +1,4 @@
-"""The logs of runs are copied to a bucket once the runs have ended, whatever happens to the bucket or the process."""
+"""The logs of ended runs are copied to a bucket, even after the bucket was away or the process was killed."""
 
 from __future__ import annotations
 

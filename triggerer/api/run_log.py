@@ -79,10 +79,15 @@ class LogReader:
             return await self._read_copy(copy, start, limit)
 
     async def _find_copy(self) -> Copy | None:
+        ship = self._api.settings.logs.ship
         with _unavailable():
-            opened = open_copy(self._api.settings.logs.ship, self.row)
-            copy = await self._resources.enter_async_context(opened)
-            return None if copy is None or await copy.read(0, 1) is None else copy
+            async with AsyncExitStack() as opened:
+                copy = await opened.enter_async_context(open_copy(ship, self.row))
+                if copy is None or await copy.read(0, 1) is None:
+                    return None
+                # Only a copy that exists stays open until the request has ended.
+                await self._resources.enter_async_context(opened.pop_all())
+                return copy
 
     async def _read_copy(self, copy: Copy, start: int, limit: int) -> LogPart:
         with _unavailable():

@@ -129,7 +129,7 @@ class LogShipper:
         """Copy all waiting logs.
 
         Raises:
-            BucketError: A log could not be copied. It waits, as do all logs behind it.
+            BucketError: A log could not be copied. This log and all later logs wait.
         """
         while self._waiting:
             errors: list[BucketError] = []

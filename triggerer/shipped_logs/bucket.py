@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import anyio
@@ -138,13 +139,13 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
     Raises:
         BucketError: The SDK finds no region, or no such profile.
     """
+    # In a thread: the import, and the reading of the API's description, take a quarter of a second the first time.
+    loader = await to_thread.run_sync(_loader)
     from aiobotocore.config import AioConfig
     from aiobotocore.session import AioSession
 
     session = AioSession()
-    # The first client reads the API's description, which takes a tenth of a second.
-    loader = session.get_component("data_loader")
-    await to_thread.run_sync(loader.load_service_model, "s3", "service-2")
+    session.register_component("data_loader", loader)
     config = AioConfig(
         connect_timeout=_CONNECT_S,
         read_timeout=_READ_S,
@@ -156,6 +157,17 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
         yield Bucket(name, client)
     finally:
         await client.__aexit__(None, None, None)
+
+
+@cache
+def _loader() -> Any:
+    """Return the reader of the API's descriptions, which remembers what it has read."""
+    from aiobotocore.session import AioSession
+
+    loader = AioSession().get_component("data_loader")
+    loader.load_service_model("s3", "service-2")
+    loader.load_service_model("s3", "endpoint-rule-set-1")
+    return loader
 
 
 @contextmanager
