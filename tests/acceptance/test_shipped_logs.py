@@ -58,6 +58,8 @@ def test_a_log_whose_machine_is_gone_is_printed_from_its_copy(
     written = {path.read_text() for path in (home / "logs").rglob("*.log")}
     assert {bucket.read(key).decode() for key in bucket.list()} == written
     assert list((home / "unshipped").iterdir()) == []
+    # The SDK would report where it found credentials and endpoint, each time a client is opened.
+    assert "botocore" not in instance.log.read_text()
 
     (key,) = bucket.list()
     config = ("--config", str(instance.config))

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 # These libraries log every connection. So their lines below "warning" are shown only if our log level is "debug".
 _QUIET: Final = (
+    "aiobotocore",
     "aiokafka",
     "alembic",
     "asyncio",
     "azure",
+    "botocore",
     "kafka",
     "py4j",
     "sqlalchemy",

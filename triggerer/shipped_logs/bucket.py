@@ -185,4 +185,7 @@ def _explained(bucket: str, what: str) -> Iterator[None]:
             f"bucket {bucket!r} refuses to {what} logs: {error}", hint=_HINTS.get(code)
         ) from error
     except (BotoCoreError, ClientError, OSError, TimeoutError) as error:
-        raise BucketError(f"bucket {bucket!r} does not {what} logs: {error}") from error
+        raise BucketError(
+            f"bucket {bucket!r} cannot be reached to {what} logs: {error}",
+            hint="check the network, and AWS_DEFAULT_REGION and AWS_ENDPOINT_URL_S3",
+        ) from error
