@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import logging
+import os
 import pickle
 import signal
 import socket
@@ -10,7 +12,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import anyio
 import structlog
@@ -48,7 +50,7 @@ def order_of(settings: Settings, listener: socket.socket) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Serve until SIGTERM. If the parent dies in any way, the kernel ends this process too."""
     channel = connect_to_parent()
     order = channel.receive()
@@ -64,6 +66,10 @@ def main() -> None:
             partial(_run, settings, listener, channel),
             backend_options={"use_uvloop": find_spec("uvloop") is not None},
         )
+    # Everything is closed. An orderly exit would first free 145,000 objects, which takes 0.2 s of processor time. On a
+    # busy machine, this process of low priority waits seconds for that time, and the service waits for this process.
+    logging.shutdown()
+    os._exit(0)
 
 
 async def _run(settings: Settings, listener: socket.socket, channel: ChildChannel) -> None:
