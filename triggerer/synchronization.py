@@ -51,7 +51,7 @@ class AutoResetEvent:
         self.is_set = False
 
     async def wait_for(self, seconds: float) -> bool:
-        """Wait until the event is set, but at most this time, and reset the event; return whether it was set.
+        """Wait until the event is set, but at most `seconds`. Reset the event, and return whether it was set.
 
         A timer ends the wait, because cancel scopes were a tenth of the event loop's work for a message.
         """

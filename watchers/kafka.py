@@ -56,8 +56,8 @@ def _timestamp(message: BrokerMessage) -> int | None:
 class KafkaEventTrigger(MessageTrigger):
     """Fires for each message of the topics that meets `match`.
 
-    Watchers with equal topics, connection and group share one consumer, which begins at the `start` of the watcher that
-    opens it.
+    Watchers with equal topics, connection and group share one consumer. The watcher that opens the consumer decides by
+    its `start` where reading begins.
 
     Args:
         topics: A topic, several topics, or a pattern: a regular expression that begins with `^`. Topics that are

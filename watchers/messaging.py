@@ -65,7 +65,7 @@ _SCHEMES: Final[Mapping[str, tuple[str, str, _Names]]] = {
 class MessageQueueTrigger:
     """Makes the trigger of a URL's broker: `MessageQueueTrigger("sqs:///orders", match={…})` is an `SqsEventTrigger`.
 
-    The result is the broker's own trigger. It shares a stream with the triggers that were made without a URL.
+    The result is an instance of the broker's own class. It shares a stream with an equal instance made from that class.
 
     Args:
         url: `kafka:///topic,topic`, `kafka:///^pattern`, `sqs:///queue`, `pubsub:///subscription` (or

@@ -107,7 +107,7 @@ def undo_changes() -> None:
     """Restore the logging settings that users' code changed while it was imported.
 
     `logging.config.dictConfig`, for example, disables all loggers that it does not name, and `structlog.configure`
-    affects our loggers as well. Without this call, log lines of the service would be lost.
+    affects our loggers as well. If `undo_changes` were not called, log lines of the service would be lost.
     """
     if not _in_force:
         return

@@ -154,7 +154,7 @@ def compile_match(
 
 
 def selected_by(match: Mapping[str, Any] | str | None) -> tuple[str, frozenset[Any]] | None:
-    """Return a path whose field must equal one of some fixed values, and these values; None: there is no such path.
+    """Return a path that `match` compares with fixed values, and these values; None if `match` has no such path.
 
     `match` must compile. A field that equals one of the values in Python may still not match: True equals 1, but does
     not match it.

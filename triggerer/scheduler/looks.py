@@ -1,4 +1,4 @@
-"""The input of `decide`, which is a snapshot of a DAG, and its output, a `Look`.
+"""Defines what `decide` takes, a snapshot of a DAG, and what `decide` returns, a `Look`.
 
 A look has the runs to create now, and the reasons (holds) that delay the run after them.
 """

@@ -67,8 +67,8 @@ class RecordedEvent:
 class SetBack:
     """The moment at which the database's clock was set back.
 
-    Events that were recorded before may have had timestamps in the future. The caller of `replay` has already moved
-    these timestamps back.
+    An event that was recorded before this moment may have a timestamp that is later than this moment. The caller of
+    `replay` has already replaced such timestamps.
     """
 
     after_id: int

@@ -1,4 +1,4 @@
-"""Writes all metrics of this process in Prometheus' text format, with a library that the first scrape imports."""
+"""Writes all metrics of this process in Prometheus' text format. The library for it is imported at the first scrape."""
 
 from __future__ import annotations
 

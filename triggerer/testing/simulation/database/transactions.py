@@ -1,4 +1,4 @@
-"""Transactions on the model of the database. They may be slow, fail, conflict, or end with an unknown outcome."""
+"""Transactions of the simulated database. They may be slow, fail, conflict, or end with an unknown outcome."""
 
 from __future__ import annotations
 
