@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import text, update
 
 from tests.store.seeding import FENCE, NOW, add_asset, add_stream
+from triggerer.domain.actors import Actor, Role
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.parked import (
     Failed,
@@ -27,6 +28,7 @@ from triggerer.domain.watchers.parked import (
     StoredMessage,
 )
 from triggerer.errors import LeaseLost, ParkedFull, RowRefused, TriggererError
+from triggerer.operations.parked import ReplayResult, replay_messages
 from triggerer.store.database.script import Announcement, Script, Step, perform
 from triggerer.store.database.statement import BoundStatement
 from triggerer.store.database.transactions import Database
@@ -292,6 +294,29 @@ async def test_parked_messages_of_a_deleted_watcher_can_be_discarded_and_not_rep
         assert await choose_parked(session, asset="x-test://orders", watcher="w1") == []
         with pytest.raises(TriggererError, match="the asset 'orders' has no watcher 'w11'"):
             await choose_parked(session, asset="orders", watcher="w11")
+
+
+async def test_a_replay_of_all_messages_leaves_those_of_deleted_watchers_and_names_the_watchers(
+    database: Database,
+) -> None:
+    actor = Actor("test", Role.ADMIN, "test")
+    await _watchers(database)
+    async with _writing(database) as writer:
+        await _store(writer, MESSAGE)
+        await _store(writer, MESSAGE, watcher_id=2)
+    async with database.transaction() as session:
+        await session.execute(update(Watcher).where(Watcher.id == 1).values(trigger_id=None))
+        assert await replay_messages(session, actor) == ReplayResult(1, ("orders/w1",))
+    async with database.reading() as session:
+        assert [(row.watcher, row.state) for row in await list_parked(session)] == [
+            ("w1", "set_aside"),
+            ("w2", "kept"),
+        ]
+    async with database.transaction() as session:
+        await session.execute(update(Watcher).values(trigger_id=None))
+    with pytest.raises(TriggererError, match="declares orders/w1, orders/w2 any longer"):
+        async with database.transaction() as session:
+            await replay_messages(session, actor)
 
 
 @pytest.mark.rule("a stored message is discarded while its watcher works on it, and blocks a slot")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -15,11 +16,22 @@ from triggerer.store.watchers.parked_listing import (
     choose_parked,
     discard_parked,
     find_parked,
+    find_undeclared,
     replay_parked,
 )
 
 _MOST_NAMED: Final = 1_000
 """The most message ids that a row of the audit names. The row always has the number of all messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """The outcome of a replay of parked messages."""
+
+    count: int
+    """How many messages are delivered again."""
+    undeclared: tuple[str, ...] = ()
+    """Watchers, as `asset/watcher`, that no file declares any longer. Their messages stay parked."""
 
 
 async def show_parked(session: AsyncSession, message_id: int) -> ParkedMessageView:
@@ -41,19 +53,27 @@ async def replay_messages(
     ids: Collection[int] = (),
     asset: str | None = None,
     watcher: str | None = None,
-) -> int:
-    """Deliver parked messages to their watchers again. Return their number.
+) -> ReplayResult:
+    """Deliver parked messages to their watchers again.
 
     Args:
-        ids: The ids of messages. Empty: all parked messages; with `asset` and `watcher`, only those of this watcher.
+        ids: The ids of messages. Empty: all messages of the watcher or, if `asset` is None, all parked messages whose
+            watcher is declared.
     Raises:
         UnknownMessage: Some of `ids` belong to neither a stored nor a parked message.
         UnknownWatcher: The watcher never existed.
-        TriggererError: No file declares the watcher of a message any longer.
+        TriggererError: No file declares the watcher of a named message any longer, or of any parked message.
     """
     chosen = await choose_parked(session, ids=ids, asset=asset, watcher=watcher)
+    undeclared = set[str]()
+    if not ids and asset is None:
+        of_undeclared = await find_undeclared(session, chosen)
+        declared = [one for one in chosen if one not in of_undeclared]
+        if declared:
+            chosen, undeclared = declared, set(of_undeclared.values())
     subject = _subject(asset, watcher, chosen)
-    return await _change(session, actor, Action.PARKED_REPLAY, subject, chosen, replay_parked)
+    count = await _change(session, actor, Action.PARKED_REPLAY, subject, chosen, replay_parked)
+    return ReplayResult(count, tuple(sorted(undeclared)))
 
 
 async def discard_messages(

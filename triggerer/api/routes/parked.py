@@ -15,7 +15,7 @@ from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of
 from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter, InPath
 from triggerer.api.routing import creates, reads
 from triggerer.errors import BadRequest, NothingThere
-from triggerer.operations.parked import discard_messages, replay_messages, show_parked
+from triggerer.operations.parked import ReplayResult, discard_messages, replay_messages, show_parked
 from triggerer.store.listing.pages import PARKED
 from triggerer.store.listing.views import ParkedMessageView, ParkedView
 from triggerer.store.watchers.parked_listing import parked_body
@@ -95,11 +95,11 @@ async def body(api: Api, access: Caller, message_id: InPath) -> Response[bytes]:
 
 
 @creates("/replay")
-async def replay(api: Api, access: Caller, data: JSONBody[Choice]) -> Done:
+async def replay(api: Api, access: Caller, data: JSONBody[Choice]) -> ReplayResult:
     """Deliver parked messages to their watchers again."""
     chosen = _chosen(data)
     async with api.use.changing() as session:
-        return Done(await replay_messages(session, access.actor(), **chosen))
+        return await replay_messages(session, access.actor(), **chosen)
 
 
 @creates("/discard")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
@@ -23,6 +23,7 @@ from triggerer.domain.text.one_line import one_line
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
+    from triggerer.operations.parked import ReplayResult
     from triggerer.store.listing.views import ParkedMessageView, ParkedView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -149,17 +150,20 @@ def replay(
     """Deliver parked messages to their watchers again. A message that fails again is parked again."""
     chosen = _chosen(ids, watcher, all_)
 
-    async def change(session: AsyncSession) -> int:
+    async def change(session: AsyncSession) -> ReplayResult:
         from triggerer.operations.parked import replay_messages
 
         return await replay_messages(session, this_user(), **chosen)
 
-    number = write(config, change)
-    print_answer(
-        {"replayed": number},
-        f"replayed: {counted(number, 'message')}",
-        json=json,
-    )
+    done = write(config, change)
+    lines = [f"replayed: {counted(done.count, 'message')}"]
+    lines += [
+        f"stay parked, because no file declares the watcher: {one}" for one in done.undeclared
+    ]
+    answer: dict[str, Any] = {"replayed": done.count}
+    if done.undeclared:
+        answer["undeclared"] = list(done.undeclared)
+    print_answer(answer, "\n".join(lines), json=json)
 
 
 @app.command()

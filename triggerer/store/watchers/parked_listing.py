@@ -138,19 +138,26 @@ async def choose_parked(
     return found
 
 
+async def find_undeclared(session: AsyncSession, ids: Sequence[int]) -> dict[int, str]:
+    """Return the messages among these whose watcher no file declares any longer, as message id -> `asset/watcher`."""
+    query = _of_watchers(select(ParkedMessage.id, Asset.name + "/" + Watcher.name))
+    query = query.where(Watcher.trigger_id.is_(None))
+    found = dict[int, str]()
+    for chosen in some_of(ids, ParkedMessage.id):
+        found.update(dict((await session.execute(query.where(chosen))).all()))
+    return found
+
+
 async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
     """Let the watchers receive the parked messages among these again. Return how many messages were parked.
 
     Raises:
         TriggererError: No file declares the watcher of one of the messages any longer.
     """
-    undeclared = _of_watchers(select(Asset.name + "/" + Watcher.name)).distinct()
-    gone = set[str]()
-    for chosen in some_of(ids, ParkedMessage.id):
-        gone.update(await session.scalars(undeclared.where(chosen, Watcher.trigger_id.is_(None))))
-    if gone:
+    undeclared = set((await find_undeclared(session, ids)).values())
+    if undeclared:
         raise TriggererError(
-            f"no file declares {', '.join(sorted(gone))} any longer",
+            f"no file declares {', '.join(sorted(undeclared))} any longer",
             hint="triggerer watchers parked replay --watcher ASSET/NAME replays another watcher's messages; discard"
             " --watcher ASSET/NAME deletes the messages of this one",
         )
