@@ -115,7 +115,7 @@ def headers_of(error: TriggererError) -> dict[str, str]:
 
 
 def anchor_of(kind: type[TriggererError]) -> str:
-    """Return the anchor of an error's section: `UnknownRun` is `unknown-run`."""
+    """Return the anchor of an error's section on the page of errors, such as `unknown-run` for `UnknownRun`."""
     return _words(kind.__name__).lower().replace(" ", "-")
 
 
@@ -215,7 +215,7 @@ def _detail(one: Mapping[str, Any], request: Request[Any, Any, Any]) -> str:
 
 
 def _values_of(annotation: Any) -> list[str]:
-    """Return the values that a parameter may have; empty: it has no fixed values."""
+    """Return the values that a parameter may have, or an empty list if the values are not fixed."""
     if get_origin(annotation) is Literal:
         return [str(value) for value in get_args(annotation)]
     return [value for part in get_args(annotation) for value in _values_of(part)]

@@ -1,4 +1,4 @@
-"""Routes that list and delete the events that wait for DAGs, for all DAGs or for one.
+"""Routes that list and delete queued events: the events in the queues of all DAGs, or in the queue of one DAG.
 
 An asset's URI may be in the path or in `?uri=`, because some proxies decode `%2F`.
 """
