@@ -68,7 +68,7 @@ class LogReader:
             start: The position of the first byte. A negative number counts from the end.
         Raises:
             TriggererError: There is no log, or the log cannot be read.
-            ServerBusy: The executor that has the log does not answer, and there is no copy. Or the bucket cannot be read.
+            ServerBusy: The executor that has the log does not answer, and there is no copy. Or the bucket fails.
         """
         if self._copy is not None:
             return await self._read_copy(self._copy, start, limit)

@@ -1,4 +1,4 @@
-"""Sends a test to the targets of notifications, and knows how to write messages for this installation."""
+"""Sends a test to the targets of notifications, and makes the writer of this installation's messages."""
 
 from __future__ import annotations
 

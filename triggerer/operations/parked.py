@@ -42,10 +42,11 @@ async def replay_messages(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> int:
-    """Deliver parked messages to their watchers again. Return their number.
+    """Deliver parked messages to their watchers again. Return the number of messages.
 
     Args:
-        ids: The ids of messages. Empty: all parked messages; with `asset` and `watcher`, only those of this watcher.
+        ids: The ids of messages. Empty: all parked messages.
+        asset, watcher: Deliver only messages of this watcher of the asset. None: of all watchers.
     Raises:
         UnknownMessage: Some of `ids` belong to neither a stored nor a parked message.
         UnknownWatcher: The watcher never existed.

@@ -20,9 +20,9 @@ class Kind(StrEnum):
     """Whether a source still has messages that were read."""
 
     LOG = "log"
-    """The source keeps them, and they can be read again."""
+    """The source keeps the messages, and they can be read again."""
     QUEUE = "queue"
-    """The source deletes them once they are acknowledged."""
+    """The source deletes messages once they are acknowledged."""
     STORED = "stored"
     """The position in the source is stored in the service's database."""
     LIVE = "live"
