@@ -67,8 +67,7 @@ def main() -> NoReturn:
             backend_options={"use_uvloop": find_spec("uvloop") is not None},
         )
     # Everything is closed, so exit at once. An orderly exit would free 145,000 objects, which takes 0.2 s of processor
-    # time. On a busy machine, a process with this low priority gets 0.2 s only over some seconds, and the service would
-    # wait for the process.
+    # time. On a busy machine, this low-priority process would need seconds for that, and the service would wait for it.
     logging.shutdown()
     os._exit(0)
 

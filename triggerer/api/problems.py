@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457): one table from the class of an error to the status of the answer."""
+"""Turns errors into problem details (RFC 9457). A table has the status of the answer for each class of error."""
 
 from __future__ import annotations
 
@@ -175,8 +175,8 @@ def _translated(error: Exception, request: Request[Any, Any, Any]) -> TriggererE
         case HTTPException(status_code=415):
             return errors.WrongMediaType(error.detail or "this type of body is not accepted")
         case InternalServerException(detail="client disconnected prematurely"):
-            # Litestar has no class for a client that left early. Do not log this as an error of ours: nobody reads the
-            # answer, and any client could fill the log.
+            # Litestar has no exception class for a client that left early. Do not log this case as an error of ours:
+            # nobody reads the answer, and any client could fill the log.
             return errors.BadRequest("the client left before the end of its request")
         case HTTPException(__cause__=SerializationException() as cause):
             return errors.BadRequest(f"the body cannot be read: {cause}")

@@ -145,7 +145,7 @@ async def _followed(
 async def emit(
     api: Api, access: Caller, data: JSONBody[NewEvent], key: IdempotencyKey = None
 ) -> Response[AssetEventView]:
-    """Record an event of an asset, and queue it for the DAGs that wait.
+    """Record an event of an asset, and queue the event for the DAGs that wait for the asset.
 
     The `Idempotency-Key` becomes part of the event's key, so the answer to a repeat is 200 with the first event. With a
     run token, a task can update the outlets of its DAG.
