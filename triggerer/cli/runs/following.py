@@ -41,7 +41,7 @@ async def follow_log(
     Args:
         run_id: None: the newest run of the DAG.
         out: Receives the log byte for byte, because tasks may print any bytes.
-        ship: `[logs] ship`. If an ended run has no log on this machine, the copy there is printed.
+        ship: `[logs] ship`. If an ended run has no log on this machine, its copy in the bucket is printed.
     Raises:
         UnknownRun: The DAG has no such run, or somebody has deleted it.
         TriggererError: The log cannot be read, or another machine has it.
