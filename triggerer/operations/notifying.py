@@ -26,7 +26,7 @@ class TestedTarget:
     target: str
     """The name of the target, without secrets."""
     error: str | None
-    """None: the target accepted the message."""
+    """Why the target did not accept the message, or None if the target accepted it."""
 
 
 def writer_for(settings: Settings) -> Writer:

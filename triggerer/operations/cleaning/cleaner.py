@@ -58,7 +58,7 @@ async def clean(
         MoveRefused: Another cleaning is under way.
         TriggererError: A limit is in the future. Or a log cannot be deleted, and its run stays; the other data is
             deleted nevertheless.
-        StoreError: The database is away or refuses a step. Earlier steps are done.
+        StoreError: The database is unavailable or refuses a step. Earlier steps are done.
     """
     async with database.reading() as session:
         now = await database_now(session)
