@@ -47,7 +47,7 @@ async def clean_events(
     """Delete old events that nothing needs. Free the keys that deleted runs gave to events that stay.
 
     Args:
-        removed: Primary keys of the runs that this cleaning has deleted, or would have deleted in a dry run.
+        removed: In a dry run, the primary keys of the runs that would have been deleted. Otherwise empty.
         quiet_since: A watcher's event stays if it is not older than this instant, see `unsettled_watchers`.
     """
     limits = cleaned.before
