@@ -32,15 +32,15 @@ _NICENESS: Final = 10
 before the requests that show them.
 """
 ANNOUNCED: Final = "announced"
-"""The key of the parent's wake-ups in a message to the child. The value is a dictionary: the name of a signal -> its
-subjects, such as DAG ids.
+"""The key under which a message to the child has the parent's wake-ups. The value maps the name of each signal to the
+signal's subjects, such as DAG ids.
 """
 
 
 def order_of(settings: Settings, listener: socket.socket) -> dict[str, Any]:
-    """Return the first message to the child process: the settings, with their secrets, and the socket's descriptor.
+    """Return the first message to the child process: the settings and the socket's descriptor.
 
-    No process but the child can read the channel.
+    The settings contain secrets. Only the child can read the channel on which the message is sent.
     """
     return {
         "settings": base64.b64encode(
@@ -66,8 +66,8 @@ def main() -> NoReturn:
             partial(_run, settings, listener, channel),
             backend_options={"use_uvloop": find_spec("uvloop") is not None},
         )
-    # Everything is closed. An orderly exit would first free 145,000 objects, which takes 0.2 s of processor time. On a
-    # busy machine, this process of low priority waits seconds for that time, and the service waits for this process.
+    # Everything is closed, so exit at once. An orderly exit would free 145,000 objects, which takes 0.2 s of processor
+    # time. On a busy machine, this low-priority process would need seconds for that, and the service would wait for it.
     logging.shutdown()
     os._exit(0)
 
@@ -102,8 +102,8 @@ async def _run(settings: Settings, listener: socket.socket, channel: ChildChanne
             threading.Thread(
                 target=_hear, args=(channel, loop, database), name="triggerer-channel", daemon=True
             ).start()
-            # Lower the process's priority only after its start, because an API that was killed must be back soon, even
-            # on a busy machine.
+            # Lower the priority only once the API answers. An API that was killed must be back soon, even on a busy
+            # machine.
             await serve(settings, database, listener, on_start=partial(give_way, _NICENESS))
 
 

@@ -17,7 +17,7 @@ FIRST_REQUEST_S: Final = 15.0
 
 
 class BoundedProtocol(H11Protocol):
-    """A connection that is closed if there are too many, or if it sends no request in time."""
+    """One connection. It is closed if too many connections are open, or if it sends no request in time."""
 
     open_now: ClassVar[int] = 0
     _counts = False

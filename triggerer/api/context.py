@@ -94,7 +94,10 @@ class DatabaseUse:
 
 
 async def _interrupted_in_time(session: AsyncSession) -> AbstractContextManager[None]:
-    """Return a context manager that stops a query of SQLite after `STATEMENT_TIMEOUT`. On PostgreSQL: no effect."""
+    """Return a context manager that stops SQLite's query once the block has taken `STATEMENT_TIMEOUT`.
+
+    On PostgreSQL it does nothing, because `DatabaseUse` sets `statement_timeout` there.
+    """
     if session.get_bind().dialect.name != "sqlite":
         return nullcontext()
     connection = await (await session.connection()).get_raw_connection()
@@ -103,7 +106,7 @@ async def _interrupted_in_time(session: AsyncSession) -> AbstractContextManager[
 
     @contextmanager
     def limited() -> Iterator[None]:
-        # SQLite allows this call from any thread. The query fails, and the connection stays usable.
+        # SQLite allows `interrupt` from any thread. The query fails, and the connection stays usable.
         loop = asyncio.get_running_loop()
         seconds = STATEMENT_TIMEOUT.total_seconds()
         timer = loop.call_later(seconds, lambda: loop.create_task(driver.interrupt()))
@@ -149,7 +152,7 @@ class ApiContext:
         return self._oidc
 
     def refuse_followers(self, most: int) -> None:
-        """Refuse another streamed answer if there are too many. Call it before the answer's headers are sent.
+        """Refuse another streamed answer, with status 503, if there are too many. Call this before headers are sent.
 
         Raises:
             ServerBusy: `most` clients receive a streamed answer already.

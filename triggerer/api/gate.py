@@ -74,7 +74,9 @@ class Gate:
         await self._app(scope, receive, answer.send)
 
     def _check_host(self, headers: MutableMapping[bytes, str]) -> None:
-        """Refuse a host name that is not ours: a hostile page may let its own name resolve here (DNS rebinding).
+        """Refuse a host name that is not ours.
+
+        A hostile page could make its own host name resolve to this machine (DNS rebinding).
 
         Raises:
             WrongHost: The name is not allowed.
@@ -113,7 +115,7 @@ def _readable(raw: bytes) -> str:
     """Return the path with its parts decoded. A slash inside a part becomes `SLASH`.
 
     Raises:
-        BadRequest: The path is not UTF-8, or contains a control character.
+        BadRequest: The path is not UTF-8, or contains a character that cannot be printed.
     """
     path = raw.partition(b"?")[0].decode("latin-1")
     if greedy := _GREEDY.match(path):

@@ -1,4 +1,4 @@
-"""Removes payloads from the answers to roles from which payloads are hidden."""
+"""Removes payloads from the answers to senders whose role may not see payloads."""
 
 from __future__ import annotations
 

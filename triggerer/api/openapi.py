@@ -48,8 +48,8 @@ _PROBLEM: Final = {
 @cache
 def description() -> bytes:
     """Return the description as JSON. The first call makes the description, and later calls return the same text."""
-    # Litestar describes only a whole application, and such an application also serves its description, under several
-    # paths. So this second application, which is never served, makes the description.
+    # Litestar describes only a whole application, which then also serves the description, under several paths. So
+    # describe a second application that is never served.
     config = OpenAPIConfig(
         title="triggerer",
         version=version("triggerer"),

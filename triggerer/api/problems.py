@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457): one table from the class of an error to the status of the answer."""
+"""Turns errors into problem details (RFC 9457). A table has the status of the answer for each class of error."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def headers_of(error: TriggererError) -> dict[str, str]:
 
 
 def anchor_of(kind: type[TriggererError]) -> str:
-    """Return the anchor of an error's section: `UnknownRun` is `unknown-run`."""
+    """Return the anchor of an error's section on the page of errors, such as `unknown-run` for `UnknownRun`."""
     return _words(kind.__name__).lower().replace(" ", "-")
 
 
@@ -175,8 +175,8 @@ def _translated(error: Exception, request: Request[Any, Any, Any]) -> TriggererE
         case HTTPException(status_code=415):
             return errors.WrongMediaType(error.detail or "this type of body is not accepted")
         case InternalServerException(detail="client disconnected prematurely"):
-            # Litestar has no class for a client that left early. Do not log this as an error of ours: nobody reads the
-            # answer, and any client could fill the log.
+            # Litestar has no exception class for a client that left early. Do not log this case as an error of ours:
+            # nobody reads the answer, and any client could fill the log.
             return errors.BadRequest("the client left before the end of its request")
         case HTTPException(__cause__=SerializationException() as cause):
             return errors.BadRequest(f"the body cannot be read: {cause}")
@@ -215,7 +215,7 @@ def _detail(one: Mapping[str, Any], request: Request[Any, Any, Any]) -> str:
 
 
 def _values_of(annotation: Any) -> list[str]:
-    """Return the values that a parameter may have; empty: it has no fixed values."""
+    """Return the values that a parameter may have, or an empty list if the values are not fixed."""
     if get_origin(annotation) is Literal:
         return [str(value) for value in get_args(annotation)]
     return [value for part in get_args(annotation) for value in _values_of(part)]

@@ -1,4 +1,4 @@
-"""Makes the handlers of routes, each with the role that it needs."""
+"""Decorators that turn a function into the handler of a route, with the role that the route needs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def reads(path: str, *, role: str = "viewer", by_run: bool = False, **options: A
     """Make a handler of GET.
 
     Args:
-        by_run: True: the route also accepts run tokens. Then the handler must check that the token belongs to the run
-            that the request is about (`Access.require_run`).
+        by_run: Whether the route also accepts run tokens. If it does, the handler must check that the token belongs to
+            the run that the request is about (`Access.require_run`).
     """
     return get(path, opt={"role": role, RUN: by_run}, **options)
 

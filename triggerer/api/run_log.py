@@ -1,4 +1,4 @@
-"""Reads the log of a run, on this machine, from the executor's machine, or from the bucket of `[logs] ship`."""
+"""Reads the log of a run: on this machine, from the executor's machine, or from the bucket of `[logs] ship`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class LogPart:
     """The length of the whole log."""
     body: bytes
     hole: tuple[int, int] | None
-    """The first hole at or after `start`: the positions where it begins and ends. See `triggerer.worker.logs.limit`."""
+    """The positions where the first hole at or after `start` begins and ends, or None if no hole follows.
+
+    A hole is a range of bytes that were cut from a long log, see `triggerer.worker.logs.limit`.
+    """
 
     def without_hole(self) -> tuple[bytes, int]:
         """Return the bytes before the first hole, and the position where the next part begins."""
@@ -56,7 +59,7 @@ class LogReader:
         self._api = api
         self._resources = resources
         self._copy: Copy | None = None
-        """Set once the log was not on a machine that this process reaches, and a copy was found."""
+        """The copy in the bucket. Set when the log could not be read from a machine, and used from then on."""
 
     async def read(self, start: int, limit: int) -> LogPart:
         """Return bytes of the log.
@@ -65,7 +68,7 @@ class LogReader:
             start: The position of the first byte. A negative number counts from the end.
         Raises:
             TriggererError: There is no log, or the log cannot be read.
-            ServerBusy: The executor that has the log does not answer, and neither does a bucket with a copy.
+            ServerBusy: The executor that has the log does not answer, and there is no copy. Or the bucket fails.
         """
         if self._copy is not None:
             return await self._read_copy(self._copy, start, limit)
@@ -177,7 +180,7 @@ async def _read_there(api: ApiContext, row: RunView, start: int, limit: int) -> 
 async def read_whole(
     api: ApiContext, row: RunView, *, size: int, chunk_bytes: int
 ) -> AsyncIterator[bytes]:
-    """Yield the log up to the position `size` in chunks, without the bytes that were cut."""
+    """Yield the log in chunks, up to the position `size`. Holes are left out."""
     start = 0
     async with open_log(api, row) as log:
         while start < size:

@@ -76,7 +76,7 @@ async def serve(
 
 
 def _allow_descriptors() -> None:
-    """Raise the limit of open files if the connections can need more."""
+    """Raise this process's limit of open files if it is too low for `MOST_CONNECTIONS`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * MOST_CONNECTIONS
     if soft < wanted:

@@ -42,7 +42,7 @@ def audit(
 ) -> None:
     """List the changes that people and programs made, newest first.
 
-    The commands and the HTTP API record each change in the transaction of the change. Secrets are hidden.
+    The commands and the HTTP API record each change in the same transaction as the change itself. Secrets are hidden.
     """
 
     async def ask(session: AsyncSession) -> list[AuditView]:

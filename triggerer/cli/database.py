@@ -34,8 +34,8 @@ def migrate(
 ) -> None:
     """Upgrade the schema to this release; do nothing if it is up to date.
 
-    `--before` is the default: services of the former release still work with the upgraded schema. A service does this
-    when it starts. `--after` is refused while services of the former release are registered.
+    `--before` is the default: services of the former release still work with the upgraded schema. A service also
+    performs this upgrade when it starts. `--after` is refused while services of the former release are registered.
     """
 
     async def work(database: Database) -> tuple[bool, str, Standing]:

@@ -1,4 +1,4 @@
-"""`triggerer demo`."""
+"""`triggerer demo`: runs the whole service on real data, or tries a broker other than Kafka."""
 
 from __future__ import annotations
 

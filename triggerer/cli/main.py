@@ -87,8 +87,8 @@ def main() -> None:
         sys.exit(1)
     finally:
         _flush_output()
-        # At exit, Python searches every imported module for cycles, for a fifth of a command's time. `freeze` prevents
-        # this.
+        # At exit, Python searches every imported module for cycles, which takes a fifth of a command's time. `freeze`
+        # prevents this search.
         gc.freeze()
 
 

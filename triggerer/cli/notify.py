@@ -28,7 +28,7 @@ Urls = Annotated[
 ]
 
 
-# Without a callback, Typer would make the only command of the group the group itself.
+# Typer replaces a group by its only command if the group has no callback. `triggerer notify` would then be the test.
 @app.callback()
 def _group() -> None:
     pass

@@ -191,7 +191,7 @@ def _print_runs(plan: FolderPlan, dag: str | None, limit: int) -> None:
 
 
 def _differs(one: DagPlan) -> bool:
-    """Return whether the DAG gets other runs, no longer waits for assets of waiting events, or was not replayed."""
+    """Return whether the DAG gets other runs, or no longer waits for queued events, or could not be replayed."""
     return (
         one.error is not None
         or one.before != one.after

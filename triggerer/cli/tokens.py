@@ -70,7 +70,7 @@ def _create(config: options.Config, role: Role, name: str, expires_at: datetime 
 def list_(
     limit: options.Limit = 100, json: options.Json = False, config: options.Config = None
 ) -> None:
-    """List the tokens, newest first, also revoked ones."""
+    """List the tokens, including revoked tokens, newest first."""
 
     async def ask(session: AsyncSession) -> list[TokenView]:
         from triggerer.store.access.tokens import list_tokens

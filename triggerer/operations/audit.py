@@ -53,7 +53,8 @@ async def record(
     """Record a change in the caller's transaction. Secrets in `before` and `after` are hidden.
 
     Args:
-        subject: The changed object, such as a DAG id, or a DAG id, a space and a run id.
+        subject: The name of the changed object. A DAG's name is its id; a run's name is the DAG id, a space and the
+            run id.
         before, after: The old and the new values, as JSON. None: the change has no such values.
     """
     await insert_audit(session, actor, action.value, subject, before=before, after=after)

@@ -138,7 +138,7 @@ async def list_backfills(
 
 
 async def cancel_backfill(session: AsyncSession, actor: Actor, backfill_id: int) -> BackfillView:
-    """Cancel a backfill's pending intervals and queued runs. Running runs run to their end.
+    """Cancel a backfill's pending intervals and queued runs. Runs that have started continue.
 
     Raises:
         MoveRefused: There is no such backfill, or it has ended.
@@ -206,7 +206,7 @@ async def find_backfill(session: AsyncSession, backfill_id: int) -> BackfillView
 async def _runs(
     session: AsyncSession, dag_id: str, from_date: datetime, to_date: datetime
 ) -> Sequence[tuple[DagRunInfo, str | None]]:
-    """Return the runs between two dates, with their partition keys."""
+    """Return the runs that the timetable has between two dates, each with its partition key or None."""
     found = await list_dags(session, dag=dag_id, limit=1)
     if not found:
         raise UnknownDag(dag_id)

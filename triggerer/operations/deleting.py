@@ -1,7 +1,7 @@
 """Deletes an undeclared asset with its events, or a stale DAG with its runs.
 
-The services may run meanwhile. Each step checks again that the asset or DAG is unused, and deletes a few thousand rows
-in its own transaction. If a step fails, the earlier steps are done, and the command can be repeated.
+The service may run during the deletion. Each step checks again that the asset or DAG is unused, and deletes a few
+thousand rows in its own transaction. If a step fails, the earlier steps are done, and the command can be repeated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DeletedDag:
     logs: int = 0
     """Deleted log files."""
     logs_elsewhere: int = 0
-    """Logs of deleted runs that are not on this machine."""
+    """Deleted runs whose logs are not on this machine."""
 
 
 async def delete_asset(

@@ -38,7 +38,7 @@ async def emit_event(
     partition_key: str | None = None,
     create: bool = False,
 ) -> dict[str, Any]:
-    """Record one event of the asset with this name or URI, and queue it for the DAGs that wait.
+    """Record one event of the asset with this name or URI, and queue the event for the DAGs that wait for the asset.
 
     Args:
         create: True: also accept an asset that no DAG file declares, and create the asset if it does not exist.
@@ -66,7 +66,7 @@ async def emit_once(
     create: bool = False,
     source: EmittingTask | None = None,
 ) -> tuple[AssetEventView, bool]:
-    """Record one event, or find the event of the asset that was recorded with this key.
+    """Record one event, or find the asset's event that was recorded earlier with this key.
 
     Args:
         key: The event's idempotency key. None: each call records an event.

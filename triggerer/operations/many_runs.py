@@ -40,7 +40,7 @@ class RepeatedRun:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The ended runs that match an operator's choice (a DAG, a state, …) now. Later runs do not belong to them."""
+    """The ended runs that match an operator's choice, such as a DAG or a state. Runs created later are left out."""
 
     choice: EndedRuns
     runs: int
@@ -69,7 +69,7 @@ async def repeat_runs(
     queued again meanwhile is skipped. If a batch fails, the batches before it are done, and another call does the rest.
 
     Args:
-        clear: True: clear these tasks, as `clear_run` does. False: retry, as `retry_run` does.
+        clear: True: clear the tasks in `tasks`, as `clear_run` does. False: retry the run, as `retry_run` does.
     Raises:
         StoreError: A batch could not be written. None of its runs was changed.
     """

@@ -1,4 +1,4 @@
-"""Sends a test to the targets of notifications, and knows how to write messages for this installation."""
+"""Sends a test to the targets of notifications, and makes the writer of this installation's messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TestedTarget:
     target: str
     """The name of the target, without secrets."""
     error: str | None
-    """None: the target accepted the message."""
+    """Why the target did not accept the message, or None if the target accepted it."""
 
 
 def writer_for(settings: Settings) -> Writer:

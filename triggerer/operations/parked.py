@@ -57,8 +57,8 @@ async def replay_messages(
     """Deliver parked messages to their watchers again.
 
     Args:
-        ids: The ids of messages. Empty: all messages of the watcher or, if `asset` is None, all parked messages whose
-            watcher is declared.
+        ids: The ids of messages. Empty: all parked messages; those of watchers that no file declares are left out.
+        asset, watcher: Deliver only messages of this watcher of the asset. None: of all watchers.
     Raises:
         UnknownMessage: Some of `ids` belong to neither a stored nor a parked message.
         UnknownWatcher: The watcher never existed.

@@ -1,4 +1,4 @@
-"""Requests that a watcher reads its log again from an earlier position (a replay)."""
+"""Asks the service to let a watcher read its log again from an earlier position (a replay)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def replay_watcher(
         again: True: also make events for messages that already have events.
     Raises:
         UnknownWatcher: There is no such watcher.
-        TriggererError: The watcher has no shared stream, or `start` is in the future. Or `again` is False, and the
-            store has deleted events that it would need to tell which messages had events.
+        TriggererError: The watcher has no shared stream, or `start` is in the future. Or `again` is False, and events
+            were deleted, so that nobody can tell which messages had events.
     """
     asked = await ask_for_replay(session, asset, name, start=start, reemit=again)
     await record(

@@ -87,7 +87,7 @@ async def retry_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: st
 async def resolve_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: str) -> list[int]:
     """Mark the unknown attempts of a run as lost, because an operator knows that they have ended.
 
-    Then the next attempt need not wait for them.
+    The next attempt of the run need not wait for them any longer.
 
     Returns:
         The numbers of the attempts that are lost now.

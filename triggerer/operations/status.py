@@ -35,9 +35,10 @@ def socket_path(home: Path, process: str) -> Path:
 
 
 def ask_service(home: Path, target: str) -> Status:
-    """Send `/metrics`, `/livez` or `/readyz` to the service of this home, and return its response. Call it in a thread.
+    """Send `/metrics`, `/livez` or `/readyz` to the service of this home, and return its response.
 
-    If several processes share a home, one of them responds. To reach each of them, use its address in `[metrics]`.
+    The function blocks, so call it in a thread. If several processes share a home, one of them responds. To reach each
+    of them, use its address in `[metrics]`.
 
     Raises:
         ServiceAway: No process responds.

@@ -45,7 +45,7 @@ class Guard:
         Raises:
             SignInNeeded, RoleNeeded, WrongMediaType, TooManyRequests: The request is refused.
         """
-        # Each route must name its role, and a test checks this. Only an administrator can use a route without a role.
+        # A test checks that each route names its role. If a role is missing, only an administrator can use the route.
         needed = handler.opt.get("role", ORDER[-1])
         if needed == PUBLIC:
             return

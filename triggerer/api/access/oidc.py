@@ -44,7 +44,8 @@ class OidcProvider:
     """The provider of `[api.oidc]`. Its endpoints and keys are read at the first sign-in.
 
     Args:
-        key: Signs the cookie with the state of a sign-in, so that any process of the API can finish the sign-in.
+        key: The key that signs the cookie in which the browser keeps the state of a sign-in. All processes of the API
+            have this key, so any of them can finish the sign-in.
     Raises:
         ConfigurationError: The extra `oidc` is not installed.
     """
@@ -87,7 +88,7 @@ class OidcProvider:
 
         Raises:
             SignInNeeded: The sign-in did not begin in this browser, is too old, or the provider's answer is wrong.
-            RoleNeeded: No value of the claim has a role.
+            RoleNeeded: `[api.oidc] roles` names no role for the values of the person's claim.
             ServerBusy: The provider does not answer, or describes itself wrongly.
         """
         pending = self._verified(cookie)

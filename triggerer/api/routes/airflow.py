@@ -48,7 +48,7 @@ class AccessToken:
 
 
 class AssetEventOrder(Struct, frozen=True):
-    """The event to record, of the asset with this id, URI or name."""
+    """The event to record. `asset_id`, `uri` or `name` chooses the asset."""
 
     asset_id: int | None = None
     uri: str | None = None
@@ -152,7 +152,7 @@ def _is_like(text: str, pattern: str | None) -> bool:
 async def trigger(
     api: Api, access: Caller, dag_id: InPath, data: JSONBody[RunOrder]
 ) -> dict[str, Any]:
-    """Trigger a run. The DAG's timetable infers the data interval, and any other data interval is refused."""
+    """Trigger a run. The DAG's timetable infers the data interval, and a request that sets one is refused."""
     unknown = [
         name
         for name in ("data_interval_start", "data_interval_end", "run_after")

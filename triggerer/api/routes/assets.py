@@ -1,4 +1,4 @@
-"""Assets and their events."""
+"""Routes that list and show assets and their events, and record new events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class NewEvent(Struct, forbid_unknown_fields=True, frozen=True):
     extra: dict[str, Any] = {}
     partition_key: str | None = None
     create: bool = False
-    """True: also accept an asset that no DAG file declares. A run token cannot use it."""
+    """True: also accept an asset that no DAG file declares. With a run token this has no effect."""
 
 
 @reads("/")
@@ -145,10 +145,10 @@ async def _followed(
 async def emit(
     api: Api, access: Caller, data: JSONBody[NewEvent], key: IdempotencyKey = None
 ) -> Response[AssetEventView]:
-    """Record an event of an asset, and queue it for the DAGs that wait.
+    """Record an event of an asset, and queue the event for the DAGs that wait for the asset.
 
-    The `Idempotency-Key` becomes part of the event's key, so a repeated request answers 200 with the first event. With
-    a run token, a task can update the outlets of its DAG.
+    The `Idempotency-Key` becomes part of the event's key, so the answer to a repeat is 200 with the first event. With a
+    run token, a task can update the outlets of its DAG.
     """
     key_of_runs = await api.service_key() if access.run is not None else b""
     async with api.use.changing() as session:

@@ -26,7 +26,7 @@ from triggerer.store.listing.views import BackfillView
 
 
 class Range(Struct, forbid_unknown_fields=True, frozen=True):
-    """The logical dates to run, both inclusive."""
+    """The range of logical dates to run. Both ends belong to the range."""
 
     from_date: datetime
     to_date: datetime
@@ -94,7 +94,7 @@ async def start(api: Api, access: Caller, dag_id: InPath, data: JSONBody[Range])
 
 @creates("/backfills/{backfill_id:str}/cancel")
 async def cancel(api: Api, access: Caller, backfill_id: InPath) -> BackfillView:
-    """Cancel a backfill's pending intervals and queued runs. Running runs run to their end."""
+    """Cancel a backfill's pending intervals and queued runs. Runs that have started continue."""
     if not backfill_id.isascii() or not backfill_id.isdecimal() or len(backfill_id) > 18:
         raise NothingThere(f"there is no backfill {part(backfill_id)!r}")
     async with api.use.changing() as session:

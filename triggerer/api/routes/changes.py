@@ -30,7 +30,7 @@ _TOPICS: Final = {
     Signal.DAGS_CHANGED: "dags",
     Signal.STREAMS_CHANGED: "streams",
 }
-"""By signal, the key of a hint that lists the signal's subjects: ids of DAGs, or for "streams" ids of streams."""
+"""The key under which a hint lists a signal's subjects: ids of streams for "streams", otherwise ids of DAGs."""
 
 
 @reads("/changes", media_type="text/event-stream")

@@ -61,7 +61,7 @@ async def dags(
     dag_state: DagState = None,
     prefix: Prefix = None,
 ) -> Page[DagView]:
-    """List the DAGs by id. `asset`: only DAGs that wait for it."""
+    """List the DAGs by id. `asset`: only DAGs that wait for this asset."""
     return await page_of(
         api,
         DAGS,
@@ -114,7 +114,8 @@ async def trigger(
 ) -> Response[RunView]:
     """Queue a run by hand, even if the DAG is paused.
 
-    With an `Idempotency-Key` the run's id is made from the key. The answer to a repeat is 200 with the first run.
+    With an `Idempotency-Key`, the answer to a repeat is 200 with the first run. If the request has no `run_id`, the
+    run's id is made from the key.
     """
     run, is_new = await queue_run(api, access, part(dag_id), data, key)
     return JsonResponse(run, status_code=201 if is_new else 200)

@@ -1,4 +1,4 @@
-"""The logs of runs: a range, the last bytes, or the log as it grows."""
+"""The route that reads the log of a run: a range, the last bytes, the whole log, or the log as it grows."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def _following(
 
 
 async def _read_if_there(log: LogReader, start: int) -> tuple[bytes, int] | None:
-    """Return the next bytes and the position after them; None: there are none yet."""
+    """Return the next bytes and the position after them, or None if the log has no further bytes yet."""
     try:
         part = await log.read(start, _CHUNK_BYTES)
         return part.without_hole() if part.body else None

@@ -64,7 +64,7 @@ def _document(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 @cache
 def _read(name: str) -> bytes | None:
-    """Return a built file; None: the build has no file of this name. A file outside the build cannot be read."""
+    """Return a built file, or None if the build has no file of this name. Files outside the build cannot be read."""
     target = _FOLDER
     for piece in part(name).split("/"):
         if piece in ("", ".", "..") or "\\" in piece or not target.is_dir():

@@ -83,7 +83,7 @@ async def message(api: Api, access: Caller, message_id: InPath) -> ParkedMessage
 
 @reads("/{message_id:str}/body", media_type="application/octet-stream")
 async def body(api: Api, access: Caller, message_id: InPath) -> Response[bytes]:
-    """Download the content of a parked message: the bytes that its producer wrote."""
+    """Download the content of a parked message, as the producer of its stream has stored it (`dump_event`)."""
     access.require_payloads()
     number = _number(message_id)
     async with api.use.reading() as session:

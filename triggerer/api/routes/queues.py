@@ -1,4 +1,4 @@
-"""Routes that list and delete the events that wait for DAGs, for all DAGs or for one.
+"""Routes that list and delete queued events: the events in the queues of all DAGs, or in the queue of one DAG.
 
 An asset's URI may be in the path or in `?uri=`, because some proxies decode `%2F`.
 """
@@ -110,25 +110,25 @@ async def _page(
 
 @deletes("/assets/queuedEvent")
 async def delete_of_uri(api: Api, access: Caller, uri: Uri = None) -> Deleted:
-    """Delete the waiting events of an asset for all DAGs. `uri` is needed. The events themselves stay."""
+    """Remove an asset's events from the queues of all DAGs. `uri` is needed. The events themselves stay."""
     return await _delete(api, access, None, uri)
 
 
 @deletes("/assets/queuedEvent/{uri:str}")
 async def delete_of_asset(api: Api, access: Caller, uri: InPath) -> Deleted:
-    """Delete the waiting events of an asset for all DAGs. The events themselves stay."""
+    """Remove an asset's events from the queues of all DAGs. The events themselves stay."""
     return await _delete(api, access, None, part(uri))
 
 
 @deletes("/dags/{dag_id:str}/assets/queuedEvent")
 async def delete_for_dag(api: Api, access: Caller, dag_id: InPath, uri: Uri = None) -> Deleted:
-    """Delete the events that wait for a DAG, or only the events of one asset. No run will take them."""
+    """Remove all events from a DAG's queue, or only the events of one asset. No run will take them, but they stay."""
     return await _delete(api, access, part(dag_id), uri)
 
 
 @deletes("/dags/{dag_id:str}/assets/queuedEvent/{uri:str}")
 async def delete_for_dag_of_asset(api: Api, access: Caller, dag_id: InPath, uri: InPath) -> Deleted:
-    """Delete the events of an asset that wait for a DAG. No run will take them."""
+    """Remove an asset's events from a DAG's queue. No run of the DAG will take them, but they stay."""
     return await _delete(api, access, part(dag_id), part(uri))
 
 

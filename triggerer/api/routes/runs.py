@@ -1,4 +1,4 @@
-"""Routes that list and show runs, their tasks and why they exist, and that cancel, retry and clear runs."""
+"""Routes that list, show, explain, cancel, retry and clear runs, and that list the tasks of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watchers and their streams."""
+"""Routes that list and show watchers and shared streams, and that start replays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Replay(Struct, forbid_unknown_fields=True, frozen=True):
     """The position at which a replay starts."""
 
     start: str
-    """`earliest`, or an instant in ISO 8601: the time at which messages were published."""
+    """`earliest`, or an instant in ISO 8601: the replay reads the messages that were published from then on."""
     again: bool = False
     """True: also make events for messages that have events already."""
 

@@ -89,7 +89,7 @@ def backfill(
     """Run a DAG for the intervals of its timetable between two times, or for partition keys; list or cancel backfills.
 
     A DAG that is scheduled by partition keys runs for the keys of the periods that start between the two times. An
-    interval or a key that already has a run is skipped, unless --reprocess says otherwise.
+    interval or a key that already has a run is skipped by default, see --reprocess.
 
     With --list: --asset selects the DAGs that wait for the asset; the states are running, done and cancelled.
     """

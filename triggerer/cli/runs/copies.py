@@ -1,4 +1,4 @@
-"""Prints the copy of a run's log from the bucket of `[logs] ship`, because the log itself is not on this machine."""
+"""Prints the copy of a run's log from the bucket of `[logs] ship`, for a run whose log is not on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 async def print_copy(ship: str, row: RunView, out: BinaryIO) -> bool:
-    """Write the copy to `out`; return whether there is one.
+    """Write the copy to `out`; return whether a copy exists.
 
     Args:
         ship: `[logs] ship`.

@@ -27,7 +27,7 @@ _LOOK_S: Final = 0.2
 _ASK_EVERY: Final = 5
 """Number of reads of the log file between two reads of the run's state."""
 _SHARED_FOLDER_S: Final = 5.0
-"""How long to wait for a log from another machine. A shared folder shows a new file late."""
+"""How long to wait until the log of another machine appears. In a shared folder, a new file may appear late."""
 
 
 async def follow_log(
@@ -41,12 +41,12 @@ async def follow_log(
     Args:
         run_id: None: the newest run of the DAG.
         out: Receives the log byte for byte, because tasks may print any bytes.
-        ship: `[logs] ship`. If an ended run has no log on this machine, the copy there is printed.
+        ship: `[logs] ship`. If an ended run has no log on this machine, its copy in the bucket is printed.
     Raises:
         UnknownRun: The DAG has no such run, or somebody has deleted it.
         TriggererError: The log cannot be read, or another machine has it.
     """
-    # `with_database` pauses the garbage collector, because most commands take a second. This one may take days.
+    # `with_database` pauses the garbage collector, because most commands take a second. Following a run may take days.
     gc.enable()
     log = _GrowingLog(out)
     follower = _Follower(log, anyio.current_time)
@@ -144,7 +144,10 @@ class _GrowingLog:
         return True
 
     def _print_cut(self, size: int) -> None:
-        """Say that bytes were cut before they could be copied. The line in the log itself is copied with the rest."""
+        """Print a note that bytes were cut before they could be copied.
+
+        The log has a line about the cut too, before the hole. A reader that was past that place never copies the line.
+        """
         if size and self._position:
             self._out.flush()
             print_note(f"triggerer: {size:,} bytes of the log were cut here, see [logs] max_bytes")

@@ -77,7 +77,7 @@ def _copy(config: Path | None, row: RunView, out: BinaryIO) -> None:
     """Write the log to `out`, from the file or else from its copy in a bucket.
 
     Raises:
-        NoLog: There is neither.
+        NoLog: There is neither a file nor a copy.
     """
     if row.log_path is not None:
         with suppress(FileNotFoundError), Path(row.log_path).open("rb", buffering=0) as log:

@@ -42,7 +42,7 @@ def follow_run(config: Path | None, dag_id: str, run_id: str | None) -> str:
 async def _follow(database: Database, dag_id: str, run_id: str | None) -> str:
     from triggerer.store.runs.listing import list_task_runs
 
-    # `with_database` pauses the garbage collector, because most commands take a second. This one may take days.
+    # `with_database` pauses the garbage collector, because most commands take a second. Following a run may take days.
     gc.enable()
     shown = None
     while True:

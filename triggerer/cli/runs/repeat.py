@@ -1,4 +1,4 @@
-"""`triggerer runs retry` and `triggerer runs clear`: queue runs again that have ended."""
+"""`triggerer runs retry` and `triggerer runs clear`: queue ended runs again."""
 
 from __future__ import annotations
 

@@ -37,7 +37,10 @@ class ManyRuns:
     json: bool
 
     def are_chosen(self, run_id: str | None, last: bool) -> bool:
-        """Return whether the user chose many runs; end with exit code 2 if the user chose one run as well."""
+        """Return whether the user chose many runs.
+
+        End with exit code 2 if the user also chose one run, or gave `--dry-run` without choosing many runs.
+        """
         many = (self.dag, self.state, self.from_, self.to) != (None,) * 4
         if many and (run_id is not None or last):
             wrong_use(
@@ -57,7 +60,7 @@ def repeat_many(
     clear: bool = False,
     tasks: Collection[str] = (),
 ) -> None:
-    """Ask the user, queue the chosen runs again and print each; exit code 1 if a run was refused.
+    """Ask the user, queue the chosen runs again and print each; exit code 1 if the user declines or a run is refused.
 
     Args:
         dag_id: The argument DAG_ID, which a user may give in place of `--dag`.
@@ -124,7 +127,7 @@ class _Printer:
     def __init__(self, many: ManyRuns) -> None:
         self._many = many
         self._unprinted: list[RepeatedRun] = []
-        """The runs so far, if they are printed at the end as a table or as a JSON object."""
+        """The runs that `end` will print as a table or as a JSON object."""
         self.queued = 0
         self.refused = 0
 

@@ -1,4 +1,4 @@
-"""`triggerer runs resolve`: a person confirms that unknown attempts are gone, which the service cannot find out."""
+"""`triggerer runs resolve`: a person confirms that unknown attempts are gone. The service cannot find this out."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def dag_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def run_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the run ids that begin with the typed text, newest first. The DAG_ID typed before selects the DAG."""
+    """Return the run ids that begin with the typed text, newest first. Only runs of the typed DAG_ID count."""
     from triggerer.store.listing import unknown
 
     dag_id = context.params.get("dag_id") or ""

@@ -99,7 +99,7 @@ def parse_instant_or_age(text: str, option: str) -> datetime:
 
 
 def parse_duration(text: str, option: str) -> timedelta:
-    """Return the duration, which is not negative; end with exit code 2 if the text is none."""
+    """Return the duration; end with exit code 2 if the text is no duration, or a negative one."""
     from datetime import timedelta
 
     from pydantic import Field, TypeAdapter, ValidationError

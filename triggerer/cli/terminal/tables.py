@@ -47,7 +47,7 @@ class Kind(Enum):
     WHOLE = auto()
     """The column's cells move beneath their rows, one line each."""
     TEXT = auto()
-    """Only long cells move beneath their rows; if most cells are long, all of them move."""
+    """Only long cells move beneath their rows. If most cells are long, all cells move."""
     MINOR = auto()
     """The column is left out, and a note says so."""
 

@@ -1,4 +1,4 @@
-"""Signs browsers in and out: by an API token, a one-time link, or an OpenID Connect provider."""
+"""Signs browsers in, by an API token, a one-time link or an OpenID Connect provider, and signs them out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OpenedSession:
 
 
 async def sign_in_by_token(session: AsyncSession, token: str, request_id: str) -> OpenedSession:
-    """Open a session for the owner of an API token. The session also ends when the token expires or is revoked.
+    """Open a session for the owner of an API token. The session ends early if the token expires or is revoked.
 
     Raises:
         SignInNeeded: The token is unknown, expired or revoked.

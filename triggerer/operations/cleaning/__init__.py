@@ -1,8 +1,8 @@
 """Deletes old data: ended runs with their logs, events that are no longer needed, and other old rows.
 
-`triggerer db clean` and the retention of the service both call `clean`. The services may run meanwhile. Each step
-deletes a few thousand rows in its own transaction. If a step fails, the earlier steps are done, and a repeated call
-does the rest. One cleaning runs at a time, see `triggerer.store.audit.cleanings`.
+`triggerer db clean` and the scheduler's nightly cleaning (`triggerer.service.retention`) call `clean`. The service may
+run during a cleaning. Each step deletes a few thousand rows in its own transaction. If a step fails, the earlier steps
+are done, and a repeated call does the rest. Only one cleaning runs at a time, see `triggerer.store.audit.cleanings`.
 """
 
 from triggerer.operations.cleaning.bounds import Bounds

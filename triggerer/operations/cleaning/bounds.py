@@ -14,7 +14,8 @@ from triggerer.store.events.cleaning import count_all_events, highest_event, old
 _STAYS: Final = 0.9
 """The part of the events that stays when the database is full."""
 _GROWTH: Final = 1.01
-"""PostgreSQL's files do not shrink. After a cleaning, the database is full again only when its files have grown."""
+"""PostgreSQL's files do not shrink when rows are deleted. After a cleaning that has left the files larger than
+`max_bytes`, the database is full again only once the files have grown by this factor."""
 
 
 class Bounds:
@@ -44,7 +45,10 @@ class Bounds:
         return None if stays is None else await oldest_of_newest(session, stays)
 
     async def size_to_save(self, session: AsyncSession) -> int | None:
-        """Return the size to compare with from now on, after a cleaning. None: the database is below its bound."""
+        """Return the size of PostgreSQL's files after a cleaning, if they are still larger than `max_bytes`.
+
+        `_GROWTH` explains how the next checks use the size. None: the next checks use `max_bytes`.
+        """
         size = await database_bytes(session)
         is_full = self._max_bytes is not None and size > self._max_bytes
         return size if is_full and session.get_bind().dialect.name == "postgresql" else None

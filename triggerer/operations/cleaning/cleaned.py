@@ -23,7 +23,7 @@ class Cleaned:
     audit: int = 0
     parked: int = 0
     logs_elsewhere: int = 0
-    """Logs of deleted runs that are not on this machine."""
+    """Deleted runs whose logs are not on this machine."""
     kept_runs: int = 0
     """Old runs that stay, because the scheduler, an unfinished backfill or a waiting event still needs them."""
     kept_events: Counter[str] = field(default_factory=Counter)

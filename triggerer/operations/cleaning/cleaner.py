@@ -1,4 +1,4 @@
-"""One cleaning: all kinds of data, one after the other."""
+"""Performs one cleaning: deletes the old data of all kinds, one kind after the other."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from triggerer.store.audit.cleanings import (
 from triggerer.store.database.transactions import Database, database_now
 
 QUIET: Final = timedelta(hours=1)
-"""A watcher's event is deleted only if it is at least this old, and if the watcher has been running for at least this
-time. By then the broker has advanced past the event's message, so that the broker does not deliver it again."""
+"""A watcher's event is deleted only if the event is at least this old, and the watcher has been running for at least
+this time. By then the broker has advanced past the event's message, and does not deliver the message again."""
 _RELEASE_S: Final = 5.0
 
 
@@ -49,7 +49,7 @@ async def clean(
 
     An event stays if it waits for a DAG, belongs to a run that stays, or is the newest of its asset. It also stays if
     its message is stored or parked, or may be delivered again: the event's key then recognises the repeated message.
-    The `Idempotency-Key` values of HTTP requests from before the limit of events are deleted, too, but not counted.
+    The `Idempotency-Key` values of HTTP requests from before `limits.events` are deleted, too, but not counted.
 
     Args:
         ack_timeout: The longest time that a watcher has for a message.
@@ -58,7 +58,7 @@ async def clean(
         MoveRefused: Another cleaning is under way.
         TriggererError: A limit is in the future. Or a log cannot be deleted, and its run stays; the other data is
             deleted nevertheless.
-        StoreError: The database is away or refuses a step. Earlier steps are done.
+        StoreError: The database is unavailable or refuses a step. Earlier steps are done.
     """
     async with database.reading() as session:
         now = await database_now(session)
@@ -113,7 +113,7 @@ async def _turn(database: Database, cleaned: Cleaned) -> AsyncIterator[Pace]:
 
 
 async def _end(database: Database, holder: str, error: str | None) -> None:
-    """Store that the cleaning ended with an error, or was stopped. If the store fails, the turn expires later."""
+    """Store that the cleaning failed or was stopped. If this cannot be stored, the cleaning's turn expires later."""
     with anyio.move_on_after(_RELEASE_S, shield=True):
         try:
             async with database.transaction() as session:

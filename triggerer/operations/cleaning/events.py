@@ -32,7 +32,7 @@ _EVENTS: Final = 2_000
 # newer events. So the search does not end at the first such window.
 _WINDOWS_BEYOND: Final = 50
 NEVER: Final = datetime(1, 1, 1, tzinfo=UTC)
-"""The limit of events or runs that are never old."""
+"""Stands for a limit that is None: no event or run is older."""
 
 
 async def clean_events(
@@ -47,11 +47,11 @@ async def clean_events(
     """Delete old events that nothing needs. Free the keys that deleted runs gave to events that stay.
 
     Args:
-        removed: Primary keys of runs that this cleaning deletes, even if their rows still exist.
-        quiet_since: The events of watchers that are not older than this instant stay, see `unsettled_watchers`.
+        removed: In a dry run, the primary keys of the runs that would have been deleted. Otherwise empty.
+        quiet_since: A watcher's event stays if it is not older than this instant, see `unsettled_watchers`.
     """
     limits = cleaned.before
-    # The keys of events are freed as soon as their run is gone, even if the events are never old.
+    # An event's key is freed once the run that emitted the event is gone, even if events are never old.
     read_before = max(limits.events or NEVER, limits.runs or NEVER)
     async with database.reading() as session:
         sieve = Sieve(

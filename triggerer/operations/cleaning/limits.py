@@ -14,9 +14,9 @@ class Limits:
 
     events: datetime | None = None
     runs: datetime | None = None
-    """For runs that ended before this instant. Their logs go with them."""
+    """Runs that ended before this instant are old. Their logs are deleted with them."""
     logs: datetime | None = None
-    """For logs of runs that ended before this instant, even if the runs stay."""
+    """The logs of runs that ended before this instant are old, even if the runs stay."""
     audit: datetime | None = None
     parked: datetime | None = None
 
@@ -42,7 +42,8 @@ class Limits:
     def with_room(self, before: datetime) -> Limits:
         """Return these limits for a database that is full: events and runs before the instant are old, too.
 
-        A run has to go before its events can. Runs that are never old stay, with their events.
+        Runs must be old as well, because an event stays as long as a run needs it. But if runs are never old (None),
+        they stay, with their events.
         """
         runs = None if self.runs is None else max(self.runs, before)
         return replace(self, events=max(self.events or before, before), runs=runs)

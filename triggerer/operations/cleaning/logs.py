@@ -1,4 +1,4 @@
-"""Deletes logs of runs: with their runs, or by the age of their own."""
+"""Deletes logs of runs: together with the runs, or earlier, by the age limit for logs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LOGS: Final = 200
 
 
 async def clean_logs(database: Database, before: datetime, cleaned: Cleaned, pace: Pace) -> None:
-    """Delete the logs on this machine of runs that ended before an instant. The runs stay, without a log.
+    """Delete this machine's logs of runs that ended before an instant. The runs stay, without a log.
 
-    The logs on other machines stay, until the processes of the executors there delete them.
+    The executors on other machines delete the logs there.
 
     Raises:
         TriggererError: A log cannot be deleted.
@@ -42,7 +42,8 @@ async def clean_logs(database: Database, before: datetime, cleaned: Cleaned, pac
         elif here := await to_thread.run_sync(_on_this_machine, old):
             began = time.monotonic()
             async with database.transaction() as session:
-                # Delete the files before the commit, as with runs. A file that is already gone does no harm.
+                # Delete the files before the commit. If the commit fails, a later cleaning finds the files gone. That
+                # does no harm.
                 gone = await forget_logs(session, [run.pk for run in here], before)
                 paths = paths_of([run for run in here if run.pk in gone])
                 cleaned.logs += await to_thread.run_sync(delete_logs, paths)
@@ -51,7 +52,7 @@ async def clean_logs(database: Database, before: datetime, cleaned: Cleaned, pac
 
 
 def _on_this_machine(runs: Sequence[OldRun]) -> list[OldRun]:
-    """Return the runs whose logs are on this machine, or would be if they were not gone."""
+    """Return the runs that this machine has executed, and the runs whose logs exist on it."""
     return [
         run
         for run, path in zip(runs, paths_of(runs), strict=True)

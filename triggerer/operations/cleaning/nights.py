@@ -1,4 +1,4 @@
-"""When the cleaning of a night is due."""
+"""Computes when the nightly cleaning is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pace of a cleaning: it gives way to other writers, and reports that it is alive."""
+"""Paces a cleaning: makes the cleaning give way to other writers, and report that it is alive."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _PATIENCE: Final = timedelta(hours=1)
 
 
 def _since_boot() -> float:
-    """Return the seconds since the machine started, with the time that it was suspended."""
+    """Return the seconds since the machine started, including times when it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -35,9 +35,10 @@ class SteadyClock:
         self._set_at: float | None = None
 
     def doubt(self, now: datetime) -> str | None:
-        """Return why nothing should be deleted by this time of the database, or None.
+        """Return why this time of the database cannot be trusted for deleting old data. None: it can be trusted.
 
-        After the clock was set, it must run for an hour. The clocks of the database and of this machine must agree.
+        The time cannot be trusted for an hour after the database's clock was set. It also cannot be trusted while the
+        database's clock and this machine's clock differ by more than an hour.
         """
         elapsed = self._elapsed()
         if self._seen is not None:

@@ -50,9 +50,9 @@ class Difference:
 
 
 def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference, ...]:
-    """Return the differences between two definitions of a DAG, as far as the store has definitions.
+    """Return the differences between two definitions of a DAG, in the values that the store has.
 
-    The store has a task's order, outlets, inlets and use of Spark. Other changes of a task are not found.
+    For a task, the store has only the order, outlets, inlets and use of Spark. Other changes of a task are not found.
     """
     fields = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
     return (

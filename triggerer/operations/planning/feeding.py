@@ -1,5 +1,6 @@
-"""Finds the assets that DAGs of another folder wait for, but that would lose all watchers, or that nothing feeds.
+"""Finds assets that may get no events once a new folder of DAG files is in use, although its DAGs wait for them.
 
+The folder removes all watchers of such an asset, or has neither a watcher nor a task that feeds the asset.
 A watcher or a task feeds an asset if it makes events of the asset.
 """
 
@@ -15,14 +16,14 @@ from triggerer.domain.dag_files.merging import AssetKey, Folder
 from triggerer.domain.schedules import condition_in_json
 
 Members = Mapping[str, frozenset[Asset]]
-"""By alias, the assets to which the alias resolves: tasks have emitted their events through the alias."""
+"""By alias, the assets to which the alias resolves: tasks have emitted events of these assets through the alias."""
 _Key = tuple[str, str | None]
 """The name and URI of an asset, or the name of an alias and None."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnfedAsset:
-    """An asset or alias that DAGs of the new folder wait for, and that loses all watchers or that nothing feeds."""
+    """An asset or alias that may get no events, although DAGs of the new folder wait for it."""
 
     name: str
     uri: str | None
@@ -51,7 +52,7 @@ class _Feeders:
 def unfed_assets(
     before: Folder, after: Folder, renamed: Mapping[AssetKey, AssetKey], members: Members
 ) -> list[UnfedAsset]:
-    """Return the assets that DAGs wait for, and that lose all watchers or that nothing feeds; sorted by name.
+    """Return the assets that may get no events, although DAGs wait for them, sorted by name. See `UnfedAsset`.
 
     Args:
         renamed: The present identity of each renamed asset -> its new identity.

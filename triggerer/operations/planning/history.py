@@ -14,7 +14,7 @@ from triggerer.store.events.history import PastEvent
 def recorded(
     past: Sequence[PastEvent], now: datetime
 ) -> tuple[list[RecordedEvent], SetBack | None]:
-    """Return the history as if the clock had always been right, and when the clock was set back, if it was.
+    """Return the events as if the clock had always been right, and the moment when it was set back. None: it was not.
 
     Events in the future were recorded before the clock was set back. They are all moved back by one duration, so that
     the latest of them comes just before the first event that was recorded after the change.

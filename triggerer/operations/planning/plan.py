@@ -1,4 +1,7 @@
-"""Computes the changes that other DAG files would make, before they are deployed."""
+"""Computes what would change if other DAG files were deployed.
+
+The recorded asset events of some days (the history) are replayed against the present and against the new DAGs.
+"""
 
 from __future__ import annotations
 
@@ -73,9 +76,9 @@ class DagPlan:
     dag_id: str
     change: Change
     before: Replayed | None
-    """The runs that the history would have under the present definition. None: there is no definition, or an error."""
+    """The runs that the history makes under the present definition. None: no such definition, or see `error`."""
     after: Replayed | None
-    """The runs that the history would have under the new definition."""
+    """The runs that the history makes under the new definition. None: no such definition, or see `error`."""
     queued: int
     """The number of events that wait for the DAG now, counted up to a limit for each asset."""
     dropped: int
@@ -100,7 +103,7 @@ class DagPlan:
     differences: tuple[Difference, ...] = ()
     """The values that differ between the present definition and the new one; for a new DAG, its schedule."""
     runs_in_both: int | None = None
-    """The number of runs that the history has under both definitions. None: `before` or `after` is None."""
+    """The number of runs that `before` and `after` have in common. None: `before` or `after` is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class FolderPlan:
     watchers: tuple[WatcherPlan, ...] = ()
     """Watchers that are new, gone or changed, by asset and name."""
     unfed_assets: tuple[UnfedAsset, ...] = ()
-    """Assets for which DAGs wait, and which lose all watchers or have neither watcher nor task."""
+    """Assets that may get no events, although DAGs wait for them."""
 
 
 async def plan_folder(
@@ -206,7 +209,7 @@ def _with_differences(plan: DagPlan, in_force: ParsedDag | None, new: ParsedDag 
 
 
 def _with_neighbours(plan: FolderPlan, read: _Read, after: Folder, dag: str | None) -> FolderPlan:
-    """Add the plans of watchers and assets. With `dag`, add only assets that this DAG waits for, before or after."""
+    """Add the watchers and assets that differ. With `dag`, only assets that this DAG waits for in either folder."""
     renamed = renamed_assets(read.folder, after)
     watchers = plan_watchers(read.folder, after, renamed, read.backlogs)
     assets = unfed_assets(read.folder, after, renamed, read.members)

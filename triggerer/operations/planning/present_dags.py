@@ -49,7 +49,7 @@ class PresentDag:
 
     path: str
     is_stale: bool
-    """True if the DAG's file is gone. The DAG still has its pause, its runs and its waiting events from that time."""
+    """True if the DAG is gone from its file. The store still has the DAG's pause, runs and waiting events."""
     snapshot: DagSnapshot | None
     """The scheduler's snapshot of the DAG. None: the DAG cannot be read here, see `error`."""
     queued: int
@@ -60,8 +60,8 @@ class PresentDag:
     """The first waiting events. Read only if the definition changes, and the old or the new definition has partition
     keys."""
     past: KeyedPast = NOTHING_TAKEN
-    """The partition keys to which the new definition maps `waiting`: which keys already had runs, and which events
-    those runs took.
+    """The past of the partition keys to which the new definition maps `waiting`: the keys that have had runs, and the
+    events that these runs took.
     """
     error: str | None = None
 

@@ -16,7 +16,10 @@ from triggerer.scheduler.replay import Definition
 def redefined(
     now: DagSnapshot, definition: Definition, members: Mapping[str, frozenset[Asset]]
 ) -> DagSnapshot:
-    """Return the snapshot `now` as if the DAG had this definition. Other assets' waiting events are left out."""
+    """Return the snapshot `now` as if the DAG had this definition.
+
+    `waiting` has only the assets that the definition names, directly or through an alias.
+    """
     restriction = TimeRestriction(definition.start_date, definition.end_date, definition.catchup)
     # The stored next run of the timetable is valid only if the schedule and the dates are unchanged. Otherwise the
     # scheduler must compute the next run from the new timetable.

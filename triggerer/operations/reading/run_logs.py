@@ -16,7 +16,11 @@ def unreadable(row: RunView, error: OSError) -> TriggererError:
 
 
 def was_deleted(row: RunView) -> bool:
-    """True if the run had a log, which was deleted because of its age. Each executor that claims a run names a log."""
+    """Return whether the run had a log that was deleted because of its age.
+
+    An executor that claims a run names the run's log. So if an executed run names no log, a cleaning has deleted the
+    log.
+    """
     return row.ended_at is not None and row.executor is not None and row.log_path is None
 
 

@@ -47,7 +47,9 @@ class Copy:
 
 
 def copy_url(ship: str, row: RunView) -> str | None:
-    """Return the URL of the copy of a run's log, which may not exist yet. None: the run gets no copy now.
+    """Return the URL where the copy of a run's log is, or soon will be.
+
+    None: logs are not copied, or the run has not ended or was never executed.
 
     Args:
         ship: `[logs] ship`.

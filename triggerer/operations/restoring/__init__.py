@@ -1,1 +1,1 @@
-"""Tells the service that its database was restored from a backup, and what that means for watchers and runs."""
+"""Tells the service that its database was restored from a backup, and finds the effects on watchers and runs."""

@@ -24,15 +24,15 @@ class LaterRun:
     dag_id: str
     run_id: str
     state: str | None
-    """The run's state in the database. None: the database does not have the run, and both ids are the log's names."""
+    """The run's state in the database. None: the database lacks the run, and both ids are taken from the log's path."""
     log_path: str
     log_changed_at: datetime
 
 
 async def find_later_runs(session: AsyncSession, home: Path, since: datetime) -> list[LaterRun]:
-    """Return the runs with a log in `home` that was changed after `since`, unless the database knows that they ended.
+    """Return the runs whose log in `home` was changed after `since`, except runs that have ended in the database.
 
-    Sorted by the time of the log.
+    They are sorted by the time of that change.
     """
     changed = await to_thread.run_sync(lambda: dict(_changed_logs(home / "logs", since)))
     known = await runs_by_log(session, changed.keys())

@@ -20,7 +20,7 @@ from triggerer.store.watchers.restored import SetBack, begin_restoration, set_ba
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The lanes that the next start of the service reads again."""
+    """The restored database, and its watchers with the instants from which they read their logs again."""
 
     database: str
     backup_time: datetime
@@ -32,14 +32,15 @@ class Restored:
 async def mark_restored(
     database: Database, actor: Actor, backup_time: datetime, *, margin: timedelta
 ) -> Restored:
-    """Set back all watchers of logs to the time of the backup, before the service pulls a message.
+    """Set all watchers of logs back to the time of the backup. The service must be stopped.
 
-    A repeated call changes nothing, except that it may set the watchers back further.
+    The next start of the service reads from there, before it pulls any newer message. A repeated call changes nothing,
+    except that it may set the watchers back further.
 
     Args:
         backup_time: When the backup was begun.
         margin: How much earlier the logs are read. It covers messages that had been published, but not processed, when
-            the backup was begun. The keys of messages that have events absorb the repeats.
+            the backup was begun. A message that has an event makes no second event, because its key is known.
     Raises:
         TriggererError: `backup_time` is in the future.
         ConfigurationError, MoveRefused: A service uses the database.
@@ -64,7 +65,7 @@ async def mark_restored(
 
 
 def _refuse_if_used(instances: Iterable[str]) -> None:
-    """Raise an error if any of these instances may be alive. Instances of this host are asked for their process."""
+    """Raise an error if any of these instances may be alive. On this host, an instance without a process is dead."""
     alive = next((one for one in instances if not is_known_dead(one)), None)
     if alive is not None:
         raise MoveRefused(

@@ -20,9 +20,9 @@ class Kind(StrEnum):
     """Whether a source still has messages that were read."""
 
     LOG = "log"
-    """The source keeps them, and they can be read again."""
+    """The source keeps the messages, and they can be read again."""
     QUEUE = "queue"
-    """The source deletes them once they are acknowledged."""
+    """The source deletes messages once they are acknowledged."""
     STORED = "stored"
     """The position in the source is stored in the service's database."""
     LIVE = "live"
@@ -45,7 +45,8 @@ async def find_sources(
 ) -> dict[str, Source]:
     """Return the source of each shared stream, by the stream's id. No source is contacted.
 
-    The function executes users' code in this process, as `triggerer check` does. It raises no error of that code.
+    The function executes users' code in this process, as `triggerer check` does. If that code fails, the kind is
+    `UNKNOWN`.
 
     Args:
         triggers: If several triggers belong to one stream, only the first is used.
