@@ -16,7 +16,7 @@ from triggerer.pluginkit.matching import MISSING, Getter, compile_path
 MOST_ITEMS: Final = 10_000
 """The most items in one answer, because the keys of all items have to be remembered."""
 _LONG: Final = 2.0**63
-"""A JSON number of this size or more may have lost digits."""
+"""`orjson` reads an integer of this size or more as a float, which may lose digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Reader:
             return Page((Found(digest, digest, body),), cursor)
         items = self._get_items(None, document)
         if items is None:
-            # Treat null as an empty list, because some servers write an empty list so.
+            # Treat null as an empty list, because some servers write null for an empty list.
             items = []
         return Page(self._read_items(items, body, what), cursor)
 

@@ -42,7 +42,7 @@ class _Lease:
         """Record that `count` ids have left the lease."""
         self.left -= count
         if self.left <= 0:
-            # Free the ids' memory now, because the lease leaves the queue later.
+            # Free the ids' memory now, because the empty lease stays in the queue until its time comes.
             self.ack_ids = ()
 
 

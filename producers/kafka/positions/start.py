@@ -20,7 +20,7 @@ class Start:
     """The argument `start`.
 
     Attributes:
-        latest: Only messages published after the first start.
+        latest: Read only messages that are published after the stream has first started.
         time: Begin at the first message that was published at this time or later.
         offsets: The offset by topic and partition; a partition that is not named is read from its beginning.
     """

@@ -58,7 +58,7 @@ def _without_creation(send: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def set_fetch_wait(consumer: AIOKafkaConsumer, wait_ms: int) -> None:
-    """Set how long brokers may delay the answer to a later fetch; a consumer that has not started ignores it."""
+    """Set how long brokers may delay the answers to the next fetches. Does nothing if the consumer has not started."""
     fetcher: Any = consumer._fetcher
     if fetcher is not None:
         fetcher._fetch_max_wait_ms = wait_ms
