@@ -96,7 +96,7 @@ class Reader:
         for item, key in zip(items, self._keys_of(items, body), strict=True):
             value = orjson.dumps(item)
             is_keyed = key is not MISSING and key is not None
-            # The digest includes `is_keyed`, so that a key and a whole item with the same content differ.
+            # The digest includes `is_keyed`, so that a key and a whole item with equal content have different digests.
             basis = [key] if is_keyed else item
             digest = digest_of(orjson.dumps([is_keyed, basis], option=orjson.OPT_SORT_KEYS))
             found.setdefault(digest, Found(digest, key if is_keyed else digest, value))

@@ -19,7 +19,7 @@ from producers.kafka.wire.cluster import Membership
 from producers.kafka.wire.fetch_request import Divergence
 
 _READ_BEFORE: Final = 100_000
-"""After a cut, keys contain an epoch up to this number of offsets beyond the last fetched message.
+"""After a cut, keys of new messages contain an epoch, up to this number of offsets after the last fetched message.
 
 An earlier owner of the partition may have read further than this process, and made events of messages that were lost in
 the cut. New messages get the offsets of the lost messages, so they need other keys. The number is ten times the default

@@ -51,7 +51,7 @@ class Due:
     """The leases to extend now.
 
     Attributes:
-        extend: The ack ids whose leases to extend by `deadline_s`.
+        extend: The ack ids whose leases must be extended by `deadline_s`.
         given_up: The ack ids that have been leased for `max_extension_s`. They are not extended, and their messages
             come again.
     """

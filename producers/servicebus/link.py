@@ -183,7 +183,7 @@ class Link:
         return max(0.001, min(ends) - now)
 
     def _take(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Record the locks of received messages. Pass messages that the watchers do not have yet to the producer."""
+        """Record the locks of received messages. Pass only new messages to the producer."""
         if not messages:
             return
         now = anyio.current_time()

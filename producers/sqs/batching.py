@@ -32,7 +32,7 @@ class Failure:
 
 
 Answer: TypeAlias = Failure | BrokerError | None
-"""The answer to one entry. None: the entry succeeded. A `BrokerError`: its whole request failed."""
+"""The answer to one entry. None: the entry succeeded. A `BrokerError`: the whole request failed."""
 RecordAnswers: TypeAlias = Callable[[Sequence[tuple[T, Answer]]], None]
 
 

@@ -55,7 +55,7 @@ class Topics:
         """Return the listed topics, even if they do not exist; with a pattern, the existing topics that match it.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: From the brokers; `what` begins the message.
+            BrokerUnavailable, BrokerRefused: From the brokers. The error's text begins with `what`.
         """
         if self.pattern is None:
             return self.names

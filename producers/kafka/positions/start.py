@@ -73,7 +73,7 @@ class Start:
         """Return the offset at which the reading of each partition begins.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: From the brokers; `what` begins the message.
+            BrokerUnavailable, BrokerRefused: From the brokers. The error's text begins with `what`.
         """
         if not partitions:
             return {}

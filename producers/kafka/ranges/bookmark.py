@@ -97,7 +97,7 @@ class RangeBookmark:
 
 
 def is_same(one: str | None, other: str | None) -> bool:
-    """Return whether two ids of a name can belong to one topic: they are equal, or one of them is unknown."""
+    """Return whether two ids of one topic name can be of the same topic: they are equal, or one of them is unknown."""
     return one == other or None in (one, other)
 
 

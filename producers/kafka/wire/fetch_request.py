@@ -43,8 +43,8 @@ _DIVERGING_EPOCH = 0
 class PartitionAnswer(AbstractType[tuple[Any, ...]]):  # type: ignore[misc]
     """The part of a response about one partition, as a tuple.
 
-    The fields of a partition's part: partition number (int32), error (int16), high watermark, last stable and first
-    offset (int64), the aborted transactions (writer, first offset, tags), preferred replica (int32), batches, tags.
+    The fields of the tuple: partition number (int32), error (int16), high watermark, last stable and first offset
+    (int64), the aborted transactions (writer, first offset, tags), preferred replica (int32), batches, tags.
     """
 
     _HEAD: Final = struct.Struct(">ihqqq")

@@ -40,7 +40,7 @@ def create_no_topics(consumer: AIOKafkaConsumer) -> None:
 
     async def get_guarded(*arguments: Any, **options: Any) -> Any:
         connection = await get_connection(*arguments, **options)
-        # A connection is returned to many callers, and its method is replaced once.
+        # The client returns a connection to many callers. Replace the connection's method only the first time.
         if connection is not None and "send" not in vars(connection):
             connection.send = _without_creation(connection.send)
         return connection
