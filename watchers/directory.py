@@ -142,7 +142,7 @@ class FilesProducer(SharedStreamProducer):
                 hint=_LET_WRITE,
             )
         for name in failures.keys() - self._unclaimable:
-            # Only single files cannot be claimed, for example a file of another user. The other files continue.
+            # Some files cannot be claimed, for example a file of another user. The other files continue.
             logger.error(
                 "%s cannot be claimed (renamed), so it does not fire: %s",
                 self._directory / name,

@@ -66,7 +66,7 @@ class PatternSighting:
 
 
 def scan(directory: Path) -> dict[str, SeenFile]:
-    """Return the regular files of a directory by name, including targets of symbolic links.
+    """Return the regular files of a directory by name, and the symbolic links to regular files.
 
     Folders, pipes, devices and broken links are left out, as are files that vanish during the scan.
 

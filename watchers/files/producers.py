@@ -1,4 +1,6 @@
-"""The producers of `FilePatternTrigger`. `MovingProducer` moves the files that fire, `RememberingProducer` lists them.
+"""The producers of `FilePatternTrigger`.
+
+`MovingProducer` moves the files that fire. `RememberingProducer` leaves them in place, and stores which have fired.
 
 If a scan finds files that can fire, the producer broadcasts a `PatternSighting`, to which each filter adds its pattern.
 Then it delivers the files that match. The patterns are collected again at each scan, so a filter also gets files that
@@ -221,7 +223,7 @@ class MovingProducer(_PatternProducer):
                 hint="let the user that the service runs as write in it",
             )
         for name in failures.keys() - self._immovable:
-            # Only single files cannot be moved, for example a file of another user. The other files continue.
+            # Some files cannot be moved, for example a file of another user. The other files continue.
             logger.error(
                 "%s is there, and cannot be moved, so it does not fire: %s",
                 self._directory / name,
@@ -233,7 +235,7 @@ class MovingProducer(_PatternProducer):
         try:
             await self._in_thread(moving.release, self._directory, file)
         except OSError as error:
-            # The file does not fire again, because of its key. Each scan finds the marker and tries again to delete it.
+            # The file's key keeps it from firing again. Each scan finds the marker and tries again to delete it.
             logger.error("the marker of %s cannot be deleted: %s", file.path, error)
 
     async def _reject(self, file: AppearedFile) -> None:
