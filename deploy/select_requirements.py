@@ -41,7 +41,7 @@ def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     try:
         wanted = (
-            # Ours is built by the former, pyspark by the latter.
+            # The packages in `build-system` build this project. setuptools builds pyspark.
             {*map(name_of, project["build-system"]["requires"]), "setuptools"}
             if arguments.build
             else set(direct(project["project"], arguments.extras))
@@ -64,7 +64,7 @@ def direct(project: dict[str, Any], extras: Iterable[str]) -> Iterator[str]:
         asked += project["optional-dependencies"][extra]
     for text in asked:
         if name_of(text) == project["name"]:
-            # triggerer[kafka,spark]: an extra made of others.
+            # An extra can consist of other extras: triggerer[kafka,spark].
             yield from direct(project, re.findall(r"[\w-]+", text.partition("[")[2]))
         else:
             yield name_of(text)

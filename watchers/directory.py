@@ -1,11 +1,11 @@
-"""Asset events from files that appear in a directory and are deleted.
+"""Makes asset events from files that appear in a directory, and deletes the files.
 
 A file is claimed before its event is made, and deleted only after the event is durable; see `claiming.py`. If the
 service stops in between, it finds the claimed file again, under the same idempotency key. A file that is still being
 written fires too, so write a file under another name, and rename it when it is complete.
 
-A rejected file is not lost: it is moved into `.rejected` in the same directory, which no scan reads. A file is rejected
-if the filter of a subclass rejects it, and no filter fails at it.
+A rejected file is not lost: it is moved into the folder `.rejected` of the directory. No scan reads this folder. A file
+is rejected if the filter of a subclass rejects it, and no filter fails at it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LET_WRITE: Final = "let the user that the service runs as write in it"
 class Sighting:
     """A raw event with the names of a directory's files.
 
-    A filter adds the name that it wants to `wanted`; these files are delivered next.
+    Each filter adds to `wanted` the name that it waits for. The files in `wanted` are delivered next.
     """
 
     __slots__ = ("answered", "names", "wanted")
@@ -71,11 +71,11 @@ class FilesProducer(SharedStreamProducer):
     """Scans a directory, claims and delivers the files that subscribers wait for, and deletes them.
 
     Each scan that finds files first broadcasts a `Sighting`, to which the filters add the names that they want. So a
-    subscriber that joins late also receives files that were there before. A failed file stays claimed and is delivered
-    again at the next scan. A rejected file is moved into `.rejected`.
+    subscriber also receives files that were there before it joined. A failed file stays claimed and is delivered again
+    at the next scan. A rejected file is moved into `.rejected`.
 
     Args:
-        only: The only file to look for; there is no `Sighting` then. None: look for all files.
+        only: The only file to look for; no `Sighting` is broadcast. None: look for all files.
     """
 
     def __init__(self, directory: Path, *, only: str | None = None, poke_interval: float) -> None:
@@ -111,7 +111,10 @@ class FilesProducer(SharedStreamProducer):
             await anyio.sleep(self._poke_interval)
 
     async def _look(self) -> set[str]:
-        """Return the names that may be delivered; empty while the directory cannot be read, which is logged once."""
+        """Return the names that may be delivered.
+
+        While the directory cannot be read, the result is empty. The error is logged once.
+        """
         try:
             names: set[str] = await self._in_thread(list_names, self._directory, self._only)
         except OSError as error:
@@ -139,7 +142,7 @@ class FilesProducer(SharedStreamProducer):
                 hint=_LET_WRITE,
             )
         for name in failures.keys() - self._unclaimable:
-            # Only single files cannot be claimed, for example a file of another user. The other files continue.
+            # Some files cannot be claimed, for example a file of another user. The other files continue.
             logger.error(
                 "%s cannot be claimed (renamed), so it does not fire: %s",
                 self._directory / name,
@@ -174,7 +177,7 @@ class FilesProducer(SharedStreamProducer):
         except FileNotFoundError:
             logger.info("%s no longer exists; somebody else removed it", found.claimed)
         except OSError as error:
-            # The file is resolved, and does not fire again because of its key. Each scan tries again to remove it.
+            # The file is resolved, and its key keeps it from firing again. Each scan tries again to remove it.
             if found.claim not in self._undeletable:
                 logger.error("%s cannot be removed: %s", found.claimed, error.strerror)
             self._undeletable[found.claim] = is_rejected

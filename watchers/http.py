@@ -1,4 +1,4 @@
-"""Asset events from the content of a URL, which is polled."""
+"""Asset events from the content of a polled URL."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ class KafkaEventTrigger(MessageTrigger):
     its `start` where reading begins.
 
     Args:
-        topics: A topic, several topics, or a pattern: a regular expression that begins with `^`. Topics that are
-            created later are found within `metadata_max_age_ms` and read from their beginning. A pattern never matches
-            dead-letter topics.
+        topics: A topic, several topics, or a pattern: a regular expression that begins with `^`. A new topic that
+            matches the pattern is found within `metadata_max_age_ms`, and read from its beginning. A pattern never
+            matches dead-letter topics.
         connection: The section `[connections.<connection>]` of the configuration.
         group_id: The consumer group, for which positions are committed. The default is `triggerer-` and a digest of
             topics and connection; the trigger's other arguments do not change it.

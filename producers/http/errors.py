@@ -60,7 +60,7 @@ def shown(url: str) -> str:
 
 
 def translate(error: BaseException, what: str) -> BrokerError:
-    """Return the project's error for an error of httpx; `what` begins its message: "GET https://host/orders"."""
+    """Return the project's error for an error of httpx. The message begins with `what`: "GET https://host/orders"."""
     if isinstance(error, TimeoutError):
         return BrokerUnavailable(
             f"{what}: no complete answer in time",
@@ -112,7 +112,7 @@ def raise_for_status(status: int, retry_after: str | None, what: str) -> None:
 
 
 def read_retry_after(value: str | None) -> float | None:
-    """Return the seconds of a `Retry-After`, given as a number or an instant; None if it is missing or unreadable."""
+    """Return how many seconds to wait by a `Retry-After`, a number or a date; None if it is missing or unreadable."""
     if value is None:
         return None
     text = value.strip()

@@ -1,4 +1,4 @@
-"""One conditional GET, with its redirects, within a deadline and a limit of size."""
+"""Fetches a URL with a conditional GET. Follows redirects, and limits the time and the size of the answer."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ class Fetcher:
                     location = response.headers.get("location")
                     if response.status_code in (301, 302, 303, 307, 308) and location:
                         following = _follow(url, location, what)
-                        # After a redirect to a foreign origin, send no further secrets, even if that origin redirects
-                        # back: it has chosen the URL.
+                        # After a redirect to a foreign origin, send no further secrets. If that origin redirects back,
+                        # the foreign server has chosen the URL that would get the secrets.
                         may_send_secrets = may_send_secrets and origin_of(following) == origin_of(
                             url
                         )

@@ -35,8 +35,8 @@ class Delivery:
 
     Attributes:
         number: Grows with each item of a producer.
-        version: If the whole content is the only item: the number of this content, which grows with each change.
-            Otherwise None.
+        version: The number of this content, if the whole content is the only item. It grows with each change of the
+            content. None for an item of a list.
     """
 
     found: Found
@@ -70,8 +70,9 @@ class Memory:
     is_document: bool
     has_begun: bool = False
     validators: Validators | None = None
-    """The latest validators for which all items of their answer, and of all earlier answers, are settled. `cursor` is
-    from the same answer.
+    """The validators of the latest answer whose items are all settled, as are the items of all earlier answers.
+
+    `cursor` is from the same answer.
     """
     cursor: Any = None
     incarnation: str = ""
@@ -106,8 +107,8 @@ class Memory:
             if (delivered := state["delivered"]) is not None:
                 memory._latest_version, memory._latest = delivered
                 memory._is_unsure = True
-                # The stored validators belong to the content before the delivered version. If the content has changed
-                # back meanwhile, the server would answer "unchanged", without a body to deliver. So request the body.
+                # The stored validators belong to the content before the delivered version. If the server has that older
+                # content again, it would answer "unchanged", without a body to deliver. So request the body.
                 memory.validators = None
         if not memory.incarnation:
             memory.incarnation = uuid.uuid4().hex[:12]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_PAGES: Final = 100
-"""The most pages that are fetched in succession, before failed items that are due are delivered again."""
+"""After this many pages in succession, failed items that are due are delivered again before the next page."""
 MOST_FAILED: Final = 1_000
 """While this many failed items wait for their redelivery, the producer does not poll."""
 _OF_A_LOST_CURSOR: Final = frozenset({400, 404, 410, 422})

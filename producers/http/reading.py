@@ -16,7 +16,7 @@ from triggerer.pluginkit.matching import MISSING, Getter, compile_path
 MOST_ITEMS: Final = 10_000
 """The most items in one answer, because the keys of all items have to be remembered."""
 _LONG: Final = 2.0**63
-"""A JSON number of this size or more may have lost digits."""
+"""`orjson` reads an integer of this size or more as a float, which may lose digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Reader:
             return Page((Found(digest, digest, body),), cursor)
         items = self._get_items(None, document)
         if items is None:
-            # Treat null as an empty list, because some servers write an empty list so.
+            # Treat null as an empty list, because some servers write null for an empty list.
             items = []
         return Page(self._read_items(items, body, what), cursor)
 
@@ -96,7 +96,7 @@ class Reader:
         for item, key in zip(items, self._keys_of(items, body), strict=True):
             value = orjson.dumps(item)
             is_keyed = key is not MISSING and key is not None
-            # The digest includes `is_keyed`, so that a key and a whole item with the same content differ.
+            # The digest includes `is_keyed`, so that a key and a whole item with equal content have different digests.
             basis = [key] if is_keyed else item
             digest = digest_of(orjson.dumps([is_keyed, basis], option=orjson.OPT_SORT_KEYS))
             found.setdefault(digest, Found(digest, key if is_keyed else digest, value))

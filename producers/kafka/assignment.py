@@ -1,4 +1,4 @@
-"""The partitions that are assigned to this member, and the positions from which they are read.
+"""The partitions that the consumer group assigns to this consumer, and the positions from which they are read.
 
 aiokafka has only the eager protocol: every rebalance revokes all partitions and assigns them again.
 """
@@ -30,10 +30,10 @@ _IDLE_AFTER_S: Final = 10.0
 
 
 class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
-    """The lanes of the partitions that are assigned to this member.
+    """The lanes of the partitions that are assigned to this consumer.
 
-    aiokafka calls the two listener methods from its coordination task, and only logs their errors. So they store an
-    error in `error`, and the stream raises it.
+    aiokafka calls the two listener methods (`on_…`) from its coordination task, and only logs their errors. So the
+    methods store an error in `error`, and the stream raises it.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         for lane in lanes:
             lane.draining = True
             if lane.membership != membership:
-                # The session is lost, so the group refuses commits of this membership. Do not wait for the lane's
-                # messages.
+                # The group has removed the membership under which this lane was assigned, so it refuses the lane's
+                # commits. Do not wait for the lane's messages.
                 lane.close()
         with anyio.move_on_after(self._revoke_timeout_s):
             while any(lane.in_flight for lane in lanes):
@@ -106,7 +106,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             )
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Find the position of each partition, within a short deadline: aiokafka sends no heartbeats meanwhile."""
+        """Find each partition's position, within a short deadline: aiokafka sends no heartbeats until this returns."""
         try:
             with anyio.fail_after(self._positions_timeout_s):
                 await self._begin(assigned)
@@ -151,8 +151,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
           cut.
         - The log ends before the position, and the broker cannot tell where it was cut: reading continues at the oldest
           message. Any later position could miss messages written after the cut.
-        - The position is in the log again, for instance because the log has grown since: reading continues at the
-          lane's committed position.
+        - The log contains the position again, for instance because messages were written after the broker's report:
+          reading continues at the lane's committed position.
 
         Messages that are read again create no second event, because their keys are stored.
 
@@ -162,8 +162,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         """
         for partition in offsets:
             if (lane := self.lanes.get(partition)) is not None and self._consumer_has(lane):
-                # Pause the partition until its new position is known. Otherwise the client fetches from the old
-                # position again, and the broker refuses it again.
+                # Pause the partition until its new position is known. Otherwise the client would fetch from the old
+                # position again, and the broker would refuse the fetch again.
                 self._consumer.pause(partition)
         if recreated := await self.find_recreated():
             raise recreated
@@ -236,7 +236,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         return None
 
     def fetch_wait_ms(self, usual_ms: int) -> int:
-        """Return how long a broker may delay the next fetch: longer than usual after a while without messages.
+        """Return how long a broker may delay its answer to the next fetch: longer after a while without messages.
 
         Until that fetch is answered, the broker reads no other request on the connection, and aiokafka fetches no other
         partition of the broker. So the wait is long only while no message is in flight, no lane is paused and no failed
@@ -254,8 +254,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self, lane: LaneInFlight, position: CommittedPosition, delay_s: float
     ) -> None:
         """Rewind to `position` and deliver from there after the delay; other partitions continue meanwhile."""
-        # Later messages are delivered again together with the failed message, because most messages succeed at the
-        # second try. After its second failure, a message is delivered alone; see `LaneInFlight.probing`.
+        # After its first failure, a message is delivered again together with the later messages, because most messages
+        # succeed at the second try. After its second failure, it is delivered alone; see `LaneInFlight.probing`.
         lane.step_back(position, probing=position.failures > 1)
         if lane.draining or not self._consumer_has(lane):
             return
@@ -312,7 +312,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._resume(lane)
 
     def put_back(self, lane: LaneInFlight) -> None:
-        """Rewind the consumer to the first message that it has returned and the stream has not yielded."""
+        """Rewind the consumer to the first message that it has returned but the stream has not yielded."""
         if self._consumer_has(lane):
             self._consumer.seek(lane.partition, lane.delivered)
 

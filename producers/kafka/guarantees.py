@@ -79,7 +79,7 @@ class _TopicFacts:
         self.names: Collection[str] = () if topics.pattern else topics.names
         """The topics that are looked up; with a pattern, the topics that match now."""
         self.scope = ""
-        """A text that says which topics are not covered; empty if all are, or if no broker was asked."""
+        """A text that says which topics of a pattern were looked up; empty for listed topics, or without an answer."""
         self.has_topic_ids = True
         self.retention: timedelta | None = None
         """The shortest retention of all topics; None: unlimited, or unknown."""
@@ -123,7 +123,7 @@ class _TopicFacts:
             try:
                 await guarded(client.send(node, DescribeTopicsRequest(names)), what)
             except NotImplementedError:
-                # This version of the request came with topic ids, so the broker has none.
+                # The broker does not know this version of the request, which came with topic ids. So it has no ids.
                 self.has_topic_ids = False
             wanted = [
                 (int(ConfigResourceType.TOPIC), name, [_RETENTION, _CLEANUP]) for name in names

@@ -46,7 +46,7 @@ async def measure_lag(
     try:
         await guarded(consumer.start(), what)
         names = await Topics.parse(topics, settings).find(consumer, what)
-        # Not `admin.describe_topics`: with `auto.create.topics.enable` that request creates a missing topic.
+        # Do not use `admin.describe_topics`: with `auto.create.topics.enable`, its request creates a missing topic.
         cluster = Cluster(consumer, group, settings.bootstrap_servers, fetch_max_wait_ms=0)
         described = await cluster.describe(names, may_be_gone=True) if names else {}
         partitions = [

@@ -1,4 +1,4 @@
-"""A Kafka message as filters receive it; it is its own broker payload."""
+"""The Kafka message that filters receive. The producer yields it both as the event and as the broker payload."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _lane_of_no_assignment(partition: TopicPartition, position: CommittedPositio
 class KafkaMessage(BrokerMessage):
     """One record of a topic. The record is decoded once, at the first request, for all subscribers of the stream.
 
-    The message does not hold the client's record, which is several times its size. `deliveries` is None, because Kafka
-    counts no deliveries. A commit's metadata has only the failures of the message at its offset.
+    The message does not hold the client's record, which is several times its size. `deliveries` is None: Kafka counts
+    no deliveries, and a commit stores only the failures of the message at the committed offset.
     """
 
     __slots__ = ("delivery", "headers", "lane", "offset", "timestamp")
@@ -109,7 +109,7 @@ class KafkaMessage(BrokerMessage):
     @property
     def published_at(self) -> datetime | None:
         timestamp = self.timestamp
-        # Some writers send a timestamp in another unit than milliseconds, which a `datetime` may not reach.
+        # Some writers send timestamps in another unit than milliseconds. The number can be too large for a `datetime`.
         is_time = 0 <= timestamp < _END_OF_TIME_MS
         return _EPOCH + timedelta(milliseconds=timestamp) if is_time else None
 
@@ -118,7 +118,7 @@ class KafkaMessage(BrokerMessage):
         return None
 
     def dump(self) -> bytes:
-        """Return the message, and what its idempotency key is made of: a line of JSON with sizes, then the contents."""
+        """Return the message, with all parts of its idempotency key: a line of JSON with sizes, then the contents."""
         contents = [self.key, self.value, *(content for _, content in self.headers)]
         head = {
             "v": _DUMP_VERSION,
@@ -128,8 +128,8 @@ class KafkaMessage(BrokerMessage):
             "timestamp": self.timestamp,
             "headers": [name for name, _ in self.headers],
             "sizes": [None if content is None else len(content) for content in contents],
-            # The message's key depends on the cuts of the log. A later commit no longer has these cuts, so the dump
-            # stores them.
+            # The message's key depends on the cuts of the log. Commits drop a cut once the position is past it, so the
+            # dump stores the cuts.
             "lane": replace(self.lane.committed, used=self.lane.used).metadata,
         }
         return b"".join((orjson.dumps(head), b"\n", *(content or b"" for content in contents)))

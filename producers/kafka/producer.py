@@ -43,7 +43,7 @@ _CHECK_TOPICS_TIMEOUT_S = 5.0
 
 
 class KafkaSharedStreamProducer(SharedStreamProducer):
-    """Reads topics as a member of a consumer group; a lane is a partition. An event is its own broker payload.
+    """Reads topics as a member of a consumer group; a lane is a partition. Event and broker payload are one object.
 
     Args:
         topics: Names, or one pattern, which begins with `^`: see `Topics`.
@@ -92,7 +92,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
     @property
     def lanes(self) -> Mapping[TopicPartition, LaneInFlight]:
-        """The partitions that are assigned to this member now; empty before the first assignment."""
+        """The partitions that are assigned to this consumer now; empty before the first assignment."""
         return {} if self._assignment is None else self._assignment.lanes
 
     @property
@@ -290,7 +290,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return size
 
     def get_position(self, broker_payload: KafkaMessage) -> list[Any]:
-        """`[topic id, offset]`; with brokers before Kafka 2.8, which have no topic ids, `[null, offset]`."""
+        """Return `[topic id, offset]`; with brokers before Kafka 2.8, which have no topic ids, `[null, offset]`."""
         return [broker_payload.lane.incarnation, broker_payload.offset]
 
     def get_waiting(self) -> Mapping[Hashable, int] | None:

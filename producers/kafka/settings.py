@@ -62,7 +62,8 @@ class KafkaSettings(DeliverySettings):
     dead_letter_topic: str = "{topic}.dead-letter"
     expired_offset: Literal["earliest", "latest", "fail"] = "earliest"
     """Where to continue if retention deleted unread messages: at the oldest message that is left, or after the newest.
-    With "fail" the stream fails until an operator sets another value. The number of messages is logged in any case."""
+    With "fail" the stream fails until an operator sets another value. The number of deleted messages is always logged.
+    """
 
     schema_registry_url: OptionalText = None
     """The schema registry for `decode="avro"`, `"jsonschema"` and `"protobuf"`. This key and the next two are read by

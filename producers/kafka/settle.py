@@ -104,8 +104,8 @@ class Settler:
     async def _dead_letter_rejected(self, verdict: Verdict) -> Verdict:
         """Write rejected messages to the dead-letter topic, if there is one.
 
-        If the topic refuses a message, the lane stops at that message. Without a topic, the runtime parks rejected
-        messages itself. So only messages that it could not park arrive here. They are logged and skipped.
+        If the dead-letter topic refuses a message, the lane stops at that message. Without a dead-letter topic, the
+        runtime parks rejected messages. A message that it could not park is logged and skipped here.
         """
         for place, (message, outcome) in enumerate(verdict.rejected):
             if not self._dead_letters.has_topic_for(message.topic):
@@ -136,7 +136,7 @@ class Settler:
     def _count(lane: LaneInFlight, verdict: Verdict) -> int:
         """Return how often the message has failed.
 
-        This delivery counts only if a watcher failed the message after pulling it, or because the watcher was absent.
+        This delivery counts only if a watcher failed the message after pulling it, or was absent.
         """
         before = lane.committed.failures if lane.committed.offset == verdict.offset else 0
         assert verdict.failed is not None

@@ -58,7 +58,7 @@ async def find_access(settings: PubSubSettings) -> Access:
     """Load the credentials in a thread, because that may send a request to the metadata server.
 
     Raises:
-        ConfigurationError: There are no credentials, or the file cannot be used.
+        ConfigurationError: There are no credentials, or their file cannot be used.
     """
     if settings.emulator_host:
         return Access(None, settings.project)
@@ -100,8 +100,8 @@ class Connection:
             ("grpc.max_receive_message_length", -1),
             ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1_000)),
             ("grpc.keepalive_timeout_ms", 10_000),
-            # Give each producer a connection of its own. Otherwise they would share one connection and its limit of
-            # streams.
+            # Give each producer a connection of its own. Otherwise all producers would share one connection and its
+            # limit of streams.
             ("grpc.use_local_subchannel_pool", 1),
         ]
         self._channel = self._open()

@@ -18,7 +18,7 @@ from typing import Final
 from producers.pubsub.message import GONE, OPEN, READY, Delivery, State
 
 COMES_AGAIN_WITHIN_S: Final = 5.0
-"""How long a lane waits for its failed message. A message that Pub/Sub has dead-lettered never comes."""
+"""How long a lane waits for its failed message to come again. A message that Pub/Sub has dead-lettered never does."""
 SHORTEST_DELAY_S: Final = 1.0
 """While more messages are delayed than `max_delayed`, delays are cut to this number of seconds."""
 
@@ -74,7 +74,7 @@ class InFlight:
         """The lanes that wait for a failed message."""
         self._ready: deque[Delivery] = deque()
         self._paused: dict[str, list[Delivery]] = {}
-        """The messages of each paused lane that would have been yielded."""
+        """By paused lane, the messages that would have been yielded if the lane were not paused."""
         self._due: list[tuple[float, int, _Delayed]] = []
         self._due_number = 0
         self._bytes = 0
@@ -105,7 +105,7 @@ class InFlight:
         )
 
     def make_room(self) -> tuple[int, int]:
-        """Fit the bounds of unacked messages to the delayed messages, and return them: a count, and bytes.
+        """Fit the bounds to the delayed messages; return the new bounds, in messages and in bytes.
 
         The caller opens the streaming pull again with these bounds.
         """
@@ -119,8 +119,8 @@ class InFlight:
     def add_all(self, deliveries: Iterable[Delivery]) -> list[tuple[Delivery, Delivery, str]]:
         """Add received messages.
 
-        Returns: For each message that was in flight already, its delivery, which has the newer ack id now; the newer
-            delivery, which is dropped; and the earlier ack id.
+        Returns: For each message that was in flight already: its first delivery, now with the new ack id; the new
+            delivery, which is dropped; and the former ack id.
         """
         # Not split into smaller functions, because this runs for every message.
         by_message, ready = self._by_message, self._ready
@@ -300,7 +300,10 @@ class InFlight:
         )
 
     def take_due(self, now: float) -> list[Delivery]:
-        """Remove and return the messages to give back now, in order. Lanes that waited too long continue."""
+        """Remove and return the messages to give back now, in order.
+
+        A lane that has waited too long for its failed message continues.
+        """
         due: list[Delivery] = []
         while self._due and self._first_ends_at() <= now:
             _, _, delayed = heapq.heappop(self._due)

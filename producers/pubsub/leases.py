@@ -42,7 +42,7 @@ class _Lease:
         """Record that `count` ids have left the lease."""
         self.left -= count
         if self.left <= 0:
-            # Free the ids' memory now, because the lease leaves the queue later.
+            # Free the ids' memory now, because the empty lease stays in the queue until its time comes.
             self.ack_ids = ()
 
 
@@ -51,7 +51,7 @@ class Due:
     """The leases to extend now.
 
     Attributes:
-        extend: The ack ids whose leases to extend by `deadline_s`.
+        extend: The ack ids whose leases must be extended by `deadline_s`.
         given_up: The ack ids that have been leased for `max_extension_s`. They are not extended, and their messages
             come again.
     """

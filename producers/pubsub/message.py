@@ -97,7 +97,7 @@ class PubSubMessage(BrokerMessage):
         return _EPOCH + timedelta(0, self.published_s, self.published_ns // 1_000)
 
     def as_extra(self, value: Any) -> dict[str, Any]:
-        """Return the default `extra` of an event, equal to `PubSubEventTrigger.default_extra` and faster."""
+        """Return the default `extra` of an event, as `PubSubEventTrigger.default_extra` does, but in less time."""
         return {
             "value": value,
             "message_id": self.message_id,

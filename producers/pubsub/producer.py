@@ -188,7 +188,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         await session.ack(done)
 
     async def _is_done(self, session: Session, delivery: Delivery, outcome: AdvanceOutcome) -> bool:
-        """Return whether to acknowledge the message. If not, this has arranged its redelivery."""
+        """Return whether to acknowledge the message. If not, its redelivery is arranged."""
         judgement = judge(outcome)
         if judgement is Judgement.ACK:
             self._failures.forget(delivery.message_id)
@@ -197,11 +197,10 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
             return await self._pass_rejected(session, delivery, outcome)
         if outcome.failed and not outcome.blames_event and session.repeat(delivery):
             # The watchers that fail this message had stopped at an earlier message, and never processed this one. So
-            # `repeat` yields the message again from memory. Pub/Sub would count a delivery if it were given back, and
-            # the subscription's dead-letter policy removes a message after too many deliveries.
+            # `repeat` has yielded the message again from memory. If the message were given back, Pub/Sub would count
+            # another delivery, and the subscription's dead-letter policy removes a message after too many deliveries.
             return False
-        # A delivery counts as a failure only if a watcher failed the message after pulling it, or because the watcher
-        # was absent.
+        # A delivery counts as a failure only if a watcher failed the message after pulling it, or was absent.
         count = self._failures.count if outcome.blames_event else self._failures.get
         failures = count(delivery.message_id)
         if (
@@ -271,10 +270,10 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         return broker_payload.lane
 
     def get_idempotency_key(self, broker_payload: Delivery) -> str:
-        """`<subscription>/<message id>@<time of publication>`.
+        """Return `<subscription>/<message id>@<time of publication>`.
 
         Message ids are unique within a topic. The time distinguishes a topic from a deleted topic of the same name.
-        Neither changes when the message comes again.
+        When a message comes again, its id and its time of publication are unchanged.
         """
         return broker_payload.message.identity
 

@@ -22,7 +22,7 @@ _LONGEST_CALL_S: Final = 10.0
 
 
 class Modifies(Protocol):
-    """The blocking call of the SDK's transport."""
+    """The SDK's blocking call that changes the ack deadlines of messages."""
 
     def __call__(self, request: ModifyAckDeadlineRequest, timeout: float) -> Any: ...
 

@@ -1,4 +1,4 @@
-"""Requests to the management API by HTTPS, for which a connection needs the right to manage the entity."""
+"""Sends requests to the management API by HTTPS. The connection needs the right to manage the entity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends messages whose locks have ended to the connection's `dead_letter_queue`."""
+"""Sends a message to the connection's `dead_letter_queue`, after the lock on the message has ended."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EntityPath:
-    """A queue's name, or a topic's and a subscription's."""
+    """The name of a queue, or the names of a topic and of one of its subscriptions."""
 
     name: str
     subscription: str | None = None

@@ -15,7 +15,7 @@ class InFlight:
     """The messages of one stream that were passed to the producer and are not settled.
 
     A lock can be lost while a watcher still works on the message. Then the message comes again, and only the new lock
-    can settle it. So the present `Delivery` gets the new lock, and the watchers do not receive the message twice.
+    can settle it. So the existing `Delivery` gets the new lock, and the watchers do not receive the message twice.
     Otherwise a watcher that always takes longer than a lock would never finish.
     """
 

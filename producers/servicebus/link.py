@@ -1,7 +1,7 @@
-"""A link: one receiver of the SDK, and its owner, the only task that receives, settles and renews with this receiver.
+"""A link owns one receiver of the SDK. Only the link's task receives, settles and renews locks with this receiver.
 
 Two tasks must not share a receiver of the SDK (see its TROUBLESHOOTING.md). So other tasks pass requests to settle
-messages to the owner. A request interrupts the owner's wait for messages.
+messages to the link. A request interrupts the link's wait for messages.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Link:
 
     Attributes:
         paused: True: receive no messages.
-        quiet_since: When the last message came. A session that stays empty after this time is closed.
+        quiet_since: When the last message came. If a session stays empty for `session_idle_s` after this time, the
+            session is closed.
         not_before: Receive no message before this time, because a message of the session has failed.
     """
 
@@ -182,7 +183,7 @@ class Link:
         return max(0.001, min(ends) - now)
 
     def _take(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Record the locks of received messages. Pass messages that the watchers do not have yet to the producer."""
+        """Record the locks of received messages. Pass only new messages to the producer."""
         if not messages:
             return
         now = anyio.current_time()

@@ -38,7 +38,7 @@ class Delivery:
 
     Attributes:
         received: The message with its present lock. A lost lock is replaced, in the SDK's thread.
-        link: The AMQP link on which the message was locked, and must be settled. It changes with `received`.
+        link: The AMQP link on which the message was locked, and on which it must be settled. Changes with `received`.
         deliveries: Service Bus's count of deliveries, including this one.
     """
 
@@ -58,8 +58,8 @@ class Delivery:
 def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: EntityPath) -> Delivery:
     """Make a delivery from a message of the SDK.
 
-    The key has the sequence number and the time at which Service Bus stored the message. Neither changes when the
-    message is delivered again. A queue that was deleted and created again counts from 1 again, but at a later time.
+    The key has the sequence number and the time at which Service Bus stored the message. Both stay when the message is
+    delivered again. A queue that was deleted and created again counts from 1 again, but its messages have later times.
     """
     number = received.sequence_number
     assert number is not None

@@ -191,7 +191,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         return broker_payload.lane
 
     def get_idempotency_key(self, broker_payload: Delivery) -> str:
-        """`<entity>/<sequence number>@<time at which Service Bus stored it, in ms>`."""
+        """Return `<entity>/<sequence number>@<time at which Service Bus stored the message, in ms>`."""
         return broker_payload.key
 
     def dead_letters_rejected(self, broker_payload: Delivery) -> bool:

@@ -30,8 +30,8 @@ class ServiceBusSettings(DeliverySettings):
     connection_string: OptionalText = field(default=None, repr=False)
     """A connection string with the key of a shared access policy. `UseDevelopmentEmulator=true` turns TLS off."""
     fully_qualified_namespace: OptionalText = None
-    """The namespace's host, with azure-identity's DefaultAzureCredential: managed identity, environment, developer
-    tools."""
+    """The namespace's host. The credentials come from azure-identity's DefaultAzureCredential: managed identity,
+    environment, developer tools."""
     client_id: OptionalText = None
     """The user-assigned managed identity to use; None: the system-assigned one."""
     transport: Literal["amqp", "websocket"] = "amqp"

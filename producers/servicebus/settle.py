@@ -54,8 +54,8 @@ class Settler:
     Args:
         holder: The receiver's `Link`, which has the messages' locks.
         in_flight: Records finished messages, and messages that come again.
-        delay_session: Called with the delay after a message of the session failed; the session is then closed. None:
-            there is no session.
+        delay_session: Called with the delay of the redelivery if a message of the session has failed, before the
+            session is closed. None: there is no session.
     """
 
     def __init__(

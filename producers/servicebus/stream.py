@@ -205,7 +205,7 @@ class Stream:
             self._retire(link)
 
     def session_idle_s(self) -> float:
-        """How long an empty session stays open: one second if every receiver serves a session, as others may wait."""
+        """How long an empty session stays open: at most one second if no receiver is free for another session."""
         idle_s = self._settings.session_idle_s
         return idle_s if self._waiting else min(idle_s, _IDLE_WHILE_OTHERS_WAIT_S)
 

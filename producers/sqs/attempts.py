@@ -1,4 +1,4 @@
-"""Gives polls of a FIFO queue ids, so that repeating a poll whose answer was lost returns the same messages."""
+"""Gives an id to each poll of a FIFO queue. After a lost answer, a poll with the same id returns the same messages."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Failure:
 
 
 Answer: TypeAlias = Failure | BrokerError | None
-"""The answer to one entry. None: the entry succeeded. A `BrokerError`: its whole request failed."""
+"""The answer to one entry. None: the entry succeeded. A `BrokerError`: the whole request failed."""
 RecordAnswers: TypeAlias = Callable[[Sequence[tuple[T, Answer]]], None]
 
 
@@ -71,8 +71,9 @@ def _waiter_of(pending: _Pending[T]) -> _Waiter[T]:
 class Batches(Generic[T]):
     """Sends entries in requests of up to ten.
 
-    A request that is not full is sent when no other request is open. Later entries wait for the next request. So a
-    single entry is sent at once, and the more entries there are, the fuller are the requests. No clock is needed.
+    A request that is not full is sent only when no other request is open. Entries that are added while a request is
+    open wait for the next one. So a single entry is sent at once, and the more entries there are, the fuller are the
+    requests. No clock is needed.
 
     Args:
         send: Makes one request. The ids of its entries are their indices. Returns SQS's answer.
@@ -125,7 +126,7 @@ class Batches(Generic[T]):
         return [one.answer for one in pending]
 
     async def run(self) -> None:
-        """Send the added entries until cancelled. Requests that are open then are still finished, within seconds."""
+        """Send the added entries until cancelled, and then wait for the open requests, which end within seconds."""
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._has_changed.wait()
@@ -148,8 +149,8 @@ class Batches(Generic[T]):
     async def _request(self, batch: Sequence[_Pending[T]]) -> None:
         error: BrokerError = BrokerUnavailable("the request was given up at the end of the stream")
         try:
-            # The outcome of a cancelled request would be unknown. With the shield its answer arrives, and no entry is
-            # sent again.
+            # The outcome of a cancelled request would be unknown, and its entries would be sent again. So shield the
+            # request until its answer arrives.
             with anyio.move_on_after(_REQUEST_TIMEOUT_S, shield=True) as scope:
                 try:
                     answer = await self._send([pending.entry for pending in batch])

@@ -45,7 +45,7 @@ async def open_client(settings: SqsSettings, queue: str) -> AsyncIterator[Any]:
     try:
         session = AioSession(profile=settings.profile)
         session.register_component("data_loader", _loader())
-        # Read the API's description in a thread: it is a file, which takes a tenth of a second the first time.
+        # Read the file with the API's description in a thread, because the first reading takes a tenth of a second.
         await to_thread.run_sync(_loader().load_service_model, "sqs", "service-2")
         region = settings.region or _region_of(queue)
         if settings.role_arn is not None:

@@ -46,7 +46,7 @@ class DeadLetters:
 
     @property
     def limit(self) -> int | None:
-        """The number of deliveries after which SQS itself moves a message. None: it moves no message."""
+        """The number of deliveries after which SQS itself dead-letters a message. None: it dead-letters no message."""
         return None if self._queue.redrive is None else self._queue.redrive.max_receive_count
 
     async def write(
@@ -165,7 +165,7 @@ class DeadLetters:
 
 
 def _typed(attributes: Mapping[str, str | bytes]) -> dict[str, Any]:
-    """Return attributes in SQS's form, without empty ones, which it refuses."""
+    """Return attributes in SQS's form, without empty ones, which SQS refuses."""
     return {
         name: (
             {"DataType": "Binary", "BinaryValue": value}

@@ -27,8 +27,8 @@ class _Left:
     """The messages that an attempt did not delete.
 
     Attributes:
-        error: The most serious reason why messages must be tried later: a refusal, then throttling, then an unreachable
-            service.
+        error: The most serious reason why messages must be tried later. A refusal is more serious than throttling, and
+            throttling is more serious than an unreachable service.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Deletions:
         messages: Sequence[Delivery],
         mark_gone: Callable[[Sequence[Delivery]], None] = _nothing,
     ) -> None:
-        """Delete messages, which stay invisible meanwhile. Returns when each message is deleted, or cannot be deleted.
+        """Delete messages; return when each is deleted, or cannot be deleted. Until then, they stay invisible.
 
         If SQS refuses a receipt handle, usually because the message's invisibility was not renewed in time, the message
         cannot be deleted now. The message is remembered as finished: when it comes again, it is only deleted, and no
@@ -120,8 +120,8 @@ class Deletions:
         if isinstance(answer, BrokerError):
             left.add(delivery, answer)
         elif delivery.handle != delivery.delete_handle:
-            # The message was delivered again meanwhile. SQS may have accepted the old handle without effect, so try the
-            # new one.
+            # The message was delivered again while the request was open. SQS may have accepted the old handle without
+            # effect, so try the new one.
             left.at_once.append(delivery)
         elif answer is None:
             self._in_flight.forget_done(delivery)

@@ -122,7 +122,7 @@ def _of_service(error: sdk.ClientError, what: str) -> BrokerError:
     code = code_of(error)
     answer = error.response.get("Error", {})
     said = str(answer.get("Message") or code)
-    # Fit SQS's text into our sentence: it ends with a full stop, and some texts are only the code.
+    # Fit SQS's text into our sentence: most of its texts end with a full stop, and some are only the code.
     text = f"{what}: {said.rstrip('.')}" + (f" ({code})" if code and code not in said else "")
     if code in _THROTTLED:
         return Throttled(text)

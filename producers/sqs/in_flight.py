@@ -80,7 +80,7 @@ class InFlight:
         return min((delivery.renew_at for delivery in self._by_id.values()), default=math.inf)
 
     def extension(self, delivery: Delivery, now: float) -> int:
-        """Return the number of seconds for which a message can stay invisible from now on. 0: its time is over."""
+        """Return the seconds for which a message can stay invisible from now on; 0 once SQS's limit is reached."""
         left = delivery.received_at + LONGEST_VISIBILITY_S - now
         return max(0, min(self._queue.lease_s, int(left) - 1))
 

@@ -102,9 +102,9 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         return broker_payload.lane
 
     def get_idempotency_key(self, broker_payload: Delivery) -> str:
-        """`<queue>/<message id>`.
+        """Return `<queue>/<message id>`.
 
-        SQS creates the ids and never repeats one, also not for a queue that is deleted and created again. A message
+        SQS creates the ids and never repeats one, not even for a queue that is deleted and created again. A message
         that is sent twice has two ids. A FIFO queue drops the second copy, if it has the deduplication id of the first
         copy and is sent within five minutes.
         """

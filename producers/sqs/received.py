@@ -19,7 +19,7 @@ class ReceivedMessages:
         self._stashed: dict[Hashable, list[Delivery]] = {}
         """The messages of each paused lane, in order."""
         self._later: deque[tuple[float, list[Delivery]]] = deque()
-        """Messages to yield at a later time (by the event loop's clock), unordered."""
+        """Messages to yield later, each list with its time by the event loop's clock. Not sorted by time."""
         self._is_paused = False
         self._has_changed = anyio.Event()
 
@@ -62,7 +62,7 @@ class ReceivedMessages:
         while self._waiting:
             delivery = self._waiting.popleft()
             if delivery.state is not State.WAITING:
-                # Skip a message that was given back meanwhile.
+                # Skip a message that was given back while it waited here.
                 continue
             if (stashed := self._stashed.get(delivery.lane)) is None:
                 return delivery

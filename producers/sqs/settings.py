@@ -35,7 +35,7 @@ class SqsSettings(DeliverySettings):
     }
 
     region: OptionalText = None
-    """The queue's region. None: the region in the queue's URL, or of the profile or the environment."""
+    """The queue's region. None: the region in the queue's URL, else the region of the profile or the environment."""
     endpoint_url: OptionalText = None
     """The URL of the API. None: Amazon's own."""
     account: OptionalText = None
@@ -55,8 +55,8 @@ class SqsSettings(DeliverySettings):
     receivers: Positive = 4
     """The most polls at the same time. Usually one poll is open, and more only while the queue has many messages."""
     receive_wait_s: Annotated[int, Field(gt=0, le=20)] = 10
-    """How long a poll waits for messages. A stream that stops waits for its open polls, whose messages would otherwise
-    be invisible to other receivers for a while. So stopping takes up to this long.
+    """How long a poll waits for messages. A stream that stops waits for its open polls, because the messages of a
+    cancelled poll would be invisible to all receivers for a while. So stopping takes up to this long.
     """
     max_in_flight: Positive = 1_000
     """The most messages that are received, and neither deleted nor given back. Other receivers do not see them."""

@@ -36,8 +36,8 @@ class _Progress:
     Attributes:
         to_delete: The messages of all clean lanes. A lane is clean if every message in it has a clean outcome and still
             exists. The messages of all clean lanes are deleted together.
-        done: The indices of the lanes that are not clean, whose messages were all advanced one by one, and that
-            `take_done` has not returned yet.
+        done: The indices of finished lanes that are not clean. The messages of such a lane are advanced one by one.
+            `take_done` returns the indices and clears the list.
     """
 
     __slots__ = ("_batches", "_gone", "_left", "_places", "done", "to_delete")
@@ -58,7 +58,7 @@ class _Progress:
         done, self.done = self.done, []
         gone, self._gone = self._gone, []
         if self._places is None:
-            # Find each message's lane only now, because most calls of `advance` end before it is needed.
+            # Find each message's lane only now, because most calls of `advance` end before the lanes are needed.
             together = set(self.to_delete)
             self._places = {
                 delivery: place
@@ -117,7 +117,7 @@ class Settler:
     async def _advance_all(
         self, batches: Sequence[Sequence[AdvanceItem]], others: Sequence[int], progress: _Progress
     ) -> None:
-        """Advance the lanes at the indices `others` one by one, and delete `progress.to_delete` meanwhile."""
+        """Delete `progress.to_delete`, while the lanes at the indices `others` are advanced message by message."""
         errors: list[BrokerError] = []
 
         async def record_error(advance: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -203,8 +203,8 @@ class Settler:
         in_flight = self._in_flight
         if outcome.failed and not outcome.blames_event and not delivery.is_lost:
             # The watchers that fail this message had stopped at an earlier message, and never processed this one. So
-            # yield the message again from memory. SQS would count a delivery if it were given back, and the queue's
-            # redrive policy removes a message after too many deliveries.
+            # yield the message again from memory. If the message were given back, SQS would count another delivery, and
+            # the queue's redrive policy removes a message after too many deliveries.
             self._give_again(in_flight.repeat(delivery), self._policy.delay(1))
             return
         failures = in_flight.failures(delivery)

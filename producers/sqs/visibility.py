@@ -35,10 +35,10 @@ class Visibility:
         self._batches: Batches[Entry] = Batches(self._send, concurrency=_CONCURRENCY)
         self._has_received = anyio.Event()
         self._failures = 0
-        """The number of renewals since the last success that failed after their message's timeout had passed."""
+        """How many renewals have failed since the last success, counting only messages whose timeout had passed."""
 
     def mark_received(self) -> None:
-        """Wake `run`: a message was received, and there may have been nothing to renew before."""
+        """Wake `run`, because a message was received. While there is nothing to renew, `run` waits for this call."""
         self._has_received.set()
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Triggers of Airflow's provider packages, unchanged, as triggers of an `AssetWatcher`.
+"""Lets an `AssetWatcher` use the triggers of Airflow's provider packages, unchanged.
 
 Needs Airflow 3.3 and the provider packages in the same environment; importing this module needs neither.
 """

@@ -45,7 +45,10 @@ class Bridge:
             ) from error
 
     def is_acknowledged(self, kind: type[Any]) -> bool:
-        """Return whether the class has ack mode: if it overrides `create_shared_stream_producer`, as in Airflow."""
+        """Return whether the class has ack mode.
+
+        As in Airflow, a class has ack mode if it overrides `create_shared_stream_producer`.
+        """
         default = self.BaseEventTrigger.create_shared_stream_producer.__func__
         made_by: Any = getattr(kind, "create_shared_stream_producer")  # noqa: B009  (mypy: type has no such attribute)
         return getattr(made_by, "__func__", made_by) is not default

@@ -22,8 +22,8 @@ class AirflowEventTrigger(BaseEventTrigger):
     """Runs a `BaseEventTrigger` of an Airflow provider package, unchanged, with its producer.
 
     This runtime does the sharing, acknowledgement, ordering and restarts, with the trigger's key, filter and
-    producer. Hooks find their connections in `[connections.<id>]`. To use a class of your own, such as a subclass of
-    a provider's, wrap that class in a subclass of `AirflowEventTrigger` in the DAGs folder::
+    producer. Hooks find their connections in `[connections.<id>]`. To use a trigger class of your own, such as a
+    subclass of a provider's trigger, wrap that class in a subclass of `AirflowEventTrigger` in the DAGs folder::
 
         class Orders(AirflowEventTrigger):
             wraps = OrdersTrigger  # an Airflow trigger

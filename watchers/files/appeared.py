@@ -21,7 +21,7 @@ class SeenFile:
     size_bytes: int
     modified_ns: int
     is_link: bool
-    """True if the name is a symbolic link. Then all other fields describe the link's target."""
+    """True if the name is a symbolic link. Then the inode, the size and the time belong to the link's target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class PatternSighting:
 
 
 def scan(directory: Path) -> dict[str, SeenFile]:
-    """Return the regular files of a directory by name, including targets of symbolic links.
+    """Return the regular files of a directory by name, and the symbolic links to regular files.
 
-    Folders, pipes, devices and broken links are left out, and files that vanish meanwhile.
+    Folders, pipes, devices and broken links are left out, as are files that vanish during the scan.
 
     Raises:
         OSError: The directory cannot be read.

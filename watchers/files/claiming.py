@@ -2,8 +2,8 @@
 
 A file is renamed to `.claimed/<name>/<id>` in the same directory before its event is made. The rename is atomic, so
 each appearance gets one unique id. Path, inode and times do not identify an appearance. `cp -p`, `rsync -t` and
-`tar -x` set the time. Inodes are reused, at once for a hard link. The time of a file's status (ctime) comes closest,
-but also changes within one appearance (`chmod`, or the deletion of another link).
+`tar -x` set the time. Inodes are used again, and a hard link has the inode of the file that it links to. The time of a
+file's status (ctime) comes closest, but also changes within one appearance (`chmod`, or the deletion of another link).
 
 A claimed file stays until it is deleted or rejected. Until then, each scan finds the file with its id: after a crash,
 in another instance, or for another watcher of the same file.
@@ -136,7 +136,9 @@ def _make_folders(directory: Path, claims: Path) -> None:
 
 
 def make_folder(folder: Path, *, like: Path) -> None:
-    """Make a folder, unless it exists, with the mode of `like`, so that in `/tmp` other users can claim files too.
+    """Make a folder with the mode of `like`, unless the folder exists.
+
+    If other users may write in the directory `like`, for example in `/tmp`, they can claim files too.
 
     Raises:
         NotADirectoryError: The name belongs to something else.
@@ -171,8 +173,8 @@ def _look(path: Path, id_: str, linked: os.stat_result | None = None) -> FoundFi
     try:
         status = file.claimed.lstat()
         if stat.S_ISLNK(status.st_mode):
-            # The claim has moved the symbolic link. A relative link leads nowhere after the move, so use the status
-            # from before.
+            # The claim has moved the symbolic link. A relative link leads nowhere after the move, so use the target's
+            # status from before the move.
             status = linked or status
     except FileNotFoundError:
         return None

@@ -97,7 +97,7 @@ def move(
 
 
 def _place(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path | None:
-    """Rename the file without replacing another, and return its new path. None: it has changed since the scan."""
+    """Rename the file without replacing another; return its new path, or None if it has changed since the scan."""
     source, target = directory / file.name, move_to / file.name
     status = source.lstat()
     if not stat.S_ISREG(status.st_mode) or seen_file(file.name, status, is_link=False) != file:
@@ -182,7 +182,7 @@ def reject(directory: Path, file: AppearedFile) -> Path:
     """Move a rejected file into `.rejected` in the directory, and delete its marker. Return the file's new path.
 
     Raises:
-        FileNotFoundError: The file was removed meanwhile.
+        FileNotFoundError: The file no longer exists.
         OSError: The file cannot be moved.
     """
     folder = directory / REJECTED

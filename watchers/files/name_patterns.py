@@ -1,4 +1,4 @@
-"""Patterns of file names, with the same wildcards as patterns of object keys. Names with a leading dot are hidden."""
+"""Patterns of file names, with the wildcards of `pluginkit.glob_patterns`. Names with a leading dot are hidden."""
 
 from __future__ import annotations
 

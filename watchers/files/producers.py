@@ -1,8 +1,11 @@
-"""The producers of `FilePatternTrigger`. `MovingProducer` moves the files that fire, `RememberingProducer` lists them.
+"""The producers of `FilePatternTrigger`.
 
-A scan that finds files that can fire first broadcasts a `PatternSighting`, to which each filter adds its pattern. The
-producer collects the patterns again at each scan, so a filter that joins later also gets files that were there before.
-A file fires as soon as two scans in a row have found it with equal size and time of modification.
+`MovingProducer` moves the files that fire. `RememberingProducer` leaves them in place, and stores which have fired.
+
+If a scan finds files that can fire, the producer broadcasts a `PatternSighting`, to which each filter adds its pattern.
+Then it delivers the files that match. The patterns are collected again at each scan, so a filter also gets files that
+were there before it joined. A file fires as soon as two scans in a row have found it with equal size and time of
+modification.
 """
 
 from __future__ import annotations
@@ -34,7 +37,10 @@ _MAY_MOVE: Final = os.R_OK | os.W_OK | os.X_OK
 
 
 class _PatternProducer(SharedStreamProducer):
-    """Scans a directory, and delivers the steady files that match a pattern. A subclass claims and finishes files."""
+    """Scans a directory, and delivers the files that match a pattern and have not changed since the previous scan.
+
+    A subclass claims and finishes files.
+    """
 
     def __init__(self, directory: Path, *, poke_interval: float) -> None:
         self._directory = directory
@@ -50,7 +56,7 @@ class _PatternProducer(SharedStreamProducer):
     async def open_stream(
         self,
     ) -> AsyncIterator[tuple[PatternSighting | AppearedFile, PatternSighting | AppearedFile]]:
-        """At each scan that finds files that can fire, yield a `PatternSighting`, and then the files that fire."""
+        """If a scan finds files that can fire, yield a `PatternSighting`, and then the files that fire."""
         while True:
             steady = await self._scan()
             if steady or await self._has_pending():
@@ -91,7 +97,7 @@ class _PatternProducer(SharedStreamProducer):
         """Forget the files that are gone."""
 
     async def _has_pending(self) -> bool:
-        """Return whether files that were claimed before may still have to be delivered."""
+        """Return whether files that were claimed at an earlier scan may have to be delivered now."""
         return False
 
     @abstractmethod
@@ -217,7 +223,7 @@ class MovingProducer(_PatternProducer):
                 hint="let the user that the service runs as write in it",
             )
         for name in failures.keys() - self._immovable:
-            # Only single files cannot be moved, for example a file of another user. The other files continue.
+            # Some files cannot be moved, for example a file of another user. The other files continue.
             logger.error(
                 "%s is there, and cannot be moved, so it does not fire: %s",
                 self._directory / name,
@@ -229,7 +235,7 @@ class MovingProducer(_PatternProducer):
         try:
             await self._in_thread(moving.release, self._directory, file)
         except OSError as error:
-            # The file does not fire again, because of its key. Each scan finds the marker and tries again to delete it.
+            # The file's key keeps it from firing again. Each scan finds the marker and tries again to delete it.
             logger.error("the marker of %s cannot be deleted: %s", file.path, error)
 
     async def _reject(self, file: AppearedFile) -> None:

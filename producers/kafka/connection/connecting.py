@@ -70,11 +70,12 @@ async def connect(consumer: AIOKafkaConsumer, settings: KafkaSettings, what: str
 
 
 def _end_when_replaced(consumer: Any, instance: str) -> None:
-    """End a static member with an error, instead of a new join, once the broker no longer knows it.
+    """Let a static member fail, instead of joining again, once the broker no longer knows the member.
 
-    aiokafka's heartbeats do not contain the group_instance_id, so the broker answers "unknown member" in place of
-    "fenced". On that answer, aiokafka joins again, and expels the consumer that has the id now. That consumer would
-    join again too. So two consumers with one id would rebalance the group at every heartbeat, for ever.
+    Another consumer may join with the same group_instance_id. aiokafka's heartbeats do not contain this id, so the
+    broker answers the replaced consumer "unknown member", not "fenced". On that answer, aiokafka would join again and
+    expel the other consumer, which would join again too. The two would rebalance the group at every heartbeat, for
+    ever.
     """
     coordinator = coordinator_of(consumer)
     reset_generation = coordinator.reset_generation
@@ -96,8 +97,8 @@ def _leave_while_joining(consumer: Any) -> None:
 
     The broker answers a join when all other members have joined too, or after `group.initial.rebalance.delay.ms` (3 s
     by default). Until then, the broker reads no other request from that connection, and aiokafka waits for the answer.
-    If the connection were just closed, the member would still get partitions, which no member reads until its session
-    expires. So the leave request is sent over another connection.
+    If the connection were just closed, the group would still assign partitions to the closed consumer. Nobody would
+    read them until the consumer's session expires. So the leave request is sent over another connection.
     """
     coordinator = coordinator_of(consumer)
     closing = closing_of(coordinator)

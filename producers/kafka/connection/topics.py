@@ -21,8 +21,8 @@ class Topics:
 
     Attributes:
         names: The names of the topics, sorted; or the text of the pattern alone.
-        pattern: A regular expression that matches from the beginning of a name, and never a dead-letter topic. None:
-            the topics are listed in `names`.
+        pattern: A regular expression, matched from the beginning of a name. It matches no dead-letter topic. None: the
+            topics are listed in `names`.
     """
 
     names: tuple[str, ...]
@@ -33,7 +33,7 @@ class Topics:
         """Read names, or one pattern, which begins with `^` as in other clients of Kafka.
 
         Raises:
-            ValueError: The pattern is no regular expression, or there are other names too.
+            ValueError: The pattern is no regular expression, or is not the only name.
         """
         found = tuple(sorted(set(names)))
         if not any(map(is_pattern, found)):
@@ -52,10 +52,10 @@ class Topics:
             consumer.subscribe(pattern=self.pattern.pattern, listener=listener)
 
     async def find(self, consumer: AIOKafkaConsumer, what: str) -> Collection[str]:
-        """Return the topics to read: the listed names, whether they exist or not, or the topics that match now.
+        """Return the listed topics, even if they do not exist; with a pattern, the existing topics that match it.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: From the brokers; `what` begins the message.
+            BrokerUnavailable, BrokerRefused: From the brokers. The error's text begins with `what`.
         """
         if self.pattern is None:
             return self.names

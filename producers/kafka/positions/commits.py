@@ -119,7 +119,7 @@ class Commits:
                     logger.warning("commit is repeated in %.1f s: %s", delay, problem)
                     await anyio.sleep(delay)
         finally:
-            # This call failed or was cancelled. Put the unanswered positions back, so that another waiting lane sends
+            # If sending failed or was cancelled, put the unanswered positions back, so that another waiting lane sends
             # them.
             if left := [item for item in batch if not item.answered]:
                 self._waiting.setdefault(membership, []).extend(left)
@@ -133,7 +133,7 @@ class Commits:
         batch: list[_Waiting],
         refused: dict[TopicPartition, type[Exception]],
     ) -> str:
-        """Record the broker's answers; return the errors that a repeat can mend, empty if there are none."""
+        """Record the broker's answers; return the names of the errors that a repeat can mend, "" if there are none."""
         repeated: set[str] = set()
         for item in batch:
             error = refused.get(item.partition)

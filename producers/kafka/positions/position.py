@@ -55,8 +55,8 @@ class CommittedPosition:
         failures: How often that message was delivered and failed; survives restarts.
         topic_id: The topic's id at the commit. A topic that is deleted and created again has a new id.
         partitions: How many partitions the topic had at the first commit for this partition. Partitions are numbered
-            from 0, so with 8 partitions, number 8 was added later. A partition that was added later is read from its
-            beginning: `start="latest"` would lose the messages that were written before the partition was found.
+            from 0, so a partition with this number or a higher one was added later. It is read from its beginning:
+            `start="latest"` would lose the messages that were written before the partition was found.
         epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares it with
             its log, and so finds out whether the log was cut.
         mark: The store's mark at the commit; see `triggerer.abc.StoreMark`. None: the commit has none.

@@ -20,7 +20,7 @@ class Start:
     """The argument `start`.
 
     Attributes:
-        latest: Only messages published after the first start.
+        latest: Read only messages that are published after the stream has first started.
         time: Begin at the first message that was published at this time or later.
         offsets: The offset by topic and partition; a partition that is not named is read from its beginning.
     """
@@ -73,7 +73,7 @@ class Start:
         """Return the offset at which the reading of each partition begins.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: From the brokers; `what` begins the message.
+            BrokerUnavailable, BrokerRefused: From the brokers. The error's text begins with `what`.
         """
         if not partitions:
             return {}

@@ -25,10 +25,11 @@ class StartingPositions:
     """Finds the starting positions of one stream.
 
     Args:
-        finds_topics: The stream reads a pattern. A topic that appears later is read from its beginning.
+        finds_topics: True if the stream reads a pattern. A topic that appears after the group has started is then read
+            from its beginning.
 
     Attributes:
-        has_started: Whether this member has had an assignment, even an empty one.
+        has_started: Whether this consumer has had an assignment, even an empty one.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class StartingPositions:
             StoreRestored: A commit is newer than the database.
         """
         # Ask for the commits of all partitions of these topics. The start of a new partition depends on whether the
-        # group has read the partition's topic before.
+        # group has commits for other partitions of the topic.
         committed = await self._cluster.committed(
             [
                 TopicPartition(topic.name, number)

@@ -15,7 +15,7 @@ class Cut(NamedTuple):
     number: int
     """How many times the log was cut. The number is in the keys of ranges whose offsets are used again."""
     below: int
-    """Events from before the cut may contain offsets up to this one (exclusive), whose messages are lost."""
+    """Events from before the cut may contain the offsets of lost messages, which are all below this offset."""
     is_reported: bool
     """Whether an event has reported the cut, as `rewound_from`."""
 
@@ -97,7 +97,7 @@ class RangeBookmark:
 
 
 def is_same(one: str | None, other: str | None) -> bool:
-    """Return whether two ids of a name can belong to one topic: they are equal, or one of them is unknown."""
+    """Return whether two ids of one topic name can be of the same topic: they are equal, or one of them is unknown."""
     return one == other or None in (one, other)
 
 

@@ -59,9 +59,9 @@ class LogEnds:
     async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions as they are now.
 
-        A topic that was created again since the previous look-up is left out until the next look-up. So is a partition
-        whose leader changed. Their offsets may belong to another log. A topic or partition that is new since the
-        previous look-up also appears only in the next look-up.
+        If a topic was created again since the previous look-up, or a partition's leader changed, the offsets may belong
+        to another log. So this topic or partition is left out until the next look-up. A topic or partition that is new
+        since the previous look-up also appears only in the next look-up.
 
         Raises:
             BrokerUnavailable: The cluster does not answer in time.
@@ -115,8 +115,8 @@ class LogEnds:
     ) -> Mapping[TopicPartition, int]:
         """Return the first offset to read of each partition whose topic is not in the bookmark.
 
-        A partition that the result lacks is read from its oldest offset: for example, if its topic appeared later and
-        matches the pattern.
+        A partition that the result lacks is read from its oldest offset. With a pattern and a stored bookmark, the
+        result is empty, so that a newly found topic is read from its beginning.
         """
         if self._start == Start():
             # `start` is "earliest", and the oldest offsets are looked up already.

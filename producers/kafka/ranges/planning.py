@@ -16,7 +16,7 @@ class PartitionView:
 
     Attributes:
         first: The oldest offset that is left.
-        end: The offset after the last one that a reader gets, by the connection's isolation level.
+        end: The offset after the last one that a reader with the connection's isolation level gets.
         epoch: The epoch of the leader that answered. None: unknown.
         start: Where the watcher begins if its bookmark has no entry for the topic.
         kept_until: Where the log was cut since the bookmark was stored: the log still has the messages before this
@@ -133,9 +133,9 @@ def plan(
 def _resume_at(
     bookmark: RangeBookmark, view: PartitionView, warnings: list[str]
 ) -> tuple[PartitionBookmark, int]:
-    """Return where the partition's next range begins, and how many offsets from there on retention has deleted.
+    """Return the partition's bookmark, and how many offsets retention has deleted from the bookmark on.
 
-    The next range begins at the stored bookmark, or at the cut if the log was cut since.
+    If the log was cut before the stored bookmark, the returned bookmark is at the cut.
     """
     current = bookmark.of_partition(view.topic, view.topic_id, view.partition)
     if current is None:

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class LooksUpEnds(Protocol):
-    """Looks up the ends of partitions; `LogEnds`, or a test's double."""
+    """Looks up the ends of partitions. Implemented by `LogEnds`, and by a double in tests."""
 
     async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions as they are now."""

@@ -1,4 +1,4 @@
-"""Requests to the cluster that aiokafka has no public method for.
+"""Sends the requests for which aiokafka has no public method.
 
 A commit is sent with the membership under which its partition was assigned. aiokafka's own `commit` uses the generation
 at the time of the request. After a rebalance that generation is a later one, so the broker would accept a commit for a
@@ -97,8 +97,8 @@ class Cluster:
     def wait_long(self, is_long: bool) -> None:
         """Set whether the broker may delay a fetch for long while there are no messages.
 
-        A long delay also delays a partition that is resumed. aiokafka sends a broker one fetch at a time, and the next
-        fetch only after the answer.
+        aiokafka sends a broker one fetch at a time. So if a partition is resumed while a fetch is delayed, messages of
+        the partition come only after the answer to that fetch.
         """
         wait_ms = self._fetch_max_wait_ms
         set_fetch_wait(self._consumer, wait_ms if is_long else min(wait_ms, _SHORT_WAIT_MS))

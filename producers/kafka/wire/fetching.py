@@ -1,8 +1,8 @@
 """Sends aiokafka's fetches with topic ids and epochs, so that a broker notices a replaced topic or log.
 
 aiokafka's own requests name a topic without its id. After a topic was deleted and created again, they continue in the
-new topic at the old offset. After a log was cut (an unclean leader election), offsets that were read before belong to
-other messages, which these requests skip.
+new topic at the old offset. After a log was cut (an unclean leader election), new messages get offsets that the client
+has already read. aiokafka's own requests skip these messages.
 
 `Fetching` replaces the `send` of aiokafka's client. A test fails if a later version has no such attribute.
 """
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 _OF_ANOTHER_TOPIC: Final = (100, 103)
 """The broker's codes for UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID, which aiokafka does not know."""
 _UNKNOWN_TOPIC: Final = (sdk.UnknownTopicOrPartitionError.errno, -1, -1, -1, None, -1, None)
-"""A partition's answer, without its number. The error makes aiokafka read the cluster's metadata again."""
+"""The answer for a partition of an unknown topic, without the partition's number.
+
+The error code makes aiokafka read the cluster's metadata again.
+"""
 _LOOK_AGAIN_AFTER_S: Final = 0.02
 """The pause before an empty answer to a fetch that was not sent, because none of its partitions has a lane yet. Without
 the pause, aiokafka would fetch again at once.
@@ -52,7 +55,7 @@ class _Answer:
 
 
 class Reader(Protocol):
-    """The stream, or a reader of one partition: its topics by name, and the lanes of its partitions."""
+    """Gives `Fetching` the topics by name, and the lanes of the partitions: an `Assignment` or a `LaneReader`."""
 
     @property
     def topics(self) -> dict[str, TopicDescription]: ...

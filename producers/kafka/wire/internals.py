@@ -40,7 +40,7 @@ def create_no_topics(consumer: AIOKafkaConsumer) -> None:
 
     async def get_guarded(*arguments: Any, **options: Any) -> Any:
         connection = await get_connection(*arguments, **options)
-        # A connection is returned to many callers, and its method is replaced once.
+        # The client returns a connection to many callers. Replace the connection's method only the first time.
         if connection is not None and "send" not in vars(connection):
             connection.send = _without_creation(connection.send)
         return connection
@@ -58,7 +58,7 @@ def _without_creation(send: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def set_fetch_wait(consumer: AIOKafkaConsumer, wait_ms: int) -> None:
-    """Set how long brokers may delay the answer to a later fetch; a consumer that has not started ignores it."""
+    """Set how long brokers may delay the answers to the next fetches. Does nothing if the consumer has not started."""
     fetcher: Any = consumer._fetcher
     if fetcher is not None:
         fetcher._fetch_max_wait_ms = wait_ms

@@ -1,4 +1,4 @@
-"""Calls the SDK about received messages, each with a deadline."""
+"""Awaits the SDK's calls that settle messages and renew locks, each with a deadline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOST: Final = (
 
 
 class Calls:
-    """Makes the calls of one stream.
+    """Awaits the calls of one stream.
 
     Args:
         what: The stream's name, as the beginning of error texts.

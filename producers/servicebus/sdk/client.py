@@ -125,13 +125,13 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
     def create(auth: Any) -> None:
         create_handler(auth)
         handler = receiver._handler
-        # The SDK has put another method on the object, which releases messages. Delete that method, so that the class's
-        # own method applies: it stores messages.
+        # On this object, the SDK has replaced the method by one that releases messages. Delete the replacement, so that
+        # the class's own method applies: it stores messages.
         del handler._message_received_async
         # Turn off the SDK's keep-alive task, which would read frames at the same time as our task.
         handler._keep_alive_interval = 0
-        # The client tells Service Bus this timeout, and Service Bus sends empty frames before it ends. So a silently
-        # broken connection is found.
+        # The client tells Service Bus this timeout, and Service Bus sends an empty frame if there is nothing else to
+        # send in that time. So a longer silence shows that the connection is broken.
         handler._idle_timeout = idle_timeout_s
         receiver.handlers.append(handler)
         # Replace the SDK's loop that waits for the link: it sleeps for a twentieth of a second after each frame.
@@ -334,7 +334,7 @@ def _utc(seconds: float) -> Any:
 
 
 async def close(receiver: Any) -> None:
-    """Detach and disconnect, in any state. The credit should have been drained before."""
+    """Detach and disconnect, in any state. Before this call, `drain` should have withdrawn the credit."""
     handler = receiver._handler
     if handler is not None and handler._link is not None:
         # Set the credit to 0: then the SDK skips its own drain, which waits until no frame has come for two seconds.

@@ -1,4 +1,4 @@
-"""Reports to the event loop which lanes of one `advance_lanes` call the SDK's thread has settled."""
+"""Reports to the event loop which lanes the SDK's thread has settled, for one call of `advance_lanes`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triggerer.abc import AdvanceItem
 
 
 class SettledLanes:
-    """Counts the messages of one `advance_lanes` call that are not settled yet. Made and awaited on the event loop.
+    """Counts the unsettled messages of one call of `advance_lanes`. Made and awaited on the event loop.
 
     Args:
         batches: The items of each lane.
@@ -27,7 +27,7 @@ class SettledLanes:
             self._is_over.set()
 
     def mark_settled(self, place: int) -> None:
-        """Record that a message of a batch is settled, or cannot be. Called in the SDK's thread."""
+        """Record that a message of a batch is settled, or cannot be settled. Called in the SDK's thread."""
         self._left[place] -= 1
         if self._left[place]:
             return

@@ -67,7 +67,7 @@ class SdkThread:
             runner.run(_wind_down())
 
     def start(self, work: Coroutine[Any, Any, T]) -> Work[T]:
-        """Run a coroutine in the thread, which must have a user meanwhile."""
+        """Run a coroutine in the thread. The thread must have a user until the coroutine ends."""
         assert self._loop is not None
         return Work(self._loop, work)
 
@@ -88,8 +88,8 @@ class Work(Generic[T]):
     """A coroutine that runs in the thread, until it ends or is cancelled.
 
     Attributes:
-        outcome: Done when the coroutine has ended, cleanup included. The future of `asyncio.run_coroutine_threadsafe`
-            would be done at the cancellation.
+        outcome: Done when the coroutine has ended, cleanup included. If the coroutine were cancelled, the future of
+            `asyncio.run_coroutine_threadsafe` would be done before the cleanup.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
