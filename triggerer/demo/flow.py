@@ -49,8 +49,8 @@ class Flow:
     """Seconds from publishing the first message until all messages of the backlog had durable asset events."""
     _changed_at: float = field(default_factory=time.monotonic)
     live_from: float | None = None
-    """When the backlog was worked off, as a Unix time; None: it is not yet. The latency of later messages is measured,
-    because they do not wait behind a backlog."""
+    """The Unix time at which the backlog was worked off; None until then. Latencies of later messages are reported
+    separately, because these messages do not wait behind a backlog."""
     _live: list[tuple[Outgoing, Outgoing]] = field(default_factory=list)
 
     @property
@@ -119,9 +119,8 @@ class Flow:
         self.broker.serve()
 
     async def _publish_pair(self, pair: tuple[Outgoing, Outgoing]) -> None:
-        # A run starts as soon as events of both assets wait, and takes all of them. Suppose a weather event waits
-        # already: a flight would start the run at once, and the pair's weather report would come too late for the run.
-        # So publish the report first in this case.
+        # A run starts as soon as events of both assets wait, and takes all of them. If a weather event waits already,
+        # a flight would start the run at once, without the pair's weather report. So publish the report first.
         flight, report = pair
         first, second = (
             (report, flight) if waiting_for_join(self.counts, "weather") else (flight, report)

@@ -154,7 +154,7 @@ def read_eventgrid(message: BrokerMessage) -> list[_Object]:
 
     Raises:
         ValueError: The message is no event of Event Grid.
-    Source: "Azure Blob Storage as an Event Grid source" in its documentation.
+    Source: "Azure Blob Storage as an Event Grid source" in Event Grid's documentation.
     """
     events = binary_events(message)
     if events is None:

@@ -1,4 +1,4 @@
-"""Awaits calls into client libraries, and turns their errors, and cancellations that they invent, into ours."""
+"""Awaits calls into client libraries, and turns the libraries' errors and own cancellations into errors of ours."""
 
 from __future__ import annotations
 
