@@ -101,7 +101,7 @@ class Broker:
         self.readers: dict[AutoResetEvent, None] = {}
         """Events that a publication sets. They wake the readers that read lanes again beside the stream."""
         self.now: Callable[[], datetime] = lambda: _LONG_AGO
-        """The time of a publication."""
+        """Returns the present time, for the times of publications."""
         self._members: list[Session] = []
         self._by_event: dict[int, Message] = {}
 
@@ -191,7 +191,7 @@ class Broker:
             lane.position = max(lane.position, position)
 
     def acknowledge_on_delivery(self, delivery: Delivery) -> bool:
-        """Acknowledge on delivery, for the fast path. False: another session got the message."""
+        """Acknowledge on delivery, for the fast path. False if another session got the message, or the process died."""
         lane = self.lanes[delivery.message.lane]
         offset = delivery.message.offset
         if not delivery.consumer.is_alive or lane.is_done(offset):

@@ -198,8 +198,8 @@ class CatchingUpChecker:
     def _came_later(self, watcher: int, message: Message) -> bool:
         """Whether other watchers had finished a message before this watcher had to resolve any message of the lane.
 
-        If that advance was lost, the broker delivers the message again. This watcher need not get the message if its
-        position is past it.
+        If the other watchers' advance was lost, the broker delivers the message again. This watcher need not get the
+        message if the watcher's position is past it.
         """
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:
@@ -216,7 +216,7 @@ class CatchingUpChecker:
     # The store
 
     def on_stored(self, watcher: int, key: str) -> None:
-        """Check that the events of earlier missed messages are durable, when the first event of a message is."""
+        """When the first event of a message is durable, check that the events of missed messages before it are too."""
         topic, lane, offset = key.rsplit("/", 2)
         for stored in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, stored
@@ -258,7 +258,8 @@ class CatchingUpChecker:
         if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
-            # A rewind is under way. Until all its rows are durable, the next owner would repeat the rewind.
+            # A rewind is under way, and its rows may change in any way: until all of them are durable, a new owner
+            # would repeat the rewind.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:
@@ -295,7 +296,7 @@ class CatchingUpChecker:
             )
 
     def on_row_gone(self, row: ParkedRow) -> None:
-        """Check that the watcher's events of a stored or parked message are durable, when its row is deleted."""
+        """When the row of a stored or parked message is deleted, check that the watcher's events of it are durable."""
         watcher, key = row.watcher, row.message
         self._record_behind_to(watcher, key)
         self._set_aside.discard((watcher, key))
@@ -352,7 +353,7 @@ class CatchingUpChecker:
     # At the end
 
     def find_unread(self, topic: str) -> str | None:
-        """Return a text about a watcher that has not caught up in the topic. None: all watchers have."""
+        """Return a text about a watcher that has not caught up in the topic; None if all have caught up."""
         for stored in self.parked.values():
             if stored.is_stored and stored.body[0] == topic:
                 return f"{stored.message} is stored for watcher {stored.watcher}"
@@ -372,9 +373,9 @@ class CatchingUpChecker:
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
         """Whether the watcher has dealt with all messages after its position.
 
-        A message may also have failed for the whole cohort, so that the broker redelivers it. The stream's owner does
-        not know whether the broker gave the message up at the limit of deliveries, so the row stays until the lane's
-        next message. A rewound watcher must read the messages again.
+        If a message failed for the whole cohort, the broker redelivers it, or gives it up at the limit of deliveries.
+        The stream's owner does not know which, so the row stays until the lane's next message. A rewound watcher must
+        read the messages again.
         """
         if self.is_read_again(watcher, row):
             return False
@@ -383,7 +384,7 @@ class CatchingUpChecker:
         return all(self._is_settled(watcher, message) for message in messages)
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """Return a text about a message that a watcher has missed for good. None: there is none."""
+        """Return a text about a message that a watcher has missed for good; None if no message was missed."""
         for watcher, messages in self._claimed.items():
             for message in messages.values():
                 if watcher not in deleted and not self.is_safe(watcher, message):

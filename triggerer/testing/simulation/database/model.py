@@ -103,14 +103,14 @@ class ReadAt(NamedTuple):
 
     database: datetime
     host: datetime
-    """The instant by the clock of the scheduler's host, which timetables read. The clock may have been set since."""
+    """The instant by the host's clock, which timetables read. The clock may have been set after that instant."""
 
 
 class PlanningObserver(Protocol):
     """Observes transactions on DAGs and their runs, and records broken promises."""
 
     def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
-        """Called when a statement creates a run. `read_at` is when its DAG was read. None: it was not read."""
+        """Called when a statement creates a run. `read_at` is when the run's DAG was read; None if it was not read."""
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         """Called when a run commits, just before it is added to the store's runs."""
@@ -207,7 +207,7 @@ class Store:
         self.queues: dict[str, dict[int, int | None]] = {}
         """By DAG: its events, each with the run that took it, if any."""
         self.versions: Counter[str] = Counter()
-        """By DAG, the version of its row, which each run changes that takes events."""
+        """By DAG, the version of its row. Each run that takes events changes the version."""
         self.runs: dict[int, Run] = {}
         self.wakeups: Wakeups = Wakeups()
         self.pending_commits: dict[int, Callable[[], None]] = {}

@@ -263,7 +263,7 @@ class Transaction:
     # The recorder
 
     async def _record(self, step: RecordEvents) -> Row:
-        """Insert the events whose leases hold. Until this transaction ends, no instance can claim these streams."""
+        """Insert the events whose leases hold. No instance can claim their streams until this transaction ends."""
         await self.store.faults.delay()
         await self._database.share(self)
         leases = self.store.owners.leases

@@ -56,7 +56,7 @@ class Scenario:
     capacity: int
     """How many triggers each of the two hosts may host."""
     has_files: bool
-    """Whether DAG files declare the watchers: files take time to import, and are replaced. Otherwise the world does."""
+    """Whether DAG files declare the watchers: files take time to import, and are replaced. If not, the world does."""
 
 
 AMPLE = HostSettings().capacity

@@ -259,7 +259,7 @@ class Rejecting:
 
 
 class RereadingRecord(ErrorProbe):
-    """Stands before a filter that catches up. It records the filter's answers, and injects faults."""
+    """Stands between a backlog and the filter that catches up. It records the filter's answers, and injects faults."""
 
     def __init__(self, leased: LeasedStream, subscriber: Any) -> None:
         super().__init__(leased)
