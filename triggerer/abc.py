@@ -230,7 +230,7 @@ class SharedStreamProducer(ABC):
 
     @abstractmethod
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Advance the broker past the next contiguous events of one lane, which all subscribers have resolved.
+        """Advance the broker past the next contiguous events of one lane. All subscribers have resolved these events.
 
         `batch` is never empty. The producer decides how the broker redelivers a failed item, and must never commit past
         a failed item. Raising ends the group.
@@ -469,7 +469,7 @@ class BaseTrigger(ABC):
 
 
 class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
-    """A trigger that reports occurrences rather than a condition, and so may drive an `AssetWatcher`.
+    """A trigger that reports each occurrence, and does not wait for one condition. So it may drive an `AssetWatcher`.
 
     A subclass need not call `super().__init__()`. It implements one of these sets of methods:
 

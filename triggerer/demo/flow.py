@@ -21,9 +21,9 @@ from triggerer.store.listing.counts import Counts, count_all
 
 LIVE_STEPS: Final = 5
 _SLICE: Final = 500
-# While more than 50,000 published messages have no asset event, the demo publishes no further messages. A partition of
-# the broker drops all but its newest 5 MB. Half of the 50,000 messages may be in one partition. There they take 2.5 MB,
-# because gzip shrinks a message to less than 100 bytes.
+# While more than 50,000 published messages have no asset event, the demo publishes no further messages, because a
+# partition of the broker drops all but its newest 5 MB. Half of the 50,000 messages may be in one partition. There they
+# take 2.5 MB, because gzip shrinks a message to less than 100 bytes.
 MAX_WITHOUT_EVENT: Final = 50_000
 _LOOK_EVERY: Final = timedelta(milliseconds=250)
 # With this limit the demo ends within two minutes, even if each live step takes ten seconds.
@@ -42,7 +42,7 @@ class Flow:
     stage: str = "starting"
     """The present part of the demo, as a text for people."""
     awaited: str | None = None
-    """The condition for which the present part waits; None: it waits for no condition."""
+    """The condition for which the present part waits, if any."""
     counts: Counts = field(default_factory=Counts)
     began: float = field(default_factory=time.monotonic)
     bulk_seconds: float | None = None

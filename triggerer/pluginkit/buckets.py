@@ -48,7 +48,7 @@ def _without_folders(found: Iterable[_Object]) -> list[_Object]:
 
 
 def read_s3(message: BrokerMessage) -> list[_Object]:
-    """Read S3's event notifications: from the bucket, through a topic of SNS, or from EventBridge.
+    """Read S3's event notifications, which come from the bucket, through a topic of SNS, or from EventBridge.
 
     Keys are form-encoded, except in events from EventBridge.
 

@@ -14,7 +14,7 @@ from triggerer.errors import BrokerError, BrokerUnavailable
 T = TypeVar("T")
 
 Translate = Callable[[BaseException, str], BrokerError]
-"""Returns an error of ours for a client library's error. The text says which action failed.
+"""Returns an error of ours for a client library's error and a text that says which action failed.
 
 `guarded` raises the returned error `from` the library's error.
 """

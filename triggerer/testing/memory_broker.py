@@ -28,7 +28,7 @@ class InMemoryMessage:
     lane: Hashable
     offset: int
     delivery: int
-    """Grows each time the lane is read again. An advance with an earlier number is ignored."""
+    """How often the producer went back in the lane before this delivery. Advances of earlier deliveries are ignored."""
 
 
 class _Log:

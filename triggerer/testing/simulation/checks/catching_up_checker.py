@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
 
 Identity = tuple[int, str, int]
-"""Watcher, idempotency key, ordinal."""
+"""An event's watcher, idempotency key and ordinal."""
 
 
 class CatchingUpChecker:
@@ -82,7 +82,7 @@ class CatchingUpChecker:
         self._comes_again: set[str] = set()
         """Messages of logs that failed for the whole cohort, so that the broker redelivers them to all watchers."""
         self._behind_to: dict[tuple[int, LaneOfSession], int] = {}
-        """By watcher and lane: the number of the last broadcast while an earlier message was stored for the watcher."""
+        """By watcher and lane: the number of the last broadcast at which the watcher still had a stored message."""
 
     # Filters
 
@@ -139,7 +139,7 @@ class CatchingUpChecker:
         self._rejected.add((watcher, message.key))
 
     def on_rejected_live(self, watcher: int, message: Message) -> None:
-        """Record that a live filter rejects a message, which may therefore be parked for the watcher."""
+        """Record that a live filter rejects a message. The message may then be parked for the watcher."""
         self._rejected_live.add((watcher, message.key))
 
     def has_rejected_live(self, watcher: int, key: str) -> bool:
@@ -162,7 +162,7 @@ class CatchingUpChecker:
         return message.offset in self._advanced.get((message.topic, message.lane), ())
 
     def mark_redelivered(self, delivery: Delivery) -> None:
-        """Record that the broker redelivers a failed message. Messages that were pulled after it may come first."""
+        """Record that the broker redelivers a failed message. Later messages may be delivered before that."""
         self._comes_again.add(delivery.message.key)
 
     def on_done(self, delivery: Delivery, excused: set[int], owed: set[int]) -> None:
@@ -222,7 +222,7 @@ class CatchingUpChecker:
             at = watcher, stored
             if self._given_at.get((watcher, key), math.inf) < self._stored_at[at]:
                 # This is no violation: the filter got this message before the earlier message failed and was stored.
-                # Only the store wrote this event late.
+                # The store has merely written this event late.
                 continue
             if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
                 self._fail(
@@ -236,11 +236,11 @@ class CatchingUpChecker:
             # A replayed message may come before or after others, because the lane has continued without it.
             return
         if self._given_at.get((watcher, key), 0) < self._behind_since.get((watcher, int(lane)), 0):
-            # This is no violation: the live filter got the message before the watcher fell behind. Only the store wrote
-            # this event late.
+            # This is no violation: the live filter got the message before the watcher fell behind. The store has merely
+            # written this event late.
             return
         for earlier in self._between(row, int(offset)):
-            # An event that the store refused is never stored, so this event need not wait for it.
+            # An event that the store refused is never stored. So this event need not wait for the refused one.
             if not (self._is_settled(watcher, earlier) or self._is_refused(watcher, earlier)):
                 self._fail(
                     "S13",
@@ -283,8 +283,8 @@ class CatchingUpChecker:
                 )
         told = self._advanced.get((before.topic, lane), set())
         if before.rewound_to is not None:
-            # The watcher had no backlog before the rewind, so it has seen these messages. If the broker delivers them
-            # again, idempotency keys absorb the events.
+            # The watcher had no backlog before the rewind, so it has seen all messages before the row's offset. If the
+            # broker delivers them again, idempotency keys absorb the events.
             return
         # A failed message that the broker delivers again does not count as advanced.
         told = {offset for offset in told if messages[offset].key not in self._comes_again}

@@ -33,7 +33,7 @@ class Violation(AssertionError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
-        """Pickle rule and detail. Seeds run in other processes, and `args` has only the message."""
+        """Pickle rule and detail, because seeds run in other processes, and `args` has only the message."""
         return Violation, (self.rule, self.detail)
 
 
@@ -122,7 +122,7 @@ class Checker:
         if outcome.acked + outcome.failed + outcome.rejected != count:
             self.fail("S3", f"{name}, but {count} had to answer, for {sorted(cohort)}")
         owed = {watcher for watcher in cohort if watcher not in self.deleted}
-        # A trigger resolves a message once for all its watchers. Leave out watchers that were deleted meanwhile.
+        # A trigger resolves a message once for all its watchers. Leave out watchers deleted after the broadcast.
         sharing = [watchers & owed for watchers in delivery.triggers]
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)

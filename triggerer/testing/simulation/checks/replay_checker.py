@@ -81,7 +81,7 @@ class ReplayChecker:
             self._reemissions.setdefault((*at, *asked), self._count())
 
     def _asked_from(self, watcher: int, row: PositionRow) -> int | None:
-        """Return the offset from which the watcher must read again. None: its replay is done.
+        """Return the offset from which the watcher must read again; None if its replay is done.
 
         The stored position may be earlier, at a message that was outstanding at the rewind. The watcher need not read
         that message again.

@@ -58,7 +58,7 @@ class RestChecker:
         self._given[watcher, message.key] += 1
 
     def on_row(self, watcher: int, before: PositionRow | None, row: PositionRow) -> None:
-        """Check that a written row does not count more failures than its filter had attempts with the message."""
+        """Check that a written row counts at most as many failures as its message has had attempts."""
         if before is None or before.reemit != row.reemit:
             self._begun[watcher, row.lane] = self._counted
         key = f"{row.topic}/{row.lane}/{row.offset}"

@@ -68,7 +68,7 @@ class Database:
         self.turn = anyio.Semaphore(1)
         self.locks: dict[str, anyio.Semaphore] = {}
         self.sharing: set[Transaction] = set()
-        """Transactions with a shared lock on the streams' rows, which prevents claims of leases."""
+        """Transactions that share a lock on the streams' rows. The lock prevents claims of leases."""
         self.claiming: Transaction | None = None
         """The transaction with the exclusive lock on the streams' rows."""
         self._unshared = Notifier()

@@ -240,7 +240,7 @@ class Health:
             raise Unwell("the trigger cannot be made")
 
     async def suffer(self, watcher: int, message: str) -> None:
-        """Suffer the watcher's current fault, because its filter gets a message.
+        """Simulate the watcher's current fault when its filter gets a message.
 
         Args:
             message: The message's key.

@@ -29,7 +29,7 @@ class Poison:
     def __init__(self, scenario: Scenario) -> None:
         rng = self._random = Random(f"{scenario.seed}/poison")
         self.are_over = False
-        """Once true, no message is poison, except for watchers whose poison lasts to the end (`is_incurable`)."""
+        """Once true, messages are poison only for watchers whose poison lasts to the end (`is_incurable`)."""
         self.is_incurable: Callable[[int], bool] = lambda _: False
         """Whether a watcher may still have poison messages at the end, because they can be parked."""
         self.derives: Callable[[int, Message], bool] = lambda *_: True
