@@ -93,7 +93,7 @@ class AdvanceOutcome:
 
     Attributes:
         unread: How many of the failed subscribers were present and had not pulled the event, for example because their
-            filters raised at an earlier event. If these are all failed subscribers, `blames_event` is False.
+            filters raised at an earlier event. If no other subscriber failed, `blames_event` is False.
         is_set_aside: True if the runtime has stored the event for the subscribers that rejected it. The producer need
             not dead-letter it.
     """
@@ -126,8 +126,8 @@ class AdvanceItem(NamedTuple):
 class SharedStreamSelector:
     """The values in a raw event that a trigger's filter looks for. The filter needs only events with these values.
 
-    The runtime has one table for all triggers of a stream with an equal `by`. It reads the value in an event once, and
-    wakes only the filters that look for this value. This saves time if many watchers differ only in the value.
+    For all triggers of a stream with an equal `by`, the runtime reads the value in an event once, and wakes only the
+    filters that look for this value. A selector saves time if many watchers differ only in the value.
 
     Args:
         by: The name of the value that `read` returns. Triggers of one stream with equal names must have equivalent
@@ -151,7 +151,7 @@ class StreamState(ABC):
     @property
     @abstractmethod
     def value(self) -> Any:
-        """The value that was saved last, perhaps by an earlier producer; do not change the object. None: no value."""
+        """The value that was saved last, perhaps by an earlier producer, or None. Do not change the object."""
 
     @abstractmethod
     async def save(self, value: Any) -> None:
@@ -174,8 +174,8 @@ class StreamState(ABC):
 class StoreMark(ABC):
     """The newest mark of a stream. The service's database has stored it, and renews it every few seconds.
 
-    If a position at the broker has a newer mark than the database, the database was restored from a backup. Messages
-    between the backup and the position would then be skipped.
+    If a position at the broker has a newer mark than the database, the database was restored from a backup. A stream
+    that continued at this position would skip messages whose events the backup lacks.
     """
 
     @property
@@ -203,7 +203,7 @@ ReportPassed = Callable[[list[Any]], None]
 """Receives a position as `get_position` returns it; see `SharedStreamProducer.read_lane_reporting`."""
 
 ReportStanding = Callable[[Hashable, str | None], None]
-"""Receives a lane and the reason why it stands; None: the lane continues. See `SharedStreamProducer.use_standing`."""
+"""Receives a lane, and why it stands, or None if the lane continues; see `SharedStreamProducer.use_standing`."""
 
 
 def _ignore_report(indices: Iterable[int]) -> None:
@@ -211,7 +211,7 @@ def _ignore_report(indices: Iterable[int]) -> None:
 
 
 class SharedStreamProducer(ABC):
-    """Reads one upstream for all subscribers of a shared stream, and advances it when they have resolved events."""
+    """Reads one upstream for all subscribers of a shared stream, and advances past the events that they resolved."""
 
     lanes_advance_side_by_side: ClassVar[bool] = False
     """True if `advance` may be awaited for several lanes at once. Within a lane, calls never overlap."""
@@ -230,7 +230,7 @@ class SharedStreamProducer(ABC):
 
     @abstractmethod
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Advance the broker past the next contiguous events of one lane, which all subscribers have resolved.
+        """Advance the broker past the next contiguous events of one lane. All subscribers have resolved these events.
 
         `batch` is never empty. The producer decides how the broker redelivers a failed item, and must never commit past
         a failed item. Raising ends the group.
@@ -282,8 +282,8 @@ class SharedStreamProducer(ABC):
         `advance` saves the state that is stored already, nothing is written. If the transaction fails, `advance`
         receives the outcomes and saves the state as usual.
 
-        Between this call and `advance`, no older state may be saved. So if `open_stream` has to save a state, it must
-        wait for `advance`.
+        After this method has returned a state, no older state may be saved until `advance` has received the items. So
+        if `open_stream` has to save a state, it must wait for `advance`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
 
@@ -334,8 +334,8 @@ class SharedStreamProducer(ABC):
         """
         return False
 
-    # The hooks below are optional, but not abstract: the runtime calls only overridden hooks, and learns from them what
-    # the source can do.
+    # The hooks below are optional. The runtime calls a hook only if the producer overrides it, and concludes from the
+    # overridden hooks what the source can do.
 
     # Hooks of a log, whose messages remain after they were read, and can be read again from any position.
 
@@ -427,7 +427,7 @@ class SharedStreamProducer(ABC):
     async def pause_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
         """Deliver no event of this lane now, because too many of its events are not advanced. Other lanes continue.
 
-        Only with `pauses_lanes`. Called while `open_stream` is suspended at a `yield`, and followed by `resume_lane` if
+        Called only if `pauses_lanes` is True, while `open_stream` is suspended at a `yield`. `resume_lane` follows if
         the group does not end first. If an event of the lane comes nevertheless, the runtime calls this method again.
         So the producer may forget the pause of a partition that was reassigned to another consumer and came back.
         """
@@ -469,7 +469,7 @@ class BaseTrigger(ABC):
 
 
 class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
-    """A trigger that reports occurrences rather than a condition, and so may drive an `AssetWatcher`.
+    """A trigger that reports each occurrence, and does not wait for one condition. So it may drive an `AssetWatcher`.
 
     A subclass need not call `super().__init__()`. It implements one of these sets of methods:
 
@@ -480,7 +480,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     """
 
     # The methods that raise NotImplementedError are not abstract, because no trigger implements all of them. The
-    # stream key and the overridden methods of a trigger decide how it runs. The error names a method that it lacks.
+    # stream key and the overridden methods of a trigger decide how it runs. The error names the missing method.
 
     def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield events. An async generator, for a trigger without a stream key, which has no shared stream."""
@@ -599,7 +599,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
 
 
 def is_acknowledged(cls: type[BaseEventTrigger]) -> bool:
-    """Whether the class overrides `create_shared_stream_producer`: ack mode."""
+    """Whether the class's streams are in ack mode, because it overrides `create_shared_stream_producer`."""
     default = BaseEventTrigger.create_shared_stream_producer
     ours = cls.create_shared_stream_producer
     return getattr(ours, "__func__", ours) is not getattr(default, "__func__", None)

@@ -25,7 +25,7 @@ class BrokerMessage:
         attributes: Headers, attributes or properties. If several have the same name, only the last one is here.
         position: The message's position at the broker, as JSON: topic, partition and offset; queue and message id; …
         published_at: When the message was published, by the broker's or the publisher's clock (aware, UTC).
-        deliveries: How often the broker has delivered the message, including this time; None if unknown.
+        deliveries: How often the broker has delivered the message, including this delivery; None if unknown.
     """
 
     value: bytes | None
@@ -138,8 +138,8 @@ _MESSAGE_STATE: Final = (
 
 
 def _raise_if_no_memory(error: orjson.JSONDecodeError) -> None:
-    # The filter rejects a message that raises a ValueError, and JSONDecodeError is one. A lack of memory says nothing
-    # about the message.
+    # A filter rejects a message if decoding raises a ValueError, and JSONDecodeError is a ValueError. A message must
+    # not be rejected for a lack of memory.
     if error.msg.startswith("Not enough memory"):
         raise MemoryError(error.msg) from error
 

@@ -85,8 +85,8 @@ class UnknownAsset(UnknownName, DagError):
     """There is no asset with this name or URI, or no DAG file declares it.
 
     Args:
-        message: None: the standard message. Only the hint of the standard message is replaced when `suggest` finds a
-            similar asset.
+        message: None: the standard message. Its hint may be replaced by a suggestion (`suggest`); the hint of a
+            `message` stays.
     """
 
     def __init__(
@@ -191,8 +191,8 @@ class AckTimeout(PluginError):
 class SubscriberOverflow(PluginError):
     """A subscriber held up its stream: its queue stayed full, or its unresolved messages reached a limit of the stream.
 
-    A full queue is an overflow after `shared_stream_overflow_grace`. If siblings wait for more messages, and the
-    subscriber can fall behind alone, it usually fails without this grace.
+    A subscriber with a full queue fails after `shared_stream_overflow_grace`. If siblings wait for more messages, and
+    this subscriber can fall behind alone, it usually fails at once.
     """
 
 

@@ -12,7 +12,7 @@ _MOST_LISTED: Final = 20
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str | None:
     """Return the known name that is most similar to `name`, ignoring case; None if no name is similar enough."""
-    # Imported here: most commands and most DAG files suggest nothing.
+    # Imported here to save time, because most commands and most DAG files suggest nothing.
     import difflib
 
     by_folded = {one.casefold(): one for one in known}
@@ -29,7 +29,7 @@ def ending(name: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str:
 def hint(name: str, known: Iterable[str]) -> str | None:
     """Return `did you mean 'x'?`. If no known name is similar enough, return the list of known names.
 
-    None: no name is similar enough, and the list of known names is empty or has more than 20 names.
+    Return None if no name is similar enough, and the list is empty or has more than 20 names.
     """
     names = list(known)
     found = nearest(name, names)

@@ -18,7 +18,7 @@ ASSETS = {FLIGHTS: "flights", WEATHER: "weather"}
 
 
 def committed_offsets(bootstrap_servers: str, topic: str, partitions: int) -> int:
-    """Return the sum of the group's committed offsets in a topic. Blocks."""
+    """Return the sum of the offsets that the topic's consumer group has committed in all partitions. Blocks."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

@@ -21,9 +21,9 @@ from triggerer.store.listing.counts import Counts, count_all
 
 LIVE_STEPS: Final = 5
 _SLICE: Final = 500
-# While more than 50,000 published messages have no asset event, the demo publishes no further messages. A partition of
-# the broker drops all but its newest 5 MB. Half of the 50,000 messages may be in one partition. There they take 2.5 MB,
-# because gzip shrinks a message to less than 100 bytes.
+# While more than 50,000 published messages have no asset event, the demo publishes no further messages, because a
+# partition of the broker drops all but its newest 5 MB. Half of the 50,000 messages may be in one partition. There they
+# take 2.5 MB, because gzip shrinks a message to less than 100 bytes.
 MAX_WITHOUT_EVENT: Final = 50_000
 _LOOK_EVERY: Final = timedelta(milliseconds=250)
 # With this limit the demo ends within two minutes, even if each live step takes ten seconds.
@@ -42,15 +42,15 @@ class Flow:
     stage: str = "starting"
     """The present part of the demo, as a text for people."""
     awaited: str | None = None
-    """The condition for which the present part waits; None: it waits for no condition."""
+    """The condition for which the present part waits, if any."""
     counts: Counts = field(default_factory=Counts)
     began: float = field(default_factory=time.monotonic)
     bulk_seconds: float | None = None
     """Seconds from publishing the first message until all messages of the backlog had durable asset events."""
     _changed_at: float = field(default_factory=time.monotonic)
     live_from: float | None = None
-    """When the backlog was worked off, as a Unix time; None: it is not yet. The latency of later messages is measured,
-    because they do not wait behind a backlog."""
+    """The Unix time at which the backlog was worked off; None until then. Latencies of later messages are reported
+    separately, because these messages do not wait behind a backlog."""
     _live: list[tuple[Outgoing, Outgoing]] = field(default_factory=list)
 
     @property
@@ -119,9 +119,8 @@ class Flow:
         self.broker.serve()
 
     async def _publish_pair(self, pair: tuple[Outgoing, Outgoing]) -> None:
-        # A run starts as soon as events of both assets wait, and takes all of them. Suppose a weather event waits
-        # already: a flight would start the run at once, and the pair's weather report would come too late for the run.
-        # So publish the report first in this case.
+        # A run starts as soon as events of both assets wait, and takes all of them. If a weather event waits already,
+        # a flight would start the run at once, without the pair's weather report. So publish the report first.
         flight, report = pair
         first, second = (
             (report, flight) if waiting_for_join(self.counts, "weather") else (flight, report)

@@ -25,7 +25,7 @@ _SKIES: Final = {
 }
 """Weather -> heading of its column. The line breaks make a row fit into 80 columns."""
 _FEWEST_FLIGHTS: Final = 30
-"""The table leaves out a mean delay in bad weather over fewer flights than this, because it says little."""
+"""The table leaves out a mean delay in bad weather of fewer flights than this. Such a mean says little."""
 
 
 def print_answer(console: Console, results: Path) -> None:

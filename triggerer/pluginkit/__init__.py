@@ -1,19 +1,19 @@
 """The parts that producers and watchers of all brokers share. Plugins may import them too.
 
-This package imports none of its modules. So a DAG file, which needs `message_trigger`, does not wait for the import of
-pydantic, which `connections` needs.
+This package imports none of its modules. A DAG file needs `message_trigger`, and should not wait for the import of
+pydantic, which only `connections` needs.
 
 - `message_trigger`: the base class of triggers, with `match`, `decode`, `extra` and `partition_key`. A broker's trigger
   on top of the base class has some 100 lines.
 - `arguments`: checks of a trigger's arguments, and names derived from them, such as the default consumer group.
-- `matching` and `decoding`: parts of the base class: conditions, paths and `extra`, and the ways to read a value.
-  `matching` uses `expressions` and `glob_patterns`. `decoding` uses `cloudevents`, `buckets` and `schemas`.
+- `matching`: the base class's conditions, paths and `extra`. It uses `expressions` and `glob_patterns`.
+- `decoding`: the base class's ways to read a value. It uses `cloudevents`, `buckets` and `schemas`.
 - `texts`: keys and attributes as text that every database can store.
 - `connections`: the settings under `[connections.<id>]`, checked before anything connects.
 - `guarding`: calls into a client library, whose errors become errors of this project.
 - `installing`: errors about a missing client library say what to install.
 - `backoff`: growing delays with jitter.
 - `delivery`: whether a message is acknowledged, redelivered or dead-lettered, and the delays of redeliveries.
-- `reporting`: reports the lanes that a call has finished, while it still works on other lanes.
+- `reporting`: reports the lanes that a call of `advance_lanes` has finished, while the call works on other lanes.
 - `dumping`: a message as bytes for the store, and back.
 """

@@ -44,7 +44,7 @@ def optional_text_argument(value: Any, what: str) -> str | None:
 
 
 def texts_argument(value: Any, what: str, *, each: str) -> list[str]:
-    """Return one text or several as a list, in alphabetical order and each once.
+    """Return one text, or several texts, as a sorted list without repeats.
 
     Args:
         what: The argument, in the plural: "topics".
@@ -80,7 +80,7 @@ def describe_source(kind: str, name: str, *notes: str, connection: str) -> str:
     """Return a stream's name for people: `kafka orders (group billing, connection eu)`.
 
     Args:
-        kind: The source's kind, such as `kafka`, which is also the id of its default connection.
+        kind: The source's kind, such as `kafka`. The kind's default connection has the kind as its id.
         connection: The connection's id. The name mentions the connection only if it is not the default one.
     """
     told = [*notes, *([] if connection == kind else [f"connection {connection}"])]

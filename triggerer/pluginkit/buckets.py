@@ -48,7 +48,7 @@ def _without_folders(found: Iterable[_Object]) -> list[_Object]:
 
 
 def read_s3(message: BrokerMessage) -> list[_Object]:
-    """Read S3's event notifications: from the bucket, through a topic of SNS, or from EventBridge.
+    """Read S3's event notifications, which come from the bucket, through a topic of SNS, or from EventBridge.
 
     Keys are form-encoded, except in events from EventBridge.
 
@@ -154,7 +154,7 @@ def read_eventgrid(message: BrokerMessage) -> list[_Object]:
 
     Raises:
         ValueError: The message is no event of Event Grid.
-    Source: "Azure Blob Storage as an Event Grid source" in its documentation.
+    Source: "Azure Blob Storage as an Event Grid source" in Event Grid's documentation.
     """
     events = binary_events(message)
     if events is None:

@@ -1,4 +1,4 @@
-"""The settings of a connection, checked before anything connects; used for all brokers.
+"""Defines the settings of all brokers' connections, and checks them before anything connects.
 
 This module imports pydantic, which would add much to the time of parsing a DAG file. So a module that defines triggers
 must not import this module at its top, not even indirectly: import it when a connection is opened.
@@ -41,25 +41,25 @@ PositiveSeconds = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """`[connections.<id>]`. A subclass is a dataclass (frozen, slots, kw_only); each field is a key.
+    """The settings under `[connections.<id>]`. A subclass is a dataclass (frozen, slots, kw_only); a field is a key.
 
     A secret is a field with `field(repr=False)`. Errors do not show its value. References to secrets (`env:NAME` or
     `file:PATH`) are resolved before the check.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}
-    """Alternative names of keys, each with the key's own name."""
+    """Maps alternative names of keys to the keys' own names."""
     examples: ClassVar[Mapping[str, str]] = {}
     """An example value of each key. An error about a missing key shows its example."""
     optional: ClassVar[str | None] = None
-    """The id of the connection that needs no section: all keys then have their defaults. None: there is no such id."""
+    """The id of a connection that needs no section, because each key has a default. None: each id needs a section."""
 
     @classmethod
     def load(cls, connection: str) -> Self:
         """Load a connection's settings from the service's configuration.
 
         Raises:
-            ConfigurationError: The reasons of `from_mapping`; or the connection is missing and not `optional`; or a
+            ConfigurationError: `from_mapping` refuses the settings, the connection is missing and not `optional`, or a
                 secret cannot be read.
         """
         try:
@@ -75,7 +75,7 @@ class ConnectionSettings:
         """Return a connection's settings as an object of this class, after checking them.
 
         Raises:
-            ConfigurationError: An unknown key (the message names the nearest), a missing or unusable value.
+            ConfigurationError: A key is unknown (the message names the nearest one), or a value is missing or unusable.
         """
         where = f"[connections.{connection}]"
         known = [item.name for item in fields(cls)]
@@ -142,7 +142,7 @@ class DeliverySettings(ConnectionSettings):
     max_deliveries: OptionalLimit = 10
     """The failed deliveries after which a message is dead-lettered. 0 or None: the message is redelivered for ever."""
     redelivery_delay_s: float = 0.5
-    """The limit of the random delay before a message's first redelivery. The limit doubles with each further one."""
+    """The limit of the random delay before a first redelivery. The limit doubles with each further redelivery."""
     redelivery_delay_max_s: float = 60.0
     """The limit of the random delay does not grow beyond this number of seconds."""
 

@@ -1,4 +1,4 @@
-"""The ways to read a message's value: the argument `decode` of all brokers' triggers."""
+"""Defines the ways to read a message's value. The argument `decode` of all brokers' triggers names one of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Decoding:
         read: Returns the value of a message. Called for each subscriber, on the event loop, so expensive results are
             stored in the message (`BrokerMessage.decoded`). A `ValueError` rejects the message: it can never be read.
         several: Whether `read` returns a list. Each element is matched alone, and makes an event of its own.
-        fields: The fields of each element that the default `extra` has, if `several`. None: the default of the broker.
+        fields: If `several`: the fields of an element that go into the default `extra`. None: the broker's default.
         prepare: Awaited before `read`, for look-ups; a `ValueError` rejects the message. Any other error fails the
             message, which is read again later.
         aclose: Releases the resources of `prepare`.

@@ -29,7 +29,7 @@ def dump_message(message: BrokerMessage) -> bytes:
     try:
         line = orjson.dumps(head)
     except TypeError:
-        # `orjson` refuses half a surrogate pair, which JSON and AMQP allow, and a number of more than 64 bits.
+        # `orjson` refuses a number of more than 64 bits, and half a surrogate pair, which JSON and AMQP allow.
         line = json.dumps(head).encode()
     return b"".join((line, b"\n", *(content or b"" for content in contents)))
 
@@ -38,7 +38,7 @@ def load_message(data: bytes) -> BrokerMessage:
     """Return the message that was dumped.
 
     Raises:
-        ValueError: The bytes are incomplete, or come from a later version or not from `dump_message` at all.
+        ValueError: The bytes are incomplete, were dumped by a later version, or are no dump.
     """
     line, end, rest = data.partition(b"\n")
     try:

@@ -1,9 +1,9 @@
 """Conditions in CEL, the Common Expression Language, for cases beyond `match`.
 
-`match` stays the first choice. The equalities of `match` are looked up for all watchers of a stream at once, in less
-than a microsecond, and need no package. An expression can say "or", calculate, compare fields with one another and
-search lists, and takes some 20 µs for each message. CEL was chosen for three reasons: its programs always end and
-have no side effects, cloud brokers use it in their own filters, and its implementation is compiled.
+Prefer `match` where it suffices. Its equalities are looked up for all watchers of a stream at once, in less than a
+microsecond, and need no package. An expression can say "or", calculate, compare fields with one another, and search
+lists. It takes some 20 µs for each message. CEL was chosen for three reasons: its programs always end and have no side
+effects, cloud brokers use it in their own filters, and its implementation is compiled.
 """
 
 from __future__ import annotations

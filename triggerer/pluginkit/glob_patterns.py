@@ -38,7 +38,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
             parts.append("[^/]")
             position += 1
         elif pattern[position] == "[":
-            # A bracket that comes first in a set belongs to it.
+            # A closing bracket that comes first in a set is an element of the set.
             end = pattern.find("]", position + (3 if pattern.startswith("[!", position) else 2))
             if end < 0:
                 raise ValueError(f"a bracket of {pattern!r} is not closed")
@@ -68,7 +68,7 @@ def _without_retries(parts: list[str]) -> Iterator[str]:
         is_free = (
             first == second == [_ANY]
             or (first == [_IN_FOLDER] and second in ([_IN_FOLDER], [_ANY]))
-            # If the text between them ends with a slash, the second `**/` matches all folders that the first could.
+            # If the text between two `**/` ends with a slash, the second `**/` can match whatever the first could.
             or (first == second == [_FOLDERS] and between[-1:] == ["/"])
         )
         if is_free:
@@ -81,6 +81,6 @@ def _without_retries(parts: list[str]) -> Iterator[str]:
 def _set(content: str) -> str:
     negated = content.startswith("!")
     members = re.sub(r"[\\\[\]^&~|]", lambda found: "\\" + found[0], content[negated:])
-    # Python warns about two hyphens in a row, which may come to mean a difference of sets.
+    # Python warns about two hyphens in a row, because later versions may read them as a difference of sets.
     members = re.sub(r"(?<=-)-", r"\\-", members)
     return f"[^/{members}]" if negated else f"(?!/)[{members}]"

@@ -1,4 +1,4 @@
-"""Awaits calls into client libraries, and turns their errors, and cancellations that they invent, into ours."""
+"""Awaits calls into client libraries, and turns the libraries' errors and own cancellations into errors of ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.errors import BrokerError, BrokerUnavailable
 T = TypeVar("T")
 
 Translate = Callable[[BaseException, str], BrokerError]
-"""Returns an error of ours for a client library's error. The text says which action failed.
+"""Returns an error of ours for a client library's error and a text that says which action failed.
 
 `guarded` raises the returned error `from` the library's error.
 """

@@ -58,7 +58,7 @@ def compile_path(path: Any, attributes: Mapping[str, Callable[[E], Any]]) -> Get
     """Return a function that gets the field of a path.
 
     Args:
-        attributes: The names that may follow `@`, with a function that gets each.
+        attributes: The names that may follow `@`, each with a function that gets the attribute from a message.
     Raises:
         DagError: The path is empty, or names an attribute that messages do not have.
     """
@@ -107,7 +107,7 @@ def _step(value: Any, step: str) -> Any:
 def compile_match(
     match: Mapping[str, Any] | str | None, attributes: Mapping[str, Callable[[E], Any]]
 ) -> Callable[[E, Any], bool] | None:
-    """Return a function that tests whether a message meets a condition; None: every message does.
+    """Return a function that tests whether a message meets a condition; None if every message meets it.
 
     Raises:
         DagError: The condition is not written as the module's docstring says.
@@ -322,9 +322,9 @@ _OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
 def compile_extra(
     template: Mapping[str, Any] | None, attributes: Mapping[str, Callable[[E], Any]]
 ) -> Callable[[E, Any], dict[str, Any]] | None:
-    """Return a function that builds an asset event's `extra`, with a path or `{"const": …}` for each name.
+    """Return a function that builds an asset event's `extra`; None if there is no template.
 
-    A field that is missing is null. Without a template, None is returned.
+    The template has a path or `{"const": …}` for each name in the `extra`. A field that is missing becomes null.
 
     Raises:
         DagError: The template has another form.

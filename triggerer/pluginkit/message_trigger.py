@@ -160,7 +160,7 @@ class MessageTrigger(BaseEventTrigger):
         return lambda _, value: {name: value.get(name) for name in fields}
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Return a selector for a field that `match` compares with fixed values; None: there is no such field.
+        """Return a selector for a field that `match` compares with fixed values; None if there is none.
 
         The runtime then wakes this trigger's filter only for messages with one of these values.
         """
@@ -184,7 +184,7 @@ class MessageTrigger(BaseEventTrigger):
             try:
                 if prepare is not None:
                     await prepare(message)
-                # A direct call for JSON, the most common case.
+                # JSON is the most common case, and a direct call is faster.
                 value = message.json() if is_json else read(message)
             except ValueError as error:
                 logger.warning(
@@ -248,7 +248,7 @@ def attributes(message: BrokerMessage) -> dict[str, str | None]:
 
 
 def deliveries(message: BrokerMessage) -> int | None:
-    """Return how often the message was delivered, this time included; None if the broker does not tell."""
+    """Return how often the message was delivered, this delivery included; None if the broker does not tell."""
     return message.deliveries
 
 

@@ -1,4 +1,4 @@
-"""Runs one DAG file and collects its definitions. This runs users' code, so only child processes call it."""
+"""Runs one DAG file and collects its definitions. Only child processes may do so, because the file is users' code."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
     file imports from another file belongs to that other file.
 
     Args:
-        path: Absolute, or relative to the working directory; below the folder.
+        path: A path below the folder, absolute or relative to the working directory.
     Raises:
         DagFileError: The file cannot be read or run, or its definitions contradict one another. The error names the
             file, the line and the reason.

@@ -1,7 +1,7 @@
 """Imports modules from the DAGs folder, and imports them again when files have changed.
 
 The file `a/b.py` of the folder is the module `a.b`, so that any process can import a class by its path. If that name is
-invalid, or belongs to an installed package, the file gets a generated name that only this module can resolve.
+invalid, or belongs to an installed package, the file gets a generated name that only `DagsFolder` can resolve.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _FreshLoader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        # Take the stamp before reading: a change in between then causes another import, never a missed one.
+        # Take the stamp before reading. So if the file changes in between, it is imported again.
         _stamps[path] = stamp = stamp_of(path)
         kept = _compiled.get(path)
         if kept is not None and kept[0] == stamp:
@@ -97,8 +97,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: the modules that were imported since the last search that found none of the folder. The next search skips
-# the older modules.
+# By folder: the modules that were imported after the last search that found no module of this folder. The next search
+# for the folder's modules looks only at these.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 
@@ -152,7 +152,7 @@ class DagsFolder:
         return f"{_GENERATED}{readable}_{hashlib.sha256(os.fsencode(relative)).hexdigest()[:8]}"
 
     def file_of(self, module: str) -> Path | None:
-        """Return the file that has this module name; None: no file of the folder has it."""
+        """Return the folder's file that has this module name; None if there is no such file."""
         if module.startswith(_GENERATED):
             files = self.root.rglob("*.py")
             return next((file for file in files if self.module_name(file) == module), None)

@@ -1,4 +1,4 @@
-"""Finds the modules that were imported after a certain moment, without touching modules that were imported before.
+"""Finds the modules that were imported after a certain moment, without touching older modules.
 
 A forked process shares its memory with its parent until it writes, and each look at an object writes the object's
 reference count. A look at all modules caused half of the page faults of a run's process.
@@ -21,7 +21,7 @@ class ImportedSince:
         self._last = next(reversed(sys.modules))
 
     def names(self) -> list[str]:
-        """Return the names of these modules, oldest first."""
+        """Return the names of the modules that were imported after this object was made, oldest first."""
         # This expression runs in C without releasing the interpreter's lock, so no thread imports a module meanwhile.
         found = list(itertools.takewhile(self._last.__ne__, reversed(sys.modules)))
         found.reverse()

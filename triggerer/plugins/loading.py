@@ -23,7 +23,7 @@ PRODUCERS: Final = "triggerer.producers"
 
 
 TrialImport = Callable[[DagsFolder, Path], None]
-"""Tries to import a file of the folder in another process. Raises a `PluginError` if that process ends or hangs."""
+"""Imports a file of the folder in another process. Raises `PluginError` if the import ends that process, or hangs."""
 
 
 class Plugin(NamedTuple):
@@ -171,7 +171,7 @@ def _reason(error: BaseException) -> str:
 
 
 def install_hint(error: BaseException) -> str | None:
-    """Return the package or extra to install for a missing module; None: the error has another cause."""
+    """Return the package or extra to install for a missing module; None if the error has another cause."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     module = error.name.partition(".")[0].lower()

@@ -1,8 +1,8 @@
 """Tries an import of a DAG file in another process, before the service imports the file itself.
 
-Importing a file runs users' code, which may end the process. The DAG processor has imported each file before, but the
-service may know a trigger from an earlier, working version of the file. If the present version ends the process that
-imports it, then without a trial the service would end at every start.
+Importing a file runs users' code, which may end the process. The DAG processor has already imported each file in a
+child process. But the service may know a trigger from an earlier version of the file, which worked. If the present
+version ends the process that imports it, the service would end at every start. A trial prevents this.
 
 `python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, and the child imports the file. So if the
 file's code kills its parent process, it kills this helper, and not the service.
@@ -28,8 +28,8 @@ from triggerer.processes.lifelines import die_with_writer
 from triggerer.processes.signals import signal_name
 
 _IMPORT_ENDED: Final = 90
-"""The exit code if the import returned or raised an exception, and did not end its process. The service can handle
-both.
+"""The exit code if the import did not end its process: it returned or raised an exception. The service can handle
+either.
 """
 
 
@@ -58,7 +58,7 @@ def try_import(folder: DagsFolder, file: Path, *, patience: timedelta) -> None:
 
 
 def _run(folder: DagsFolder, file: Path, lifeline: int, patience: timedelta) -> int | None:
-    """Return the exit code; None: the process took too long and was killed."""
+    """Return the exit code; None if the process took too long and was killed."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, str(folder.root), str(file)],
         stdin=subprocess.DEVNULL,

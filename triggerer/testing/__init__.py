@@ -1,4 +1,4 @@
-"""For plugin authors: the runtime without a database, a broker in memory, and the conformance suites.
+"""Gives plugin authors the runtime without a database, a broker in memory, and the conformance suites.
 
 This package does not need pytest. The pytest fixtures are in `triggerer.testing.pytest_plugin`.
 """

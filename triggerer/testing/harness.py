@@ -372,7 +372,7 @@ class StreamHarness:
         self._manager.rewind(view.member, [request])
 
     async def remove(self, view: HostedView) -> None:
-        """Unsubscribe, as for a watcher that was deleted on purpose."""
+        """Unsubscribe the trigger, as the service does if its watcher was deleted on purpose."""
         self._manager.remove(view.member, on_purpose=True)
 
     async def persist(self, n: int | None = None) -> None:
@@ -392,7 +392,7 @@ class StreamHarness:
             self._bookmarks.refuse()
 
     async def quiesce(self) -> None:
-        """Wait until nothing more happens unless time passes or the test acts.
+        """Wait until the runtime and the plugins only wait for time to pass, or for the test.
 
         Waits for work in threads too, but not for sleeps in real time or for a broker.
 

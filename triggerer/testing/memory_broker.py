@@ -28,7 +28,7 @@ class InMemoryMessage:
     lane: Hashable
     offset: int
     delivery: int
-    """Grows each time the lane is read again. An advance with an earlier number is ignored."""
+    """How often the producer went back in the lane before this delivery. Advances of earlier deliveries are ignored."""
 
 
 class _Log:
@@ -270,7 +270,7 @@ class InMemoryProducer(InMemoryQueueProducer):
             if log is None or offset >= len(log.values):
                 await self._broker.wait_for_change()
                 continue
-            # This stands for a request to a real broker, which returns all messages after the offset.
+            # This stands for a request to a real broker, which returns all messages from the offset on.
             await checkpoint()
             for value in log.values[offset:]:
                 yield value, InMemoryMessage(value, lane, offset, 0)

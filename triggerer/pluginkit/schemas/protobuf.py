@@ -81,7 +81,7 @@ def _add_known(pool: Any, name: str) -> None:
 
 
 def _message_indexes(data: bytes) -> tuple[list[int], int]:
-    """Return the indexes of the message type in its file, from the outside in, and where the message begins.
+    """Return the indexes that lead from the file to the message's type, and the position where the message begins.
 
     Source: "Wire format" in the documentation of Confluent's serializers: the count and the indexes as zigzag varints;
     a count of 0 stands for the first message.

@@ -138,7 +138,7 @@ class FailureCases(ProducerSuite):
         await self._check_not_counted(NOBODY)
 
     async def _check_not_counted(self, outcome: AdvanceOutcome) -> None:
-        """An outcome whose `blames_event` is false brings the message again without counting a failure."""
+        """Check that after an outcome whose `blames_event` is false, b comes again and no failure is counted."""
         await self.publish(["a", "b", "c"])
         times = self.max_deliveries + 1
         async with await self._driving(first("b", outcome, times)) as driver:

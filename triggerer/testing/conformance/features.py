@@ -1,4 +1,4 @@
-"""Runs the cases of a conformance suite: each in its own event loop, or skipped because a feature is missing."""
+"""Runs each case of a conformance suite in its own event loop, or skips the case if a feature is missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Feature(StrEnum):
     PAUSE = "pause"
     """`pause` stops the delivery; `resume` continues at the next message."""
     PAUSE_LANES = "pause_lanes"
-    """With lanes: `pause_lane` stops the delivery of one lane, and the other lanes continue."""
+    """`pause_lane` stops the delivery of one lane, and the other lanes continue. Needs `lanes`."""
     LOG = "log"
     """Messages can be read again: `read_lane`, `get_position` and `find_positions`."""
     DUMP = "dump"
@@ -92,7 +92,7 @@ async def _without_leftovers(work: Awaitable[None]) -> None:
 
 
 def checked_features(suite: str, declared: object) -> frozenset[str]:
-    """The declared features.
+    """Return the declared features as texts.
 
     Raises:
         TypeError: A feature is unknown, or `declared` is not a set, a list or a tuple.

@@ -13,7 +13,7 @@ from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
 
 
 class GivenStream:
-    """A shared stream of given events. After the last it raises `error`, or waits for ever if there is none."""
+    """A shared stream that yields the given events, and then raises `error`, or waits for ever if `error` is None."""
 
     def __init__(self, raws: Sequence[Any] = (), error: Exception | None = None) -> None:
         self._raws = raws

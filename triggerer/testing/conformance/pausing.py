@@ -112,7 +112,7 @@ def _lane_of(letter: str, driver: Driver) -> Hashable:
 def _pause_lane_after(number: int, letter: str, driver: Driver) -> None:
     """Pause the lane of the values with this letter once `number` of them have come.
 
-    The lane is paused before the next pull, as the runtime does.
+    As in the runtime, the lane is paused before the next pull.
     """
     is_paused = False
 

@@ -61,7 +61,7 @@ class ProducerSuite:
         raise NotImplementedError
 
     async def publish_unordered(self, values: Sequence[str]) -> None:
-        """For the feature `queue`, if the source can: send messages that have no order, each in a lane of its own."""
+        """For the feature `queue`: send messages without order, each in its own lane. Override it if the source can."""
         raise SkipTest(f"{type(self).__name__} does not override publish_unordered")
 
     async def committed(self, lane: int = 0) -> int:

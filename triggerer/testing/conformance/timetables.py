@@ -39,7 +39,7 @@ def frozen_clock(moment: datetime) -> Iterator[None]:
 class TimetableConformance:
     """Subclass it in a test module as `class TestMine(TimetableConformance)`, and implement `new_timetable`.
 
-    The other attributes have defaults for an installed timetable whose runs never end.
+    The defaults of the other attributes suit a timetable that is installed and always has a next run.
     """
 
     moments: ClassVar[Sequence[datetime]] = (

@@ -78,8 +78,8 @@ class TriggerConformance:
     def raw_events(self) -> Sequence[tuple[Any, int]]:
         """Raw events as the stream would yield them, each with the number of `TriggerEvent`s that it causes.
 
-        If the trigger has a stream, at least one raw event must cause an event. Add raw events that cause none, such as
-        a message that the filter does not match. The suite calls this hook again for each run of a filter.
+        If the trigger has a stream, at least one raw event must cause an event. Also return raw events that cause no
+        event, such as a message that the filter skips. The suite calls this hook again for each run of a filter.
         """
         return ()
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from triggerer.streams.delivery.group import Group
 
 _STEPS_AFTER_FAULTS = 400_000
-"""The most steps that a seed may take after its faults, for each 1,200 s of virtual time that it may take."""
+"""The most steps after the faults of a seed, for each 1,200 s of the virtual time that L1 allows."""
 _COLLECT_EVERY = 1000
 """The number of steps from one garbage collection to the next."""
 
@@ -188,7 +188,7 @@ class Supervisor:
         self._openings_before = self._openings()
         self._claims_before = self._claims()
         # When an instance dies, its leases and its registration stay until they expire. Until then, the instance seems
-        # to be alive and to have room. They expire later if the database's clock was set back.
+        # to be alive and to have room. Leases and registrations last longer if the database's clock was set back.
         owners = world.store.owners
         expiries = [*owners.expiries.values(), *owners.instances.values()]
         now = world.store.now()
@@ -245,7 +245,7 @@ class Supervisor:
                 )
 
     def _unfinished(self) -> str | None:
-        """Return a text about work that is left. None: there is none."""
+        """Return a text about work that is left; None if no work is left."""
         world = self.world
         process = self._process
         assert process is not None
@@ -265,7 +265,7 @@ class Supervisor:
         return world.store.idle_reason()
 
     def _left(self, process: Process) -> str | None:
-        """Return a text about a record that remains although its work is done. None: there is none."""
+        """Return a text about a record that remains although its work is done; None if there is no such record."""
         for stream in self.world.streams:
             hosting = process.hosting(stream)
             if hosting is None:
@@ -277,7 +277,7 @@ class Supervisor:
         return None
 
     def _unread(self, process: Process, stream: Stream) -> str | None:
-        """Return a text about work that is left for a stream with watchers. None: there is none."""
+        """Return a text about work that is left for a stream with watchers; None if no work is left."""
         owners = self.world.store.owners
         if owners.is_free(stream.key, self.world.store.now()):
             # An instance hosts either all triggers of a stream or none. If not all streams fit, any stream may be left

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MARKED: Final = 0.5
-"""If a log has transactions: the fraction of its messages that are followed by a transaction marker."""
+"""The fraction of a log's messages that a transaction marker follows, if the log has transactions."""
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -42,7 +42,7 @@ class Lane:
     numbers: list[int] = field(default_factory=list)
     """By offset, the number of each message in its incarnation. Some numbers have no message."""
     end: int = 0
-    """The next number of the incarnation."""
+    """The number that the next message of the last incarnation gets."""
     position: int = 0
     """A log's committed position. After an assignment of the lane, the broker delivers from here."""
     acked: set[int] = field(default_factory=set)
@@ -99,9 +99,9 @@ class Broker:
         self.delivered = 0
         self.sessions = 0
         self.readers: dict[AutoResetEvent, None] = {}
-        """Events that a publication sets. They wake the readers that read lanes again beside the stream."""
+        """A publication sets these, to wake the readers that read lanes again beside the stream."""
         self.now: Callable[[], datetime] = lambda: _LONG_AGO
-        """The time of a publication."""
+        """Returns the present time, for the times of publications."""
         self._members: list[Session] = []
         self._by_event: dict[int, Message] = {}
 
@@ -191,7 +191,7 @@ class Broker:
             lane.position = max(lane.position, position)
 
     def acknowledge_on_delivery(self, delivery: Delivery) -> bool:
-        """Acknowledge on delivery, for the fast path. False: another session got the message."""
+        """Acknowledge on delivery, for the fast path. False if another session got the message, or the process died."""
         lane = self.lanes[delivery.message.lane]
         offset = delivery.message.offset
         if not delivery.consumer.is_alive or lane.is_done(offset):
@@ -225,15 +225,15 @@ class Session(Consumer):
         self.broker = broker
         self.lane_checker: LaneChecker | None = None
         self.is_void = False
-        """Whether the topic was deleted."""
+        """Whether the topic was deleted after the session had begun."""
         self._pauses: dict[int, Pause] = {}
         self._next = [0] * len(broker.lanes)
         self._generations = [0] * len(broker.lanes)
         self._redeliveries: list[tuple[float, int, int, int]] = []
         self._rewound: dict[int, float] = {}
-        """By lane that was set back to a failed message: the time at which its delivery continues."""
+        """For each lane that was set back to a failed message, the time at which the lane's delivery continues."""
         self._again_to: dict[int, int] = {}
-        """By lane that was set back: all messages before this offset come again, even committed ones."""
+        """For each lane that was set back, an offset. All messages before it come again, even committed ones."""
         self._arrived = AutoResetEvent()
 
     def start_lane(self, lane: int) -> None:
@@ -251,7 +251,7 @@ class Session(Consumer):
         self._arrived.set()
 
     def pause_lane(self, lane: int) -> None:
-        """Deliver only the messages of the lane that were already fetched."""
+        """Pause a lane. From now on, only messages that the consumer has already fetched are delivered."""
         if lane not in self._pauses:
             self._pauses[lane] = Pause(self.broker.faults.random.choice((0, 0, 1, 3)))
 
@@ -296,7 +296,7 @@ class Session(Consumer):
         self.wake()
 
     def take(self) -> Delivery | None:
-        """Return the next message that is due, from a lane drawn at random. None: no message is due."""
+        """Return the next message that is due, from a lane drawn at random; None if no message is due."""
         lanes = self.broker.lanes
         faults = self.broker.faults
         now = asyncio.get_running_loop().time()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.delivery import Delivery
 
 _MOST_ANSWERS: Final = 4
-"""Requests to the broker that one call makes, at most."""
+"""The most requests to the broker that one call makes."""
 
 
 class JointlyAdvanced(SimulatedProducer):

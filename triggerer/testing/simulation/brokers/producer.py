@@ -43,7 +43,7 @@ def _error_of(kind: float) -> BaseException:
 
 
 async def read_unacknowledged(broker: Broker, owner: Owner) -> AsyncIterator[Delivery]:
-    """Yield the messages for the fast path, which are acknowledged on delivery. They are numbered from 1."""
+    """Yield messages as the fast path does: each is acknowledged on delivery. They are numbered from 1."""
     faults, rate = broker.faults, broker.scenario.broker_fault_rate
     await faults.delay()
     if faults.occur(rate):
@@ -115,8 +115,8 @@ class SimulatedProducer(SharedStreamProducer):
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
         """Return the lane of a delivery. Also record its cohort, because the runtime calls this at the broadcast.
 
-        If the lane is at its bound, the runtime also calls this method earlier. The cohort at the broadcast counts. A
-        call after the broadcast changes nothing.
+        If the lane is at its bound, the runtime also calls this method before the broadcast. The cohort at the
+        broadcast then replaces the earlier one. A call after the broadcast changes nothing.
         """
         lane = self.lane_of(broker_payload.message)
         if broker_payload.is_broadcast:
@@ -131,7 +131,7 @@ class SimulatedProducer(SharedStreamProducer):
         return lane
 
     def lane_of(self, message: Message) -> Hashable:
-        """Return the lane that is advanced past a message: here the broker's lane."""
+        """Return the lane to which a message belongs: here the broker's lane."""
         return message.lane
 
     def get_size(self, broker_payload: Delivery | Reread) -> int:

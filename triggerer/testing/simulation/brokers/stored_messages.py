@@ -10,7 +10,7 @@ from triggerer.testing.simulation.brokers.producer import SimulatedProducer
 
 
 class StoresMessages(SimulatedProducer):
-    """Dumps a message as its key, because the model of the broker never deletes a message."""
+    """Dumps only a message's key. The model of the broker never deletes a message, so the key is enough to load it."""
 
     def dump_event(self, event: Any) -> bytes:
         return self._broker.message_of(event).key.encode()

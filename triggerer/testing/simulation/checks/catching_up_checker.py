@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
 
 Identity = tuple[int, str, int]
-"""Watcher, idempotency key, ordinal."""
+"""An event's watcher, idempotency key and ordinal."""
 
 
 class CatchingUpChecker:
@@ -82,7 +82,7 @@ class CatchingUpChecker:
         self._comes_again: set[str] = set()
         """Messages of logs that failed for the whole cohort, so that the broker redelivers them to all watchers."""
         self._behind_to: dict[tuple[int, LaneOfSession], int] = {}
-        """By watcher and lane: the number of the last broadcast while an earlier message was stored for the watcher."""
+        """By watcher and lane: the number of the last broadcast at which the watcher still had a stored message."""
 
     # Filters
 
@@ -139,7 +139,7 @@ class CatchingUpChecker:
         self._rejected.add((watcher, message.key))
 
     def on_rejected_live(self, watcher: int, message: Message) -> None:
-        """Record that a live filter rejects a message, which may therefore be parked for the watcher."""
+        """Record that a live filter rejects a message. The message may then be parked for the watcher."""
         self._rejected_live.add((watcher, message.key))
 
     def has_rejected_live(self, watcher: int, key: str) -> bool:
@@ -162,7 +162,7 @@ class CatchingUpChecker:
         return message.offset in self._advanced.get((message.topic, message.lane), ())
 
     def mark_redelivered(self, delivery: Delivery) -> None:
-        """Record that the broker redelivers a failed message. Messages that were pulled after it may come first."""
+        """Record that the broker redelivers a failed message. Later messages may be delivered before that."""
         self._comes_again.add(delivery.message.key)
 
     def on_done(self, delivery: Delivery, excused: set[int], owed: set[int]) -> None:
@@ -198,8 +198,8 @@ class CatchingUpChecker:
     def _came_later(self, watcher: int, message: Message) -> bool:
         """Whether other watchers had finished a message before this watcher had to resolve any message of the lane.
 
-        If that advance was lost, the broker delivers the message again. This watcher need not get the message if its
-        position is past it.
+        If the other watchers' advance was lost, the broker delivers the message again. This watcher need not get the
+        message if the watcher's position is past it.
         """
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:
@@ -216,13 +216,13 @@ class CatchingUpChecker:
     # The store
 
     def on_stored(self, watcher: int, key: str) -> None:
-        """Check that the events of earlier missed messages are durable, when the first event of a message is."""
+        """When the first event of a message is durable, check that the events of missed messages before it are too."""
         topic, lane, offset = key.rsplit("/", 2)
         for stored in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, stored
             if self._given_at.get((watcher, key), math.inf) < self._stored_at[at]:
                 # This is no violation: the filter got this message before the earlier message failed and was stored.
-                # Only the store wrote this event late.
+                # The store has merely written this event late.
                 continue
             if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
                 self._fail(
@@ -236,11 +236,11 @@ class CatchingUpChecker:
             # A replayed message may come before or after others, because the lane has continued without it.
             return
         if self._given_at.get((watcher, key), 0) < self._behind_since.get((watcher, int(lane)), 0):
-            # This is no violation: the live filter got the message before the watcher fell behind. Only the store wrote
-            # this event late.
+            # This is no violation: the live filter got the message before the watcher fell behind. The store has merely
+            # written this event late.
             return
         for earlier in self._between(row, int(offset)):
-            # An event that the store refused is never stored, so this event need not wait for it.
+            # An event that the store refused is never stored. So this event need not wait for the refused one.
             if not (self._is_settled(watcher, earlier) or self._is_refused(watcher, earlier)):
                 self._fail(
                     "S13",
@@ -258,7 +258,8 @@ class CatchingUpChecker:
         if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
-            # A rewind is under way. Until all its rows are durable, the next owner would repeat the rewind.
+            # A rewind is under way, and its rows may change in any way: until all of them are durable, a new owner
+            # would repeat the rewind.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:
@@ -282,8 +283,8 @@ class CatchingUpChecker:
                 )
         told = self._advanced.get((before.topic, lane), set())
         if before.rewound_to is not None:
-            # The watcher had no backlog before the rewind, so it has seen these messages. If the broker delivers them
-            # again, idempotency keys absorb the events.
+            # The watcher had no backlog before the rewind, so it has seen all messages before the row's offset. If the
+            # broker delivers them again, idempotency keys absorb the events.
             return
         # A failed message that the broker delivers again does not count as advanced.
         told = {offset for offset in told if messages[offset].key not in self._comes_again}
@@ -295,7 +296,7 @@ class CatchingUpChecker:
             )
 
     def on_row_gone(self, row: ParkedRow) -> None:
-        """Check that the watcher's events of a stored or parked message are durable, when its row is deleted."""
+        """When the row of a stored or parked message is deleted, check that the watcher's events of it are durable."""
         watcher, key = row.watcher, row.message
         self._record_behind_to(watcher, key)
         self._set_aside.discard((watcher, key))
@@ -352,7 +353,7 @@ class CatchingUpChecker:
     # At the end
 
     def find_unread(self, topic: str) -> str | None:
-        """Return a text about a watcher that has not caught up in the topic. None: all watchers have."""
+        """Return a text about a watcher that has not caught up in the topic; None if all have caught up."""
         for stored in self.parked.values():
             if stored.is_stored and stored.body[0] == topic:
                 return f"{stored.message} is stored for watcher {stored.watcher}"
@@ -372,9 +373,9 @@ class CatchingUpChecker:
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
         """Whether the watcher has dealt with all messages after its position.
 
-        A message may also have failed for the whole cohort, so that the broker redelivers it. The stream's owner does
-        not know whether the broker gave the message up at the limit of deliveries, so the row stays until the lane's
-        next message. A rewound watcher must read the messages again.
+        If a message failed for the whole cohort, the broker redelivers it, or gives it up at the limit of deliveries.
+        The stream's owner does not know which, so the row stays until the lane's next message. A rewound watcher must
+        read the messages again.
         """
         if self.is_read_again(watcher, row):
             return False
@@ -383,7 +384,7 @@ class CatchingUpChecker:
         return all(self._is_settled(watcher, message) for message in messages)
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """Return a text about a message that a watcher has missed for good. None: there is none."""
+        """Return a text about a message that a watcher has missed for good; None if no message was missed."""
         for watcher, messages in self._claimed.items():
             for message in messages.values():
                 if watcher not in deleted and not self.is_safe(watcher, message):

@@ -33,7 +33,7 @@ class Violation(AssertionError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
-        """Pickle rule and detail. Seeds run in other processes, and `args` has only the message."""
+        """Pickle rule and detail, because seeds run in other processes, and `args` has only the message."""
         return Violation, (self.rule, self.detail)
 
 
@@ -122,7 +122,7 @@ class Checker:
         if outcome.acked + outcome.failed + outcome.rejected != count:
             self.fail("S3", f"{name}, but {count} had to answer, for {sorted(cohort)}")
         owed = {watcher for watcher in cohort if watcher not in self.deleted}
-        # A trigger resolves a message once for all its watchers. Leave out the watchers that were deleted since.
+        # A trigger resolves a message once for all its watchers. Leave out watchers deleted after the broadcast.
         sharing = [watchers & owed for watchers in delivery.triggers]
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)
@@ -167,7 +167,7 @@ class Checker:
             if self.catching_up.is_on:
                 spared = {watcher for watcher in owed if self._is_spared(delivery, watcher)}
                 # The simulation may end a lease sooner than agreed. Until the old group knows that, it may advance past
-                # messages, which the next owner's watchers need not get.
+                # messages. The next owner's watchers need not get these messages.
                 is_owner = self.is_owner(delivery.consumer.owner)
                 excused = rejected | spared if is_owner else owed
                 if outcome.rejected and is_owner:
@@ -204,8 +204,8 @@ class Checker:
     def check_lease(self, delivery: Delivery, what: str) -> None:
         """Check that a group's lease is not over when the group broadcasts or advances (`what`).
 
-        The lease is over if the instance knows that, or if the database shows another owner. Before another owner can
-        appear, the instance must know it by its own clock.
+        The lease is over if the instance knows that, or if the database shows another owner. The instance's own clock
+        must show the end of the lease before another owner can appear.
         """
         if self.is_lease_over(delivery.consumer.owner):
             self._fail_for_lease(delivery, what)

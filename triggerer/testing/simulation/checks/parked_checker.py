@@ -58,11 +58,11 @@ class ParkedChecker:
         self._blamed: dict[Backlog, tuple[Position, str | None, object]] = {}
         """Backlogs whose watcher has passed a probe.
 
-        The failed message then gets one more attempt, and is parked if the attempt fails.
+        The message at which such a backlog stands gets one more attempt, and is parked if the attempt fails.
 
-        The values have three parts: the position of the failed message, the key of the message that the filter got
-        since (None: no message), and the catch-up that gave it. If the attempt passes, the filter may get the next
-        message before the position moves, so the keys are compared too.
+        Each value has three parts: the position of the failed message, the key of the message that the filter got
+        after the probe (or None), and the catch-up. If the attempt passes, the filter may get the next message before
+        the position moves. So `on_given` also compares the keys.
         """
 
     # Filters

@@ -1,4 +1,4 @@
-"""Which runs the partition keys of a seed require: a simple model of docs/reference/partitions.md.
+"""Models which runs the partition keys of a seed require, as docs/reference/partitions.md describes it.
 
 The model shares no code with `triggerer.domain.partitions` or the scheduler.
 """

@@ -81,7 +81,7 @@ class ReplayChecker:
             self._reemissions.setdefault((*at, *asked), self._count())
 
     def _asked_from(self, watcher: int, row: PositionRow) -> int | None:
-        """Return the offset from which the watcher must read again. None: its replay is done.
+        """Return the offset from which the watcher must read again; None if its replay is done.
 
         The stored position may be earlier, at a message that was outstanding at the rewind. The watcher need not read
         that message again.
@@ -125,7 +125,7 @@ class ReplayChecker:
         )
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """Return a text about a message that a replayed watcher did not read or re-emit. None: there is none."""
+        """Return a text about a message that a replayed watcher did not read or re-emit; None if there is none."""
         for (watcher, topic, lane), (offset, end, since) in self._rewound.items():
             for message in self._read(watcher, topic, lane)[offset:end]:
                 is_given = self._given.get((watcher, message.key), 0) >= since

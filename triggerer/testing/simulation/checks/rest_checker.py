@@ -58,7 +58,7 @@ class RestChecker:
         self._given[watcher, message.key] += 1
 
     def on_row(self, watcher: int, before: PositionRow | None, row: PositionRow) -> None:
-        """Check that a written row does not count more failures than its filter had attempts with the message."""
+        """Check that a written row counts at most as many failures as its message has had attempts."""
         if before is None or before.reemit != row.reemit:
             self._begun[watcher, row.lane] = self._counted
         key = f"{row.topic}/{row.lane}/{row.offset}"
@@ -76,13 +76,13 @@ class RestChecker:
         watchers: Sequence[int],
         lanes: Sequence[LaneOfBroker],
     ) -> str | None:
-        """Return a text about a leftover of a stream that was read to its end. None: there is none.
+        """Return a text about a leftover of a stream that was read to its end; None if nothing is left.
 
         Args:
             owner: The lease under which the stream is hosted.
             stream: The hosted stream.
             watchers: The declared watchers of the stream.
-            lanes: The lanes of its topic.
+            lanes: The lanes of the stream's topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
         # Rows before the end of a lane may remain: a watcher stays for ever at a message whose events the store

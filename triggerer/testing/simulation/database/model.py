@@ -103,14 +103,14 @@ class ReadAt(NamedTuple):
 
     database: datetime
     host: datetime
-    """The instant by the clock of the scheduler's host, which timetables read. The clock may have been set since."""
+    """The instant by the host's clock, which timetables read. The clock may have been set after that instant."""
 
 
 class PlanningObserver(Protocol):
     """Observes transactions on DAGs and their runs, and records broken promises."""
 
     def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
-        """Called when a statement creates a run. `read_at` is when its DAG was read. None: it was not read."""
+        """Called when a statement creates a run. `read_at` is when the run's DAG was read; None if it was not read."""
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         """Called when a run commits, just before it is added to the store's runs."""
@@ -207,7 +207,7 @@ class Store:
         self.queues: dict[str, dict[int, int | None]] = {}
         """By DAG: its events, each with the run that took it, if any."""
         self.versions: Counter[str] = Counter()
-        """By DAG, the version of its row, which each run changes that takes events."""
+        """By DAG, the version of its row. New runs, a new plan of the next run and a change of the DAG increase it."""
         self.runs: dict[int, Run] = {}
         self.wakeups: Wakeups = Wakeups()
         self.pending_commits: dict[int, Callable[[], None]] = {}
@@ -216,7 +216,7 @@ class Store:
         self.deleting_position: Callable[[int, int], Awaitable[None]] = _at_once
         """Called with a watcher and a lane before a transaction that deletes this position commits."""
         self.time: Callable[[], float] = lambda: asyncio.get_running_loop().time()
-        """The virtual time, in seconds. A commit may arrive while no process runs."""
+        """The virtual time, in seconds. Each world replaces it, because a commit may arrive while no loop runs."""
         self._last_id = 0
 
     @property
@@ -230,7 +230,7 @@ class Store:
         return self._last_id
 
     def mark_shortened(self, digests: Iterable[str]) -> None:
-        """Record that the leases on these streams may expire too early, such as when the database's clock is set."""
+        """Record that the leases on these streams may expire too early, for example if the database's clock jumps."""
         self.shortened.update((digest, *self.owners.leases[digest]) for digest in digests)
 
     def is_taken_over(self, fence: Fence) -> bool:
@@ -258,7 +258,7 @@ class Store:
         return sum(run.dag_id == dag_id and not run.is_ended for run in self.runs.values())
 
     def idle_reason(self) -> str | None:
-        """Return the reason why the DAGs are not done yet. None: they are done."""
+        """Return the reason why the DAGs are not done yet; None if they are done."""
         for dag in self.dags.values():
             if self.active_runs(dag.dag_id):
                 return f"{dag.dag_id} has a run that has not ended"

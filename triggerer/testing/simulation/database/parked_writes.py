@@ -131,7 +131,7 @@ class ParkedWrites:
         statement: Statement,
         values: Mapping[str, Any],
     ) -> list[Row]:
-        """Perform a statement on rows whose ids were read before, or on bodies without a row."""
+        """Perform a statement on rows that it names by their ids, or on bodies without a row."""
         if statement is parked.RETURN:
             for at, row in rows.items():
                 if row.id == values["id"]:

@@ -68,7 +68,7 @@ class Database:
         self.turn = anyio.Semaphore(1)
         self.locks: dict[str, anyio.Semaphore] = {}
         self.sharing: set[Transaction] = set()
-        """Transactions with a shared lock on the streams' rows, which prevents claims of leases."""
+        """Transactions that share a lock on the streams' rows. The lock prevents claims of leases."""
         self.claiming: Transaction | None = None
         """The transaction with the exclusive lock on the streams' rows."""
         self._unshared = Notifier()
@@ -263,7 +263,7 @@ class Transaction:
     # The recorder
 
     async def _record(self, step: RecordEvents) -> Row:
-        """Insert the events whose leases hold. Until this transaction ends, no instance can claim these streams."""
+        """Insert the events whose leases hold. No instance can claim their streams until this transaction ends."""
         await self.store.faults.delay()
         await self._database.share(self)
         leases = self.store.owners.leases

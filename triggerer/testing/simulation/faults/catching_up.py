@@ -226,7 +226,7 @@ class Health:
                 self._unwell[watcher] = "raises", self.now() + random.uniform(0.0, _OUTAGE_S)
 
     def of(self, watcher: int) -> Sickness | None:
-        """Return the watcher's current fault. None: it is well."""
+        """Return the watcher's current fault; None if the watcher is well."""
         kind, until = self._unwell.get(watcher, (None, 0.0))
         return None if self.are_over or until <= self.now() else kind
 
@@ -240,7 +240,7 @@ class Health:
             raise Unwell("the trigger cannot be made")
 
     async def suffer(self, watcher: int, message: str) -> None:
-        """Suffer the watcher's current fault, because its filter gets a message.
+        """Simulate the watcher's current fault when its filter gets a message.
 
         Args:
             message: The message's key.

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 _LONGEST_S: Final = 20.0
 """The longest time for which a curable message is poison. Half of the poison messages are curable."""
 _MOST_FAILED: Final = 10
-"""After this number of failed probes (other messages that are tried) a lane stays at its message for good."""
+"""After this number of failed probes, a lane stays at its message for good. A probe is another message that is tried.
+"""
 
 
 class Poison:
@@ -28,7 +29,7 @@ class Poison:
     def __init__(self, scenario: Scenario) -> None:
         rng = self._random = Random(f"{scenario.seed}/poison")
         self.are_over = False
-        """Once true, no message is poison, except for watchers whose poison lasts to the end (`is_incurable`)."""
+        """Once true, messages are poison only for watchers whose poison lasts to the end (`is_incurable`)."""
         self.is_incurable: Callable[[int], bool] = lambda _: False
         """Whether a watcher may still have poison messages at the end, because they can be parked."""
         self.derives: Callable[[int, Message], bool] = lambda *_: True

@@ -27,9 +27,9 @@ class Standstills:
         self._lease_s = scenario.lease
 
     def draw(self, *, is_behind: bool) -> float | None:
-        """Return for how many seconds the process stands still now. None: it does not.
+        """Return for how many seconds the process stands still now; None if it does not stand still.
 
-        About half of the times exceed a lease.
+        About half of the standstills are longer than a lease.
 
         Args:
             is_behind: True: the filter catches up. Its messages are rarer, so a standstill is made more likely.

@@ -1,4 +1,4 @@
-"""The operator, who decides about parked messages, and floods: many messages that arrive at once."""
+"""Simulates an operator who decides about parked messages. Also makes floods: many messages that arrive at once."""
 
 from __future__ import annotations
 

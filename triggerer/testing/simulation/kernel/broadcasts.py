@@ -88,7 +88,7 @@ class Broadcasts:
             self._failed_for_all.add((at, delivery.number))
 
     def mark_advanced(self, delivery: Delivery) -> None:
-        """Record that the advance with a delivery has returned, so that the broker knows of its failure."""
+        """Record that the advance with a delivery has returned. Now the broker knows whether the delivery failed."""
         at = lane_of(delivery)
         if delivery.number not in self._failed.get(at, {}):
             return

@@ -209,7 +209,7 @@ def _ignore(_: Delivery) -> None:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One delivery of a message, which is the producer's broker payload.
+    """One delivery of a message. It is the producer's broker payload.
 
     Only checkers use the fields after `generation`.
     """

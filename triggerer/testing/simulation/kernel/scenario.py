@@ -56,7 +56,7 @@ class Scenario:
     capacity: int
     """How many triggers each of the two hosts may host."""
     has_files: bool
-    """Whether DAG files declare the watchers: files take time to import, and are replaced. Otherwise the world does."""
+    """Whether DAG files declare the watchers. Files take time to import, and are replaced. False: the world does it."""
 
 
 AMPLE = HostSettings().capacity
@@ -103,7 +103,7 @@ def has_instant_answers(scenario: Scenario) -> bool:
 def has_standstills(scenario: Scenario) -> bool:
     """Whether the process stands still at times while a filter has a message open: in a sixth of the seeds.
 
-    Among seeds with outages it is half, because many watchers catch up in such a seed.
+    In seeds with outages the share is a half, because many watchers catch up in such a seed.
     """
     share = 1 / 2 if has_outages(scenario) else 1 / 6
     return random.Random(f"{scenario.seed}/standstills").random() < share
@@ -112,8 +112,8 @@ def has_standstills(scenario: Scenario) -> bool:
 def has_replays(scenario: Scenario) -> bool:
     """Whether an operator replays watchers: in a quarter of the seeds with a log.
 
-    Seeds with outages have no replays: a replayed watcher reads failed messages again, so no message would fail for
-    all.
+    Seeds with outages have no replays. A replayed watcher reads failed messages again, so no message would fail for all
+    watchers.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/replays").random() < 0.25
@@ -175,8 +175,8 @@ def has_shared_triggers(scenario: Scenario) -> bool:
     """
     is_other = has_outages(scenario) or has_poison(scenario)
     is_possible = scenario.is_acknowledged and not is_other
-    # Draws below 1/30 count as no. One of these seeds is the only seed that finds a certain planted bug, so its
-    # scenario must not change.
+    # Draws below 1/30 count as no. One of the seeds with such a draw is the only seed that finds a certain planted bug,
+    # so its scenario must not change.
     return is_possible and 1 / 30 <= random.Random(f"{scenario.seed}/siblings").random() < 1 / 6
 
 
@@ -186,7 +186,7 @@ def is_shared(seed: int, topic: str) -> bool:
 
 
 def has_executors(seed: int) -> bool:
-    """Whether two executors share runs, in a world of their own: in a third of the seeds, because it takes time."""
+    """Whether two executors share runs, in a world of their own: in a third of the seeds, to save time."""
     return random.Random(f"has executors {seed}").random() < 1 / 3
 
 

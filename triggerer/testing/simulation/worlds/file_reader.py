@@ -46,7 +46,7 @@ class FileReader:
         self._vanished: dict[str, float] = {}
         """By file that disappeared before it was stored, the time until which the reader waits for it."""
         self._gone_at: dict[str, float] = {}
-        """By file, the time at which the file, which had been seen before, was first found to be missing."""
+        """By file that was seen and is missing now: the time at which the reader first missed it."""
         self._is_look_due = False
         self._due = math.inf
         self._news = AutoResetEvent()

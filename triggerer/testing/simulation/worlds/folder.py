@@ -118,7 +118,7 @@ def _shown(watcher: ParsedWatcher) -> str:
 
 
 def _why_not(cls: type[BaseEventTrigger], trigger: BaseEventTrigger) -> str | None:
-    """Return why a trigger cannot be simulated. None: it can be."""
+    """Return why a trigger cannot be simulated; None if it can."""
     if trigger.shared_stream_key() is None:
         return "its trigger has no shared stream"
     kinds = _kinds_read(cls)
@@ -164,7 +164,7 @@ def select(
     allowed_modules: tuple[str, ...] = (),
     samples: tuple[bytes, ...] = (),
 ) -> Selection:
-    """Choose the DAGs that wait for assets and the watchers that read messages of a shared stream.
+    """Choose the watchers that read messages of a shared stream, and the DAGs that wait for assets.
 
     Raises:
         DagError: There is no watcher to simulate.

@@ -217,9 +217,9 @@ class Instance:
         self.own_lease = OwnLease(lease, margin=OWN_LEASE_MARGIN, clock=loop.time)
         self._leased_streams: dict[Fence, LeasedStream] = {}
         self._held: set[Fence] = set()
-        """The leases of the last heartbeat that the instance has not lost since, and has not decided to release."""
+        """The leases of the last heartbeat, except leases that were lost since then, or that will be released."""
         self._releasing: set[Fence] = set()
-        """The leases that the instance has decided to release. Until it releases a lease, it may still extend it."""
+        """The leases that the instance has decided to release. It may extend such a lease before it is released."""
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
             cast("Any", self.connection),

@@ -135,7 +135,7 @@ class Process:
         }
 
     def hosting(self, stream: Stream) -> tuple[LeasedStream, SharedStream] | None:
-        """Return the lease under which an instance hosts the stream, and its shared stream. None: no instance does."""
+        """Return a stream's lease and shared stream in the instance that hosts it; None if no instance hosts it."""
         held = self.world.store.owners.leases[stream.key]
         for instance in self.instances:
             hosted = instance.host.manager.streams.get(stream.key)
@@ -147,7 +147,7 @@ class Process:
     # Actions
 
     async def _operate(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Perform random actions of operators, users, networks and clocks. Return for a restart in order."""
+        """Perform random actions of operators, users, networks and clocks. Return when the process must restart."""
         world = self.world
         rng = world.faults.random
         while True:

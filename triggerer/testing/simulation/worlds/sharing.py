@@ -56,7 +56,7 @@ class Sharing:
         return self._first_kind + watcher % self._kinds
 
     def choose(self, triggers: Sequence[TriggerRow]) -> TriggerRow | None:
-        """Choose which of these equal triggers a declared watcher joins. None: it gets its own trigger."""
+        """Choose which of these equal triggers a declared watcher joins; None if it gets its own trigger."""
         if not triggers or self._random.random() >= _SHARE:
             return None
         return self._random.choice(triggers)

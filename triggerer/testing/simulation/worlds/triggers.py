@@ -259,7 +259,7 @@ class Rejecting:
 
 
 class RereadingRecord(ErrorProbe):
-    """Stands before a filter that catches up. It records the filter's answers, and injects faults."""
+    """Stands between a backlog and the filter that catches up. It records the filter's answers, and injects faults."""
 
     def __init__(self, leased: LeasedStream, subscriber: Any) -> None:
         super().__init__(leased)
@@ -302,7 +302,7 @@ class RereadingRecord(ErrorProbe):
             checker.parked.on_tried(in_flight.backlog, watcher, message)
             return
         if isinstance(in_flight, LaneMessageInFlight):
-            # A replayed message has no order relative to the other messages of its lane. So check this only for a
+            # A replayed message has no order relative to the other messages of its lane. So check the order only for a
             # backlog.
             checker.catching_up.on_opened(watcher, message)
             checker.parked.on_given(in_flight.backlog, watcher, message, self._subscriber)

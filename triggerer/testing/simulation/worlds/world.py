@@ -321,7 +321,7 @@ class World:
     def kind_of(self, watcher: int) -> int:
         """Return the kind of the watcher's simulated filter.
 
-        Unless triggers are shared, no other watcher has this kind.
+        If triggers are not shared, each watcher has a kind of its own.
         """
         return watcher if self.sharing is None else self.sharing.kind_of(watcher)
 
@@ -343,7 +343,7 @@ class World:
         stream.broker.publish(lane, stream.next_event(self.next_number(), lane, offset))
 
     def draw_loading_time(self) -> float | None:
-        """Draw how many seconds it takes to load a trigger class. None: it takes no time."""
+        """Draw how many seconds it takes to load a trigger class; None if it takes no time."""
         random, deployments = self._loads, self.deployments
         if random is None or self.faults.are_over:
             return None

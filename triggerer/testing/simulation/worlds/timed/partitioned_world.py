@@ -33,12 +33,12 @@ class PartitionedWorld(TimedWorld):
         self._keys: list[str | None] = keys
 
     def run(self) -> None:
-        """Run until the hour without faults is over.
+        """Run the world to its end.
 
         Raises:
             Violation: A promise was broken.
         """
-        # No seed has enough events for the product's bound on the events that are divided at once, so use a lower
+        # No seed has enough events to reach the product's bound on events that are divided at once. So use a lower
         # bound.
         module = cast("Any", dividing)
         before, module.MOST_EVENTS = module.MOST_EVENTS, self._most_divided

@@ -139,7 +139,7 @@ class TimedWorld:
     # Processes, one after another
 
     def run(self) -> None:
-        """Run until the hour after the faults is over.
+        """Run the world to its end.
 
         Raises:
             Violation: A promise was broken.
