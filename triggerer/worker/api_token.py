@@ -17,9 +17,10 @@ FILE_VARIABLE: Final = "TRIGGERER_RUN_TOKEN_FILE"
 
 @contextmanager
 def offered(token: str, folder: Path) -> Iterator[None]:
-    """Store the token in a file during the block. From now on, `FILE_VARIABLE` has the file's path.
+    """Store the token in a file during the block, and the file's path in the environment variable `FILE_VARIABLE`.
 
-    Only this user can read the file. An empty token makes no file and no variable.
+    Only this user can read the file. The variable stays set after the block. An empty token makes no file and no
+    variable.
     """
     path = folder / f"run-token-{os.getpid()}"
     try:

@@ -154,7 +154,7 @@ class TaskRunner:
         self, task: Task, results: Mapping[str, Any], outlet_events: OutletEvents
     ) -> tuple[Any, tuple[EmittedEvent, ...]]:
         arguments = self._context.arguments(task, outlet_events)
-        # Log this directly before the user's code starts, because the message says how long that took.
+        # Log this directly before the user's code starts, because the message says how long the start took.
         logger.info(
             "task %s begins %.6f s after the run was queued",
             task.task_id,

@@ -26,7 +26,7 @@ class Move:
     draft: str
     columns: Sequence[str]
     key: Sequence[str]
-    """The columns of a unique constraint, by which a row replaces a row of the target; empty: every row is added."""
+    """The columns of a unique constraint. A row replaces the target's row with the same key. Empty: rows are added."""
     condition: str
     """The WHERE clause of the insertion, see `Dialect`."""
 

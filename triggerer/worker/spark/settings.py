@@ -148,7 +148,8 @@ def classic_conf(
 
     Args:
         warehouse: The directory for tables without a path.
-        java_options: Options for the driver's JVM. The user's `extraJavaOptions` come later, and replace them.
+        java_options: Options for the driver's JVM. The user's `extraJavaOptions` come after them on the command line,
+            and replace them.
         elsewhere: The keys of the operator's `spark-defaults.conf`. Our defaults do not replace these settings.
         python_daemon: The module that starts Python workers; None: PySpark's own.
     """
@@ -158,7 +159,7 @@ def classic_conf(
         # No progress bar, because the output goes into a log.
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Tasks of a run that run side by side have a scheduler pool each. Without pools this setting has no effect.
+        # Tasks that a run executes side by side have a scheduler pool each. Without pools this setting has no effect.
         "spark.scheduler.mode": "FAIR",
         # A cancelled Python function is killed after this time. Spark's default is two seconds.
         "spark.python.task.killTimeout": "100ms",

@@ -193,7 +193,7 @@ def how_it_ended(gateway: Any) -> str | None:
 
 def end(gateway: Any, *, grace_s: float) -> None:
     """End the JVM, by force after `grace_s`."""
-    # The connection may be broken. The JVM ends because the pipe is closed below.
+    # The connection may be broken. In that case, the JVM ends because the pipe is closed below.
     with contextlib.suppress(Exception):
         gateway.shutdown()
     process = process_of(gateway)

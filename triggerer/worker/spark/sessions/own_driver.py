@@ -117,8 +117,8 @@ class OwnDriver:
         session = self.session
         if session is None:
             return True
-        # The connection of this thread may wait for the answer of an interrupted call. Another thread has its own
-        # connection.
+        # The connection of this thread may wait for the answer of an interrupted call. So use another thread, which has
+        # its own connection.
         stopping = threading.Thread(target=_stop_work, args=(session,), daemon=True)
         stopping.start()
         stopping.join(_INTERRUPT_S)
