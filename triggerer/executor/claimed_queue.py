@@ -1,4 +1,4 @@
-"""Runs that are claimed before a worker is free, and the limit for their number. Synchronous; no store."""
+"""Holds the runs that are claimed before a worker is free, and limits their number. Nothing here uses the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _WEIGHT: Final = 0.2
 """The weight of a run in the moving average of durations, if the run is shorter than the average."""
 
 STALE_SECONDS: Final = 2.0
-"""After waiting this long for a worker, claimed runs are queued again: another executor may have a free worker."""
+"""Once the oldest claimed run has waited this long for a worker, all claimed runs are queued again: another executor
+may have a free worker."""
 
 
 class PrefetchLimit:
@@ -94,7 +95,7 @@ class ClaimedQueue:
             free: The number of idle workers.
             ahead: The number of runs to claim beyond the idle workers, see `PrefetchLimit`.
             warming: True while a Spark session opens. Runs that wait for this session will not use the idle workers. So
-                up to `free` of them do not count as waiting, and other runs are claimed for the idle workers.
+                up to `free` of these runs do not count as waiting, and other runs are claimed for the idle workers.
         """
         waiting = len(self._orders)
         if warming:

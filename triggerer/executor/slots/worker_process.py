@@ -122,7 +122,7 @@ class RunHandle:
 
 
 class WorkerProcess(ChildProcess):
-    """One live worker, made by `open_worker`. At the end of that block the worker is killed.
+    """One live worker, made by `open_worker`. When the block of `open_worker` ends, the worker is killed.
 
     Attributes:
         tasks: Runs tasks that must end with the worker.

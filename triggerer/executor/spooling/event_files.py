@@ -180,9 +180,9 @@ def _is_fast(column: Column, *, in_list: bool = False) -> bool:
 
 
 def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None:
-    """Return the array that Arrow's JSON reader makes; None if the caller must convert the events itself.
+    """Return the array that Arrow's JSON reader makes, or None if the caller must convert the events itself.
 
-    That is so if the events do not fit the column, or if Arrow's reader cannot find out whether they fit.
+    The result is None if the events do not fit the column, or if Arrow's reader cannot find out whether they fit.
     """
     if column.kind is not Kind.STRUCT or not column.is_plain or not _is_fast(column):
         return None
