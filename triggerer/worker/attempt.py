@@ -139,7 +139,7 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
 
 
 class _Until(NamedTuple):
-    """How long a run waits for its DAG file: moments on the monotonic clock."""
+    """The moments, on the monotonic clock, until which a run waits for its DAG file."""
 
     missing: float
     """When a file that is still missing counts as deleted."""
@@ -193,7 +193,7 @@ class _Attempt:
         self._end(tasks, failures)
 
     def _end_former_launches(self) -> bool:
-        """End the launches of former attempts. An application that still runs stays, because its task can wait for it.
+        """End the launches of former attempts. Applications in cluster mode run on, because a task can wait for them.
 
         If the state of a launch stays unknown, report that the run must wait, and return False.
         """
@@ -220,7 +220,7 @@ class _Attempt:
             try:
                 self._former_attempts().end_all(left)
             except StillUnknown as unknown:
-                # Only log this. Once this run has ended, the executor's `LeftLaunches` tries to end the launch.
+                # Only log the error. Once this run has ended, the executor's `LeftLaunches` tries to end the launch.
                 logger.warning("%s", unknown)
 
     def _load_when_stable(self) -> LoadedFile:
@@ -256,7 +256,7 @@ class _Attempt:
         """Wait until the files change, and return True. Return False if they are stable, or if the time is up.
 
         Args:
-            stable_s: For how many seconds the time stamps of stable files show no change.
+            stable_s: Files are stable if their time stamps show no change for this many seconds.
         """
         while time.monotonic() < until.changing:
             if _Files.now(path, self._worker.dags_folder) != files:

@@ -63,7 +63,7 @@ class ClusterWatch:
         with self._saying:
             self._ended.set()
         if self._thread is not None:
-            # The thread may be waiting for a JVM that hangs and does not answer.
+            # Wait for a short time only: the thread may be waiting for a JVM that hangs and does not answer.
             self._thread.join(_LAST_LOOK_S)
 
     def start(self) -> None:

@@ -148,7 +148,7 @@ class AssetEvents(Sequence[AssetEvent]):
     Args:
         fetch: Returns the rows of one page, see `_PagedReader`.
         last_id: The id of the newest event; 0: no events.
-        total: The length, or a function that counts it.
+        total: The length, or a function that returns the length.
         spool: Asks the executor to write all events into Parquet files, with `extra` as JSON text if `as_text` is true.
             Returns `files` (their paths) and `rows` (the number of events), or None if no files can be written.
     """

@@ -138,7 +138,7 @@ class _NamedLines:
     def end_line(self) -> None:
         """Write the text that this thread's task wrote after its last line break. The task has ended."""
         if getattr(self._lines, "rest", ""):
-            # The disk is full, or the run has closed the stream. The rest of the output is lost.
+            # If the disk is full, or the run has closed the stream, the rest of the output is lost.
             with suppress(OSError, ValueError):
                 self.write("\n")
 

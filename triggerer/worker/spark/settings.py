@@ -1,4 +1,4 @@
-"""The configuration of a session: our defaults, the user's settings, which replace them, and checks of both."""
+"""Makes and checks a session's configuration: our defaults, and the user's settings, which replace our defaults."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ def classic_conf(
     if not is_local(master) and not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
         defaults |= _SHARING
         if master.startswith("spark://"):
-            # This is the default on YARN and Kubernetes. On a standalone cluster the default is all cores of a Spark
-            # worker, so each Spark worker could serve only one session.
+            # One core is the default on YARN and Kubernetes. On a standalone cluster the default is all cores of a
+            # Spark worker, so each Spark worker could serve only one session.
             defaults["spark.executor.cores"] = "1"
     defaults.setdefault(_DRIVER_OPTIONS, _EXIT)
     ours = {key: value for key, value in defaults.items() if key not in elsewhere}

@@ -1,4 +1,4 @@
-"""A driver for one run: in the mode `submit`, or because only a new JVM can have the DAG's settings or packages.
+"""Opens a driver for one run, in the mode `submit` or because only a new JVM can have the DAG's settings or packages.
 
 Such a run is a separate application on the master, in client mode. PySpark starts the application's JVM by
 `spark-submit`. The application ends with the run. The warm drivers of other runs stay as they are.

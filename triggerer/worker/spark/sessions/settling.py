@@ -1,7 +1,7 @@
 """Waits until Spark no longer executes any work of a failed try, so that the next try is alone.
 
-Spark ends a cancelled job at once, but its tasks live on for some seconds: Spark's executor waits before it kills the
-Python worker of an interrupted task, and the user's function goes on until then.
+Spark ends a cancelled job at once, but the job's tasks live on for some seconds: Spark's executor waits before it kills
+the Python worker of an interrupted task. Until the worker is killed, the user's function goes on.
 """
 
 from __future__ import annotations
