@@ -24,7 +24,7 @@ class PrefetchLimit:
     """Computes how many runs to claim ahead, from the durations of recent runs.
 
     A claim costs one transaction for any number of runs. If short runs are claimed one by one, workers wait for the
-    store. If runs take longer than a claim, claiming ahead only withholds them from executors that could start them.
+    store. If runs take longer than a claim, claiming ahead only withholds runs from executors that could start them.
     """
 
     def __init__(self, workers: int) -> None:
@@ -63,7 +63,10 @@ class ClaimedQueue:
 
     @property
     def stale_in_s(self) -> float:
-        """The number of seconds until a run has waited for `STALE_SECONDS`; zero if one has, infinite without a run."""
+        """The number of seconds until a run has waited for `STALE_SECONDS`.
+
+        Zero if a run has already waited that long, infinite without a run.
+        """
         first = next(iter(self._since.values()), math.inf)
         return max(0.0, first + STALE_SECONDS - self._now())
 

@@ -153,7 +153,7 @@ class Executor:
                 slot.cut_short()
 
     def mark_lease_kept(self, guard: LeaseGuard) -> None:
-        """Continue under a guarded lease. First a sweep finds the runs that other executors took meanwhile."""
+        """Continue under a guarded lease. First, a sweep finds the runs that other executors took before this lease."""
         self.guard = guard
         self._has_lease = True
         self._sweeps.ask()
@@ -269,7 +269,8 @@ class Executor:
             step = self._claims.claim_step(room)
             orders = self._claims.claimed(await self._result_writer.perform_with_next_commit(step))
         if leases_lost != self._leases_lost:
-            # The lease ended during the claim. The next sweep queues these runs again, unless others have them.
+            # The lease ended during the claim. The next sweep queues these runs again, unless other executors have
+            # them.
             return
         self._more |= len(orders) == room
         for order in orders:

@@ -122,7 +122,7 @@ class LogShipper:
             if note == self._note_of(file):
                 self._waiting[file] = None
             else:
-                # The process died, or the disk was full, while the note was written. The run had not ended.
+                # The note is incomplete: the process died, or the disk was full. The run had not ended at that time.
                 note.unlink()
 
     async def _ship_waiting(self, bucket: Bucket) -> None:

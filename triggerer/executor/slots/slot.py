@@ -1,4 +1,4 @@
-"""One of the executor's slots: one job at a time, in a worker that starts when it is needed.
+"""Executes the jobs of one slot of the executor, one job at a time, in a worker that starts when it is needed.
 
 A slot's *job* is a run, or a warm-up: the opening of a Spark session before a run needs it.
 """

@@ -1,4 +1,4 @@
-"""A worker, and the processes that it forks for runs, as the executor starts, reaches and ends them."""
+"""Starts, reaches and ends a worker, and the processes that the worker forks for runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REAP_S: Final = 10.0
 
 
 class RunHandle:
-    """A process that a worker has forked for one order (a run, or callbacks), as the executor reaches and ends it.
+    """The executor's handle of a process that a worker has forked for one order: a run, or callbacks.
 
     Attributes:
         ended: Set when the process and its descendants are gone.
