@@ -1,4 +1,4 @@
-"""Runs that are claimed before a worker is free, and the limit for their number. Synchronous; no store."""
+"""Holds the runs that are claimed before a worker is free, and limits their number. Nothing here uses the store."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ _WEIGHT: Final = 0.2
 """The weight of a run in the moving average of durations, if the run is shorter than the average."""
 
 STALE_SECONDS: Final = 2.0
-"""After waiting this long for a worker, claimed runs are queued again: another executor may have a free worker."""
+"""Once the oldest claimed run has waited this long for a worker, all claimed runs are queued again: another executor
+may have a free worker."""
 
 
 class PrefetchLimit:
     """Computes how many runs to claim ahead, from the durations of recent runs.
 
     A claim costs one transaction for any number of runs. If short runs are claimed one by one, workers wait for the
-    store. If runs take longer than a claim, claiming ahead only withholds them from executors that could start them.
+    store. If runs take longer than a claim, claiming ahead only withholds runs from executors that could start them.
     """
 
     def __init__(self, workers: int) -> None:
@@ -62,7 +63,10 @@ class ClaimedQueue:
 
     @property
     def stale_in_s(self) -> float:
-        """The number of seconds until a run has waited for `STALE_SECONDS`; zero if one has, infinite without a run."""
+        """The number of seconds until a run has waited for `STALE_SECONDS`.
+
+        Zero if a run has already waited that long, infinite without a run.
+        """
         first = next(iter(self._since.values()), math.inf)
         return max(0.0, first + STALE_SECONDS - self._now())
 
@@ -94,7 +98,7 @@ class ClaimedQueue:
             free: The number of idle workers.
             ahead: The number of runs to claim beyond the idle workers, see `PrefetchLimit`.
             warming: True while a Spark session opens. Runs that wait for this session will not use the idle workers. So
-                up to `free` of them do not count as waiting, and other runs are claimed for the idle workers.
+                up to `free` of these runs do not count as waiting, and other runs are claimed for the idle workers.
         """
         waiting = len(self._orders)
         if warming:

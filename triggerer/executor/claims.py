@@ -173,7 +173,7 @@ def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
 
 
 def _count(orders: Sequence[RunOrder]) -> None:
-    """For the metrics, record how late the latest of these scheduled runs was queued."""
+    """Record for the metrics the longest delay with which one of these scheduled runs was queued."""
     scheduled = [
         (order.queued_at - order.run_after).total_seconds()
         for order in orders

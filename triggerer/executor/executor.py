@@ -44,9 +44,9 @@ _WRITE_SECONDS: Final = 5.0
 class Executor:
     """Executes queued runs in worker processes, one run at a time in each process.
 
-    The executor that claims a run executes it, once per attempt. The store accepts its results only while the run's row
-    has this executor and the epoch of its claim. The executor is a `LeaseHolder`: when its lease is over, it ends its
-    runs, because other executors may begin them.
+    The executor that claims a run executes it, once per attempt. The store accepts an attempt's results only while the
+    run's row has this executor and the epoch of its claim. The executor is a `LeaseHolder`: when its lease is over, it
+    ends its runs, because other executors may begin them.
 
     Args:
         instance_id: The id of this executor's row in the table `instance`, which the caller keeps alive.
@@ -111,7 +111,7 @@ class Executor:
         # With SQLite there is no other executor, so the lease never ends: nobody calls `mark_lease_lost`.
         self._has_lease = True
         self.guard: LeaseGuard | None = None
-        """Ends the workers if the lease ends while this process cannot; None before the first guarded lease."""
+        """Ends the workers if this process cannot do so before the lease ends. None before the first guarded lease."""
         self._leases_lost = 0
         self._stopping = anyio.Event()
 
@@ -153,7 +153,7 @@ class Executor:
                 slot.cut_short()
 
     def mark_lease_kept(self, guard: LeaseGuard) -> None:
-        """Continue under a guarded lease. First a sweep finds the runs that other executors took meanwhile."""
+        """Continue under a guarded lease. First, a sweep finds the runs that other executors took before this lease."""
         self.guard = guard
         self._has_lease = True
         self._sweeps.ask()
@@ -269,7 +269,8 @@ class Executor:
             step = self._claims.claim_step(room)
             orders = self._claims.claimed(await self._result_writer.perform_with_next_commit(step))
         if leases_lost != self._leases_lost:
-            # The lease ended during the claim. The next sweep queues these runs again, unless others have them.
+            # The lease ended during the claim. The next sweep queues these runs again, unless other executors have
+            # them.
             return
         self._more |= len(orders) == room
         for order in orders:
@@ -349,8 +350,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # No slot executes these runs any longer, but some of their results are not stored yet. Sweep again soon: a
-            # run that the store shows as running after its results are stored is queued again.
+            # No slot executes these runs any longer, but some of their results are not stored yet. Sweep again soon. If
+            # the store still shows a run as running once its results are stored, the next sweep queues it again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)

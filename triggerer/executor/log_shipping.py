@@ -1,8 +1,8 @@
 """Copies the logs of ended runs to a bucket: `[logs] ship`.
 
-Guarantee: the log of each run that this executor claimed is copied at least once after the run's end, also if the
-process is killed, as long as the home stays. A file in `<home>/unshipped` names each log until the log is copied. No
-run waits for the bucket.
+Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. This holds even
+if the process is killed, as long as the home stays: a file in `<home>/unshipped` names each log until the log is
+copied. No run waits for the bucket.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 _AT_ONCE: Final = 4
 """The most logs that are copied at the same time. Each takes up to `CHUNK_BYTES` of memory."""
 _KEPT_OPEN_S: Final = 30.0
-"""How long a client without work stays open."""
+"""How long the bucket's client stays open while no log waits."""
 _LAST_S: Final = 5.0
 """How long a stopped executor still copies logs."""
 
@@ -122,7 +122,7 @@ class LogShipper:
             if note == self._note_of(file):
                 self._waiting[file] = None
             else:
-                # The process died, or the disk was full, while the note was written. The run had not ended.
+                # The note is incomplete: the process died, or the disk was full. The run had not ended at that time.
                 note.unlink()
 
     async def _ship_waiting(self, bucket: Bucket) -> None:
@@ -140,7 +140,7 @@ class LogShipper:
                 raise errors[0]
 
     async def _copy(self, bucket: Bucket, file: str, errors: list[BucketError]) -> None:
-        # Removed before the copying, so that `ship` can let it wait again meanwhile.
+        # Remove the log before the copying, so that `ship` can add it again while it is copied.
         del self._waiting[file]
         try:
             # Without `aclosing`, the file would stay open until the generator is collected.
@@ -170,7 +170,7 @@ class LogShipper:
 
 
 async def _chunks(path: Path) -> AsyncGenerator[bytes, None]:
-    """Yield the log in chunks of `CHUNK_BYTES`, without the bytes that were cut. A last, smaller chunk may be empty.
+    """Yield the log in chunks of `CHUNK_BYTES`, without the bytes that were cut. The last chunk may be smaller.
 
     Raises:
         OSError: The log cannot be read.

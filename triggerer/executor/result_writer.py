@@ -357,7 +357,7 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 
 
 def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """Return an update that reports failures in place of a refused one.
+    """Return an update that reports failures, and replaces a refused update.
 
     The replacement has no events. If the refused update had no events, the replacement has no tasks.
     """

@@ -23,7 +23,10 @@ class RunTokens:
         self._key: bytes | None = None
 
     async def add_to(self, order: RunOrder) -> RunOrder:
-        """Return the order with its API token, or unchanged if the database is away, because few runs need a token."""
+        """Return the order with its API token.
+
+        If the database is away, return the order unchanged, because few runs need a token.
+        """
         try:
             if self._key is None:
                 self._key = await service_key(self._database)

@@ -1,4 +1,4 @@
-"""Puts runs that no worker could begin back into the queue: a file does not load, or a former attempt is unknown."""
+"""Queues runs again if no worker could begin them, because a file does not load or a former attempt is unknown."""
 
 from __future__ import annotations
 

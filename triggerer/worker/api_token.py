@@ -17,9 +17,10 @@ FILE_VARIABLE: Final = "TRIGGERER_RUN_TOKEN_FILE"
 
 @contextmanager
 def offered(token: str, folder: Path) -> Iterator[None]:
-    """Store the token in a file during the block. From now on, `FILE_VARIABLE` has the file's path.
+    """Store the token in a file during the block, and the file's path in the environment variable `FILE_VARIABLE`.
 
-    Only this user can read the file. An empty token makes no file and no variable.
+    Only this user can read the file. The variable stays set after the block. An empty token makes no file and no
+    variable.
     """
     path = folder / f"run-token-{os.getpid()}"
     try:
@@ -27,7 +28,7 @@ def offered(token: str, folder: Path) -> Iterator[None]:
             _write(path, token)
             os.environ[FILE_VARIABLE] = str(path)
     except OSError as error:
-        # The run continues without the token, which few runs need: a full disk must not fail a run.
+        # The run continues without the token. Few runs need it, and a full disk must not fail the others.
         logger.warning("the run gets no token for the API: %s", error)
     try:
         yield

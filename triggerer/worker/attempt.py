@@ -62,8 +62,9 @@ class _Files(NamedTuple):
 class FileStates:
     """Remembers when a process of this worker first saw each DAG file in its present state.
 
-    A run must tell a broken file from a file that is still being written. Time stamps alone do not show this: when a
-    writer truncates a file, the size changes a moment before the modification time, so the file looks old and complete.
+    A run must tell a broken file from a file that is still being written. Time stamps alone do not show the difference:
+    when a writer truncates a file, the size changes a moment before the modification time. In that moment, the file
+    looks as if nobody had changed it for a long time.
 
     Args:
         tell: Receives each state that is seen for the first time, and passes it to the processes of later runs.
@@ -74,13 +75,16 @@ class FileStates:
         self._first: dict[Path, tuple[_Files, float]] = {}
 
     def recall(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add the states that former processes saw, whose times are valid here: processes share one monotonic clock."""
+        """Add the states that former processes saw.
+
+        Their times are valid in this process, because all processes share one monotonic clock.
+        """
         for path, one in told.items():
             file, *folders = (None if stamp is None else tuple(stamp) for stamp in one["stamps"])
             self._first[Path(path)] = (_Files(file, tuple(folders)), one["since"])
 
     def unchanged_s(self, path: Path, files: _Files) -> float:
-        """Return for how many seconds at least the file has been in this state; 0 when the state is new."""
+        """Return the seconds since a process first saw the file in the state `files`; 0 if the state is new."""
         now = time.monotonic()
         known, since = self._first.get(path, (None, now))
         if known != files:
@@ -103,8 +107,8 @@ class WorkerContext:
     """True: a run whose DAG file does not load is queued again. False: the run fails."""
     file_states: FileStates
     query: Callable[..., Any]
-    """Like `QueryEvents`, with the run's primary key as the first argument. `report` and the `on_...` callables have
-    it, too.
+    """Like `QueryEvents`, but the first argument is the run's primary key. The first argument of `report` and of the
+    `on_...` callables is the run's primary key, too.
     """
     spark: SparkHolder
     output_into: Callable[[Path], AbstractContextManager[None]]
@@ -135,7 +139,7 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
 
 
 class _Until(NamedTuple):
-    """How long a run waits for its DAG file: moments on the monotonic clock."""
+    """The moments, on the monotonic clock, until which a run waits for its DAG file."""
 
     missing: float
     """When a file that is still missing counts as deleted."""
@@ -148,8 +152,8 @@ class _Attempt:
         self._order = order
         self._worker = worker
         self._followed: list[FormerLaunch] = []
-        """The applications of former attempts that still run. A task waits for its application instead of submitting
-        one."""
+        """Former attempts' applications that still run. A task waits for its application instead of submitting another.
+        """
         self._on_launch = launch_reports(
             order,
             functools.partial(worker.on_launch, order.run_pk),
@@ -189,7 +193,7 @@ class _Attempt:
         self._end(tasks, failures)
 
     def _end_former_launches(self) -> bool:
-        """End the launches of former attempts, except running applications: their tasks can wait for them.
+        """End the launches of former attempts. Applications in cluster mode run on, because a task can wait for them.
 
         If the state of a launch stays unknown, report that the run must wait, and return False.
         """
@@ -210,21 +214,21 @@ class _Attempt:
         )
 
     def _end_unfollowed(self) -> None:
-        """End the applications of former attempts that no task has waited for. The DAG may no longer have the task."""
+        """End each application of a former attempt that no task has waited for: the DAG may no longer have its task."""
         left = [one for one in self._followed if one.tag not in self._on_launch.reported]
         if left:
             try:
                 self._former_attempts().end_all(left)
             except StillUnknown as unknown:
-                # Only log this. Once this run has ended, the executor's `LeftLaunches` tries to end the launch.
+                # Only log the error. Once this run has ended, the executor's `LeftLaunches` tries to end the launch.
                 logger.warning("%s", unknown)
 
     def _load_when_stable(self) -> LoadedFile:
         """Load the DAG file. If it does not load or lacks the DAG, it may be incomplete: load it again at each change.
 
         Raises:
-            Exception: The file does not load, and is stable or has changed for too long. The last loading raised this
-                error.
+            Exception: The file does not load, although it is stable or the time for waiting is up. The error comes from
+                the last loading.
         """
         root = self._worker.dags_folder
         path = root / self._order.path
@@ -249,7 +253,11 @@ class _Attempt:
             logger.warning("%s is being replaced; it is loaded again", self._order.path)
 
     def _changes(self, files: _Files, path: Path, until: _Until, stable_s: float) -> bool:
-        """Wait. Return True once the files change, and False once they were stable for `stable_s` or the time is up."""
+        """Wait until the files change, and return True. Return False if they are stable, or if the time is up.
+
+        Args:
+            stable_s: Files are stable if their time stamps show no change for this many seconds.
+        """
         while time.monotonic() < until.changing:
             if _Files.now(path, self._worker.dags_folder) != files:
                 return True
@@ -325,7 +333,7 @@ class _Attempt:
         self._worker.on_start(self._order.run_pk, start)
 
     def _submit_for(self, dag: DAG, spark: RunSession) -> Callable[..., None]:
-        """Return the function that submits a task's Spark application. The first call imports its module."""
+        """Return a function that submits a task's Spark application. `ApplicationSubmitter` is imported when needed."""
 
         @functools.cache
         def submitter() -> ApplicationSubmitter:

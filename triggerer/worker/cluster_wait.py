@@ -24,8 +24,8 @@ class ClusterWatch:
     """Watches in a thread whether a run's Spark session waits for its cluster, from `start` to the end of the block.
 
     Args:
-        why_waiting: Returns the reason for waiting; None: no wait. If it raises, for instance because the session's
-            JVM has died, the watch ends until the next `start`.
+        why_waiting: Returns the reason for waiting, or None if the session does not wait. If `why_waiting` raises, for
+            instance because the session's JVM has died, the watch ends until the next `start`.
         tell: Receives a wait once it has lasted for `patience`, when its reason changes, and when it ends. Not called
             after the block.
         log_path: The run's log, which gets the same reports.
@@ -63,7 +63,7 @@ class ClusterWatch:
         with self._saying:
             self._ended.set()
         if self._thread is not None:
-            # The thread may be waiting for a JVM that hangs and does not answer.
+            # Wait for a short time only: the thread may be waiting for a JVM that hangs and does not answer.
             self._thread.join(_LAST_LOOK_S)
 
     def start(self) -> None:

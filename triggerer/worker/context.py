@@ -124,8 +124,8 @@ class RunContext:
             case "spark":
                 return self._spark()
             case "output":
-                # Each try gets a new `Output`, which counts the try's calls from one: the number is part of an output's
-                # identity, so the second call for a table must have the number 2 in every try.
+                # Each try gets a new `Output`, because an `Output` counts the calls for each table from one. The number
+                # is part of an output's identity, so the second call for a table must be number 2 in every try.
                 return Output(self._order.output_token(task.task_id), self._may_commit)
             case "triggering_asset_events":
                 return self._triggering

@@ -31,8 +31,8 @@ class LaunchReports:
         self._ask = ask
         self._known = set(known)
         self.reported: set[str] = set()
-        """The tags of the launches that this attempt has reported: its own, and applications of former attempts that it
-        waits for."""
+        """The tags of the launches that this attempt has reported: its own launches, and the applications of former
+        attempts that its tasks wait for."""
 
     def __call__(self, launch: Launch) -> None:
         """Report a launch.
@@ -99,6 +99,6 @@ class SessionLaunches:
 def launch_reports(
     order: RunOrder, send: Callable[[Launch], None], ask: Callable[..., Any]
 ) -> LaunchReports:
-    """Return the reporter of an attempt. Its first session and the launches of former attempts are stored already."""
+    """Return an attempt's reporter. The store already has the first session, and the launches of former attempts."""
     known = {one.tag for one in order.former}
     return LaunchReports(send, ask, known | ({order.tag} if order.connect else set()))

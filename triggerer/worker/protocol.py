@@ -4,7 +4,7 @@ A worker, which forks the processes of runs, receives:
 
 - `setup`: the settings of the worker. This message is the first one.
 - `warm`: open Spark's driver now.
-- `stop` and `kill`: send SIGTERM or SIGKILL to the process with this number.
+- `stop` and `kill`: send SIGTERM or SIGKILL to a run's process, which the message names by its number.
 
 A worker sends:
 
@@ -16,9 +16,9 @@ A worker sends:
 
 A run's process receives:
 
-- `release`: give Spark's executors back to the cluster. It comes before the order.
+- `release`: give Spark's executors back to the cluster. This message comes before the order.
 - `run` or `callback`: the order, a `RunOrder` or a `CallbackOrder`.
-- `reply`: the answer to the `query` with this number.
+- `reply`: the answer to the `query` that has the same number.
 
 A run's process sends:
 
@@ -61,7 +61,7 @@ class TaskStart:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The tasks of a run that ended after the previous report. The last report also has the run's end."""
+    """The results of the tasks that ended after the previous report. The last report also has the run's end."""
 
     tasks: tuple[TaskResult, ...]
     end: RunEnd | None

@@ -188,8 +188,8 @@ class RunProcess:
 
     def _report(self, run_pk: int, report: RunReport) -> None:
         if self._is_stopping and report.end is not None:
-            # The task's code has replaced `ProcessStopped` by another exception. Raise it again, so that no end is
-            # reported.
+            # The task's code has replaced `ProcessStopped` by another exception. Raise `ProcessStopped` again, so that
+            # no end is reported.
             raise ProcessStopped
         if report.end is not None:
             # Complete the log first: once the end is reported, a user may read the log, and the executor may kill this
@@ -199,7 +199,8 @@ class RunProcess:
 
 
 def _seed_random_numbers() -> None:
-    # Seed NumPy's generator, as Python does with its own after a fork. Otherwise all runs would draw the same numbers.
+    # Seed NumPy's generator, as Python seeds its own generator after a fork. Otherwise all runs would draw the same
+    # numbers.
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()

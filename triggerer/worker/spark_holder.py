@@ -165,7 +165,7 @@ class SparkHolder:
         return True
 
     def interrupt_soon(self) -> None:
-        """Start to stop the session's jobs, and return at once. A signal handler may call this."""
+        """Let another thread stop the session's jobs, and return at once. A signal handler may call this."""
         self._interrupts.put(_nothing)
 
     def kill_driver(self, reason: str) -> None:

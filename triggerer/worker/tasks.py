@@ -51,8 +51,8 @@ class TaskRunner:
     Args:
         on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
             failed and the task waits, for its retry or for the end of its work on Spark.
-        cancel_work: Ends the work on Spark of one task, by its id. Called from another thread, when the time of a task
-            that runs beside others is up.
+        cancel_work: Ends the work on Spark of the task with this id. Called from another thread, when the time of a
+            task that runs beside others is up.
         on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may go on.
         await_end: Cancels the work of a failed try on Spark, and returns once Spark executes none of it. Raises
             `RunFailed` if the work does not end.
@@ -154,7 +154,7 @@ class TaskRunner:
         self, task: Task, results: Mapping[str, Any], outlet_events: OutletEvents
     ) -> tuple[Any, tuple[EmittedEvent, ...]]:
         arguments = self._context.arguments(task, outlet_events)
-        # Log this directly before the user's code starts, because the message says how long that took.
+        # Log this directly before the user's code starts, because the message says how long the start took.
         logger.info(
             "task %s begins %.6f s after the run was queued",
             task.task_id,

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def users_code() -> Iterator[None]:
-    """End a process at the end of the block, if users' code has forked it during the block.
+    """At the end of the block, end this process if users' code has forked it during the block.
 
-    Otherwise that process would continue as a second run: it would report results, and wait for orders.
+    Otherwise a forked process would continue as a second run: it would report results, and wait for orders.
     """
     pid = os.getpid()
     code = 0

@@ -106,7 +106,7 @@ class Registration:
         """Extend the lease to `expiry` from now.
 
         Raises:
-            TransientStoreError: The lease was not extended. The caller may try again until it ends.
+            TransientStoreError: The lease was not extended. The caller may try again until the lease ends.
         """
         asked_at = self._lease.now()
         timeout = self._expiry * _TIMEOUT
@@ -167,7 +167,7 @@ class Registration:
     async def _tell(
         self, holder: LeaseHolder, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Tell the holder when it has a guarded lease, and when the lease is lost. Runs until cancelled."""
+        """Tell the holder, until cancelled, when it has a guarded lease, and when the lease is lost."""
         backoff = Backoff(first=0.1, longest=10.0, random=self._random)
         was_held = False
         while True:

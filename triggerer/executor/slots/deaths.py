@@ -1,4 +1,4 @@
-"""How the process of a run died, and the error that its run gets for that."""
+"""Describes how the process of a run died, for the error of the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triggerer.processes.signals import signal_name
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The death of a process that had an order (a run, or callbacks) and has not reported that it had finished."""
+    """The death of a process that had an order, for a run or for callbacks, and did not report the end of its work."""
 
     code: int
     """The exit code. Negative: the number of the signal that killed the process."""

@@ -32,13 +32,13 @@ class RunEnding:
     log_files: LogFiles
     run: RunOrder | None
     verdict: RunEnd | None = None
-    """The executor's decision how the run ends, such as a cancellation. The run may report another end first."""
+    """The executor's decision about the run's end, such as a cancellation. The run may report another end first."""
     is_cut_short: bool = False
     """True: store no end of the run, because the run is queued again, or another executor executes it."""
     has_left_launches: bool = False
     """True if a session of the dead process may still be at work on a Spark Connect server."""
     may_end_log: bool = True
-    """False once another executor may have begun the run, and writes its log."""
+    """False once another executor may have begun the run, and may be writing the run's log."""
 
     @property
     def is_called_off(self) -> bool:

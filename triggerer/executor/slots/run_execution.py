@@ -1,4 +1,4 @@
-"""One run in one process of a worker: hands the order to the process, and stores what the process reports."""
+"""Executes one run in one process of a worker: sends the order to the process, and stores what the process reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One of the executor's slots: one job at a time, in a worker that starts when it is needed.
+"""Executes the jobs of one slot of the executor, one job at a time, in a worker that starts when it is needed.
 
 A slot's *job* is a run, or a warm-up: the opening of a Spark session before a run needs it.
 """
@@ -52,8 +52,8 @@ class Slot:
     Args:
         get_guard: Returns the present guard of the executor's lease. A worker dies with the guard that was present when
             the worker started.
-        on_free: Called on the event loop each time that the slot is free again, with the run that was executed (None:
-            the job was to warm up) and the duration in seconds.
+        on_free: Called on the event loop each time that the slot is free again, with the run that was executed and the
+            duration in seconds. The run is None if the job was to warm up.
         on_wait: Called when the slot's run has begun to wait, for instance for its Spark cluster.
     """
 
@@ -173,7 +173,7 @@ class Slot:
             self.worker.kill()
 
     async def serve(self) -> None:
-        """Execute the jobs that `give` brings. Runs until cancelled; a cancellation kills the worker."""
+        """Execute the jobs that `give` brings, until cancelled. A cancellation kills the worker."""
         while True:
             await self._next_job()
             done = True
@@ -284,7 +284,7 @@ class Slot:
         return self._warmed
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> bool:
-        """Execute the run. Return False if its process died before it began the run: call this method again."""
+        """Execute the run. Return False if the process died before it began the run. Then call this method again."""
         execution = self._execution = RunExecution(
             order, worker, self._ending, self.services, self._on_wait, self._overdue.set
         )

@@ -50,8 +50,8 @@ def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
 
     - A run that needs Spark takes a free slot with a warm session, or waits if a session is about to open. If there is
       neither, the run takes a slot as any other run does.
-    - Any other run takes a free slot whose worker is running, if possible one without a warm session. A worker is
-      started only if no free slot has one.
+    - Any other run takes a free slot whose worker is running, if possible a slot without a warm session. A worker is
+      started only if no free slot has a worker.
     """
     free = [slot for slot in slots if slot.is_free]
     if needs_spark:

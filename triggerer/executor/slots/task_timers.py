@@ -1,4 +1,4 @@
-"""Timers for running tasks, and the time until a run's first task began."""
+"""Sets timers for running tasks, and measures the time until a run's first task begins."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Checks frames from a worker and from the processes of runs before anything uses them.
 
-A run's process also executes users' code, which may write into the channel by accident: through a descriptor that a
-fork inherited, or whose number was used again. Such data ends the run whose code wrote it, and no other run.
+A run's process also executes users' code, which may write into the channel by accident: a forked process may inherit
+the channel's descriptor, or the descriptor may have a number that was another file's before. Such data ends the run
+whose code wrote it, and no other run.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def read_run_frame(document: Any) -> RunFrame:
     """Check that a document is a frame of a run's process, and return it with domain objects as values.
 
     Raises:
-        MalformedFrame: No such process sends such a frame.
+        MalformedFrame: No run's process sends such a frame.
     """
     frame = _read(_RUN_FRAME, document)
     if frame["type"] == "results":

@@ -1,4 +1,4 @@
-"""A worker, and the processes that it forks for runs, as the executor starts, reaches and ends them."""
+"""Starts, reaches and ends a worker, and the processes that the worker forks for runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REAP_S: Final = 10.0
 
 
 class RunHandle:
-    """A process that a worker has forked for one order (a run, or callbacks), as the executor reaches and ends it.
+    """The executor's handle of a process that a worker has forked for one order: a run, or callbacks.
 
     Attributes:
         ended: Set when the process and its descendants are gone.
@@ -122,7 +122,7 @@ class RunHandle:
 
 
 class WorkerProcess(ChildProcess):
-    """One live worker, made by `open_worker`. At the end of that block the worker is killed.
+    """One live worker, made by `open_worker`. When the block of `open_worker` ends, the worker is killed.
 
     Attributes:
         tasks: Runs tasks that must end with the worker.

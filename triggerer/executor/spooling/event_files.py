@@ -62,7 +62,7 @@ class EventFiles:
     """The JSON fields and types found so far: in the first piece, and in each piece that did not fit them."""
     _column: Column | None = None
     _fits: bool = True
-    """True while all pieces of this pass had the types with which the pass began."""
+    """True as long as all pieces of this pass fit the types with which the pass began."""
     _writer: parquet.ParquetWriter | None = None
 
     async def write(self, read: ReadPieces) -> None:
@@ -79,7 +79,7 @@ class EventFiles:
         raise TooVaried
 
     async def _pass(self, read: ReadPieces) -> bool:
-        """Write all events with the types known so far; return False if the types were widened meanwhile."""
+        """Write all events with the types known so far; return False if the types were widened during the pass."""
         self._fits = True
         self._column = None if self._shape is None else column_of(self._shape)
         try:
@@ -180,9 +180,9 @@ def _is_fast(column: Column, *, in_list: bool = False) -> bool:
 
 
 def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None:
-    """Return the array that Arrow's JSON reader makes; None if the caller must convert the events itself.
+    """Return the array that Arrow's JSON reader makes, or None if the caller must convert the events itself.
 
-    That is so if the events do not fit the column, or if Arrow's reader cannot find out whether they fit.
+    The result is None if the events do not fit the column, or if Arrow's reader cannot find out whether they fit.
     """
     if column.kind is not Kind.STRUCT or not column.is_plain or not _is_fast(column):
         return None

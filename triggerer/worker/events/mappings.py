@@ -42,8 +42,8 @@ def asset_key(key: Asset | str, known: Sequence[Asset]) -> Asset:
 class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
     """The events that started a run, by asset, or by the asset's name or URI.
 
-    An asset of the schedule without an event (one side of `a | b`) can be looked up and has no events, but is not among
-    the keys of the mapping.
+    An asset of the schedule may have no event, for instance one side of `a | b`. Such an asset is not among the keys of
+    the mapping, but looking it up returns an empty sequence.
     """
 
     def __init__(self, query: QueryEvents, scheduled: Sequence[Asset] = ()) -> None:
@@ -87,7 +87,7 @@ class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
 
 
 class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
-    """All events so far of the assets and aliases that a task declares as inlets.
+    """The events of the assets and aliases that a task declares as inlets, up to the first use of each inlet.
 
     Args:
         inlets: The task's inlets. An `AssetRef` is looked up by its name when the first inlet is used.

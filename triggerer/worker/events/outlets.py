@@ -26,7 +26,7 @@ class OutletEvent:
         self.extra: dict[str, Any] = {}
         """The event's `extra`, if the outlet is an asset. For an alias, `add` takes the `extra` of each event."""
         self.partition_key = partition_key
-        """The event's partition key, at first the run's key. None: no key. All events of an alias have one key."""
+        """The event's partition key, at first the run's key. None: no key. For an alias, the key of all its events."""
         self._added: dict[Hashable, tuple[Asset, dict[str, Any]]] = {}
 
     def add(self, asset: Asset, extra: Mapping[str, Any] | None = None) -> None:
@@ -77,7 +77,7 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
             self[metadata.asset].extra.update(metadata.extra or {})
 
     def emitted(self) -> tuple[EmittedEvent, ...]:
-        """Return the events of a successful task: one for each asset outlet, and those added to aliases.
+        """Return the events of a successful task: one for each asset outlet, and the events that it added to aliases.
 
         Several outlets and aliases may name the same asset. Their events become one event if `extra` and partition key
         are equal, as in Airflow. That event belongs to all of these aliases.

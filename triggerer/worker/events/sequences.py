@@ -82,7 +82,7 @@ class _PagedReader:
         self._ahead = 1
 
     def at(self, index: int) -> EventRow | None:
-        """Return the row at this index; None: the sequence is shorter.
+        """Return the row at this index, or None if the sequence is shorter.
 
         The first fetch returns one row. Each further fetch returns twice as many rows as the fetch before it, up to a
         page.
@@ -124,7 +124,10 @@ class _PagedReader:
         return page
 
     def _cached(self, index: int) -> tuple[list[EventRow], int]:
-        """Return the cached page with this index, and the index of the page's first row; an empty page: not cached."""
+        """Return the cached page that has this index, and the index of the page's first row.
+
+        The page is empty if no cached page has the index.
+        """
         for first, page in self._pages.items():
             if first <= index < first + len(page):
                 self._pages[first] = self._pages.pop(first)
@@ -139,13 +142,13 @@ class AssetEvents(Sequence[AssetEvent]):
     another transaction is recording at that moment may become part of it.)
 
     A loop fetches page after page, and caches only a few pages. For an index or a slice, the database skips all rows
-    before it, so the middle of a long sequence is slow. If the length is known, the database counts from the nearer
-    end. The length is read when it is first needed.
+    before the first wanted row, so the middle of a long sequence is slow. Once the length is known, the database skips
+    rows from the nearer end. The length is read when it is first needed.
 
     Args:
         fetch: Returns the rows of one page, see `_PagedReader`.
         last_id: The id of the newest event; 0: no events.
-        total: The length, or a function that counts it.
+        total: The length, or a function that returns the length.
         spool: Asks the executor to write all events into Parquet files, with `extra` as JSON text if `as_text` is true.
             Returns `files` (their paths) and `rows` (the number of events), or None if no files can be written.
     """
@@ -249,7 +252,7 @@ class AssetEvents(Sequence[AssetEvent]):
 
         If an object was written twice, the list has its URI once. Spark would read some characters (`[`, `{`, `*`, `?`,
         a backslash) as a pattern. So each of these characters gets a backslash in the list, but not in the events. Web
-        addresses stay unchanged, because Spark reads none.
+        addresses stay unchanged, because Spark does not read from the web.
 
         Raises:
             ValueError: An event has no `uri`.
@@ -291,7 +294,7 @@ class AssetEvents(Sequence[AssetEvent]):
 
 
 def _literal(uri: str) -> str:
-    """Escape the URI so that Spark reads only this object. Spark reads no web addresses, so these stay unchanged."""
+    """Escape the URI so that Spark reads only this object. Web addresses stay unchanged: Spark does not read them."""
     if uri.startswith(("http:", "https:")):
         return uri
     return _PATTERN.sub(r"\\\g<0>", uri)

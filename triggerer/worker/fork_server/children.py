@@ -65,7 +65,7 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def take_log(self, log: int, max_bytes: int) -> None:
-        """Own the descriptor of the run's log."""
+        """Take over the descriptor of the run's log, to limit the log's size and to close the descriptor at the end."""
         self.log = log
         self.log_limit = LogLimit(log, max_bytes)
 

@@ -204,7 +204,7 @@ class DriverKeeper:
             self._drop_driver()
             self._fail(self._error or f"the process that opens Spark ended with code {code}")
         elif self._asked:
-            # Runs' processes asked for a driver, but the driver that was being opened is already dropped. Open another.
+            # The driver was dropped before these processes of runs received it. Open another one for them.
             self._open()
 
     def _fail(self, error: str) -> None:

@@ -78,7 +78,7 @@ class Driver:
         )
 
     def has_ended(self) -> bool:
-        """True if the JVM is gone. The answer is right even while another process is the JVM's parent."""
+        """True if the JVM is gone. While another process is the JVM's parent, `code` is unknown, so read `/proc`."""
         if self.code is not None or self.pid is None:
             return self.code is not None
         try:

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class _ReadElsewhere:
-    """The output of a JVM. The fork server reads the output, so this process asks the fork server for its lines."""
+    """The output of a JVM. The fork server reads the output, so this process asks the fork server for the lines."""
 
     def __init__(self, control: Control, write_end: int) -> None:
         self._control = control
@@ -48,7 +48,7 @@ class _ReadElsewhere:
 
 
 def open_driver(control: Control, driver: Driver, setup: dict[str, Any], *, warms: bool) -> None:
-    """Open the driver, and tell the fork server how to attach to it. Then this process must end by `os._exit`.
+    """Open the driver, and tell the fork server how to attach to it. The caller then ends the process by `os._exit`.
 
     Args:
         warms: True: make the calls that most runs begin with, so that the JVM has loaded the classes for them.

@@ -8,7 +8,8 @@ channel ends with the process. So a process that a run leaves behind cannot send
    the message `go`, which means that the former run's process and its descendants are gone. Then `NEXT` attaches to the
    Spark driver, if there is one, and waits for an order.
 2. `NEXT` receives an order, sends `taken`, and has the role `RUN` from then on. The server forks another `NEXT`.
-3. `RUN` ends. The server kills the process group of `RUN`, and its other descendants, which the server has adopted.
+3. `RUN` ends. The server kills the process group of `RUN`. It has adopted the other descendants of `RUN`, and kills
+   them, too.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class ForkServer:
         self._channel.send(message("ready"))
         self._fork_next()
         if self._channel.has_more:
-            # The channel has read this frame together with the setup. The selector does not report such a frame.
+            # The channel has read a frame together with the setup. The selector does not report such a frame.
             self._read_channel()
         while True:
             for key, _ in self._selector.select(self._timers.wait_s):
@@ -194,8 +195,8 @@ class ForkServer:
     def _fork(self, role: Role, live: Callable[[Control], None]) -> Child:
         ours, theirs = Control.pair()
         self._dags_folder.look_ahead()
-        # From now on, a garbage collection in the child skips the present objects. It would free none of them, and make
-        # the kernel copy their memory.
+        # From now on, a garbage collection in the child skips the present objects. Collecting them would free none of
+        # them, and make the kernel copy their memory.
         gc.freeze()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -210,8 +211,8 @@ class ForkServer:
             self._live(role, live, theirs)
         theirs.close()
         if role is not Role.OPENER:
-            # The child makes the same call. One of the two calls came first, so the group exists from now on, and can
-            # be killed.
+            # The child makes the same call. The first of the two calls makes the group, so from now on the group exists
+            # and can be killed.
             with suppress(OSError):
                 os.setpgid(pid, pid)
         child = Child(next(self._numbers), pid, ours, role)
@@ -370,7 +371,7 @@ class ForkServer:
         if child is self._next:
             self._next = None
             if not (child.is_leaving or child.is_attached):
-                # Wait: a process that dies at once would otherwise be forked in a loop.
+                # Wait, because a process that dies at once would otherwise be replaced again and again without a pause.
                 self.after(_FORK_AGAIN_S, self._fork_next)
                 return
         self._fork_next()

@@ -64,7 +64,7 @@ class ConnectLauncher:
         return self._handle(intent.tag)
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        """Return `Absent` if the session was released, else `Running`: this query opens a session that is missing."""
+        """Return `Absent` if the session was released, else `Running`, because the query opens a missing session."""
 
         def answer(client: Any) -> Sighting:
             client.get_configs("spark.app.name")
@@ -169,7 +169,7 @@ def _stop_session(client: Any, tag: str) -> _Stopped:
 
 
 def _client(remote: str) -> Any:
-    """Return a client that has no session object: PySpark would make that object this process's session."""
+    """Return a client without a session object, because PySpark would make such an object this process's session."""
     from pyspark.sql.connect.client import SparkConnectClient
 
     client: Any = SparkConnectClient(remote)

@@ -1,8 +1,8 @@
 """The protocol of launchers. A launcher is synchronous. It runs in a run's process, or in `launchers.main`.
 
-Two attempts are never at work at once: the service stores a tag before `launch` is called, and the next attempt calls
-`find` and `stop` for each stored tag before it executes the user's code. The *place* of a launch is its server or
-cluster.
+Two attempts of a run are never at work at once. The service stores a launch's tag before `launch` is called. The next
+attempt calls `find` and `stop` for each stored tag before it executes the user's code. The *place* of a launch is its
+server or cluster.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Ended:
 class Absent:
     """The place answered that it has no such launch. So the launch is not at work, and never will be.
 
-    A launcher must not return this if the place can forget a launch that is still at work. For example, a server that
-    forgets its sessions at a restart is no problem, because the restart also ends the sessions.
+    A launcher must not return this if the place can forget a launch that is still at work. A server may forget its
+    sessions at a restart, because the restart also ends the sessions.
     """
 
 

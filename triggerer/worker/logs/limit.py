@@ -1,8 +1,8 @@
 """Limits the size of a run's log on the disk: the beginning and the end stay, and the middle is freed.
 
-Everything that a run starts writes straight into the log, so nobody can hold output back. Instead the kernel frees the
-middle of the file ("punches a hole"). Each byte that stays keeps its position. So writers never wait, and a reader that
-follows the log continues where it was. A line before the hole says how many bytes were cut.
+The processes of a run write straight into the log, so no process of ours can drop output before it is written. Instead
+the kernel frees the middle of the file ("punches a hole"), and writers never wait. Each byte that stays keeps its
+position, so a reader that follows the log continues where it was. A line before the hole says how many bytes were cut.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 class LogLimit:
     """Frees the middle of one log, again and again while the log grows.
 
-    The first quarter of `max_bytes` stays, and at least the last half of `max_bytes`.
+    A quarter of `max_bytes` stays at the beginning of the log, and at least half of `max_bytes` at its end.
 
     Args:
         log: A descriptor of the log, opened for appending. The caller closes it after the last look.
@@ -33,7 +33,7 @@ class LogLimit:
         self._max_bytes = max_bytes
         self._head_ends = max_bytes // 4 // _BLOCK * _BLOCK
         self._cut_before = 0
-        """Bytes that were cut where the file system cannot free the middle of a file."""
+        """The number of bytes that `_cut_end` has cut."""
         self._tail_begins = self._head_ends
         hole = next_hole(log, self._head_ends)
         if hole is not None and hole[0] == self._head_ends:
@@ -61,7 +61,7 @@ class LogLimit:
             self._write_line(begins - self._head_ends)
 
     def _cut_end(self, size: int) -> None:
-        """Keep the beginning alone, because the file system cannot free the middle of a file, as NFS before 4.2."""
+        """Keep only the beginning. Some file systems, such as NFS before 4.2, cannot free the middle of a file."""
         os.ftruncate(self._log, self._head_ends)
         self._cut_before += size - self._head_ends
         self._write_line(self._cut_before)
@@ -70,7 +70,7 @@ class LogLimit:
         """Replace the last bytes of the beginning by the line that says how many bytes were cut."""
         size = len(cut_line(0, self._max_bytes))
         line = cut_line(cut + size, self._max_bytes)
-        # Writes through the descriptor itself append, wherever they are meant to go. So open the file again.
+        # The descriptor was opened for appending, so even `pwrite` would write to the end. Open the file again.
         again = os.open(f"/proc/self/fd/{self._log}", os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.pwrite(again, line, self._head_ends - size)
@@ -86,9 +86,9 @@ def cut_line(cut: int, max_bytes: int) -> bytes:
 
 
 def next_hole(descriptor: int, start: int) -> tuple[int, int] | None:
-    """Return the first and the last position (exclusive) of the first hole at or after `start`; None: there is none.
+    """Return where the first hole at or after `start` begins and ends (exclusive), or None if there is no hole.
 
-    A hole that begins before `start` counts from `start` on. This moves the descriptor's position.
+    If `start` is inside a hole, the hole counts from `start` on. The call moves the descriptor's position.
     """
     size = os.fstat(descriptor).st_size
     if start >= size:

@@ -25,7 +25,7 @@ def tail(path: str | Path, size: int = 4000) -> str:
 def parts_of(log: BinaryIO, start: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield the bytes of a log from `start` on, each part with its position. Bytes that were cut are left out.
 
-    The log may grow meanwhile: the end is where the log ended when the last part was read.
+    The log may grow while the caller reads. The new bytes are yielded, too.
 
     Args:
         log: The log, opened in binary mode without a buffer.

@@ -110,6 +110,6 @@ def output_into(path: Path, tell: Callable[[int], None]) -> Iterator[None]:
 def flush_output() -> None:
     """Write what users' code has printed since the end of the last line."""
     for stream in (sys.stdout, sys.stderr):
-        # The run closed or replaced the stream, or the disk is full. The rest of the output is lost.
+        # If the run has closed or replaced the stream, or the disk is full, the rest of the output is lost.
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()

@@ -26,7 +26,7 @@ class Move:
     draft: str
     columns: Sequence[str]
     key: Sequence[str]
-    """The columns of a unique constraint, by which a row replaces a row of the target; empty: every row is added."""
+    """The columns of a unique constraint. A row replaces the target's row with the same key. Empty: rows are added."""
     condition: str
     """The WHERE clause of the insertion, see `Dialect`."""
 
@@ -94,7 +94,7 @@ class Dialect:
         fold: Returns a name without quotes as the database stores it, for instance in lower case.
         schema: An expression for the present schema; None: tables are named without a schema.
         drafts: A query for the kind and the name of each draft in a schema.
-        empty_copy: Creates the draft with the types that the target's columns have.
+        empty_copy: A statement that creates the draft with the types of the target's columns.
         nothing: A query that reads no table. Spark's JDBC source executes a statement only together with a query.
         timestamp: The type of a column for an instant.
         options: Options of the JDBC connection.

@@ -65,7 +65,7 @@ def draft_path(path: str, name: str, mark: str) -> str:
 
 
 def prepare(files: Files, path: str, name: str) -> str | None:
-    """Finish the commits that earlier tries left in the folder, and delete drafts that cannot be committed.
+    """Finish the commits that earlier tries left unfinished, and delete drafts that can no longer be committed.
 
     Returns:
         The mark of the call that wrote this output. None: no call has written it.
@@ -88,7 +88,7 @@ def commit(files: Files, path: str, name: str, mark: str) -> str:
     try:
         _create_commit(files, path, name, mark)
     except FileNotFoundError:
-        # This is no error if another try has committed, because that try has deleted this draft.
+        # If another try has committed, it has deleted this draft, and the missing draft is no error.
         if _commit_of(files, path, name) is None:
             raise
     found = _commit_of(files, path, name)
@@ -111,7 +111,7 @@ def _create_commit(files: Files, path: str, name: str, mark: str) -> None:
 
 
 def _tidy(files: Files, path: str) -> None:
-    """Move the files of committed drafts to their final names, and delete drafts that cannot be committed."""
+    """Move the files of committed drafts to their final names, and delete drafts that can no longer be committed."""
     for entry in files.names(f"{path}/{HIDDEN}/drafts"):
         name, _, mark = entry.rpartition(".")
         found = _commit_of(files, path, name)

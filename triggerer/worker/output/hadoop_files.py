@@ -87,8 +87,8 @@ class HadoopFiles:
         try:
             list(pool.map(lambda pair: self.move(*pair), moves))
         finally:
-            # A task whose time is up does not wait for copies under way. These files are committed, so the next write
-            # to the folder finishes the moves.
+            # Do not wait for copies that are under way: the task's time may be up. The files are committed, so the next
+            # write to the folder finishes the moves.
             pool.shutdown(wait=False, cancel_futures=True)
 
     def move(self, source: str, target: str) -> None:
@@ -167,8 +167,8 @@ class HadoopFiles:
 
 def _write(stream: Any, text: str) -> None:
     stream.write(bytearray(text.encode()))
-    # After an error the stream stays open, because closing ends an upload, and creates the object with a part of the
-    # text.
+    # After an error the stream stays open, because closing it would end the upload, and create the object with only a
+    # part of the text.
     stream.close()
 
 

@@ -51,7 +51,7 @@ class LocalFiles:
             if error.errno not in _NO_LINKS:
                 raise
             # Two tries at the same moment could both pass this check. Then only the service prevents a second commit:
-            # each try asks the service first whether its attempt is the current one.
+            # before its commit, each try asks the service whether its attempt is the current one.
             if not Path(path).exists():
                 Path(by_way_of).rename(path)
 

@@ -32,7 +32,7 @@ def open_place(spark: SparkSession, path: str) -> Place:
     """Return the folder at this path, for the file system that the session writes to.
 
     Raises:
-        OutputRefused: The session is a Connect client's, and the path is relative, or not on the server's file system.
+        OutputRefused: In a Connect client's session, the path is relative, or is not on the server's file system.
     """
     if hasattr(spark, "_jsparkSession"):
         return _PlaceOfDriver(spark, path)

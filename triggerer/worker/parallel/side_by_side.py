@@ -136,9 +136,9 @@ class _NamedLines:
         return len(text)
 
     def end_line(self) -> None:
-        """Write the text after the last line break of this thread's task, which has ended."""
+        """Write the text that this thread's task wrote after its last line break. The task has ended."""
         if getattr(self._lines, "rest", ""):
-            # The disk is full, or the run has closed the stream. The rest of the output is lost.
+            # If the disk is full, or the run has closed the stream, the rest of the output is lost.
             with suppress(OSError, ValueError):
                 self.write("\n")
 

@@ -22,7 +22,7 @@ own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", defau
 def raise_in(thread: threading.Thread, kind: type[BaseException] | None) -> None:
     """Raise an exception in another thread once that thread executes Python code.
 
-    `kind` None: withdraw an exception that was not raised yet.
+    If `kind` is None, withdraw an exception that was not raised yet.
     """
     value = None if kind is None else ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), value)

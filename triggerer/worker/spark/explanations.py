@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 _SPARKS: Final = ("pyspark.", "py4j.", "grpc.", "triggerer.errors")
 _PICKLING: Final = "Could not serialize object: "
-"""PySpark raises pickle's own class of exceptions with this text."""
+"""If pickling fails, PySpark raises an exception of pickle's own class with this text."""
 _STACKTRACE: Final = re.compile(
     r"\n\s*JVM stacktrace:\n.*?(?=\n\n(?:During handling|The above exception)|\Z)", re.DOTALL
 )

@@ -1,4 +1,4 @@
-"""The configuration of a session: our defaults, the user's settings, which replace them, and checks of both."""
+"""Makes and checks a session's configuration: our defaults, and the user's settings, which replace our defaults."""
 
 from __future__ import annotations
 
@@ -148,7 +148,8 @@ def classic_conf(
 
     Args:
         warehouse: The directory for tables without a path.
-        java_options: Options for the driver's JVM. The user's `extraJavaOptions` come later, and replace them.
+        java_options: Options for the driver's JVM. The user's `extraJavaOptions` come after them on the command line,
+            and replace them.
         elsewhere: The keys of the operator's `spark-defaults.conf`. Our defaults do not replace these settings.
         python_daemon: The module that starts Python workers; None: PySpark's own.
     """
@@ -158,7 +159,7 @@ def classic_conf(
         # No progress bar, because the output goes into a log.
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Tasks of a run that run side by side have a scheduler pool each. Without pools this setting has no effect.
+        # Tasks that a run executes side by side have a scheduler pool each. Without pools this setting has no effect.
         "spark.scheduler.mode": "FAIR",
         # A cancelled Python function is killed after this time. Spark's default is two seconds.
         "spark.python.task.killTimeout": "100ms",
@@ -181,8 +182,8 @@ def classic_conf(
     if not is_local(master) and not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
         defaults |= _SHARING
         if master.startswith("spark://"):
-            # This is the default on YARN and Kubernetes. On a standalone cluster the default is all cores of a Spark
-            # worker, so each Spark worker could serve only one session.
+            # One core is the default on YARN and Kubernetes. On a standalone cluster the default is all cores of a
+            # Spark worker, so each Spark worker could serve only one session.
             defaults["spark.executor.cores"] = "1"
     defaults.setdefault(_DRIVER_OPTIONS, _EXIT)
     ours = {key: value for key, value in defaults.items() if key not in elsewhere}

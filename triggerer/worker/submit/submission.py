@@ -1,4 +1,4 @@
-"""An application, and the command, the configuration and the environment of `spark-submit` for it."""
+"""Describes an application, and makes the command, the configuration and the environment of `spark-submit` for it."""
 
 from __future__ import annotations
 

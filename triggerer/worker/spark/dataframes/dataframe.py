@@ -1,4 +1,4 @@
-"""Asset events as a Spark DataFrame, through Arrow: no row crosses to the JVM as a Python object.
+"""Makes a Spark DataFrame of asset events, through Arrow, so that no row crosses to the JVM as a Python object.
 
 The columns are always `EVENT_COLUMNS`. `extra` is a struct whose fields come from the events themselves, much as
 `spark.read.json` infers them, so that `df.select("extra.value.*")` works:

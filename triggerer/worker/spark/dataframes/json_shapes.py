@@ -25,7 +25,8 @@ class Shape:
 
     Attributes:
         kinds: The Python types of the values, without None; tuples count as lists.
-        keys: For objects, the shape of each key in the order of appearance. None: more keys than `MAX_FIELDS`.
+        keys: For objects, the shape of the values under each key, in the order of appearance. None: more keys than
+            `MAX_FIELDS`.
         items: The shape of the elements of lists, or of all values of objects with too many keys.
         has_large: Whether an integer needs more than 64 bits.
         has_huge: Whether an integer does not fit a double.
@@ -38,7 +39,7 @@ class Shape:
     has_huge: bool = False
 
     def all_items(self) -> Shape:
-        """Return one shape for the values of the objects under all keys."""
+        """Return one shape for the objects' values under all keys."""
         if self.keys is None:
             assert self.items is not None
             return self.items

@@ -20,7 +20,8 @@ from typing import Final
 from triggerer.worker.spark.jvm.java import Java
 
 ROOM_BYTES: Final = 600 * 1024**2
-"""The free disk space that a training needs. An archive has 180 MB, and the old one is deleted after the new one."""
+"""The free disk space that a training needs. An archive has 180 MB, and the old archive stays until the new one exists.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,9 @@ class ClassArchive:
     """
     key: str
     needs_base: bool
-    """True if this Java came without an archive of its own classes. Then we make that one too, and ours extends it."""
+    """True if this Java came without an archive of its own classes, the base archive. Then we make the base archive,
+    too, and our archive extends it.
+    """
 
     @property
     def path(self) -> Path:

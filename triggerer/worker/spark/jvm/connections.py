@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def forget_connection() -> None:
     """Let this thread's next call open another connection to the JVM.
 
-    The answer to the interrupted call still arrives on the old connection. PySpark's cleanup, which comes next, would
-    read it as the answer to the cleanup's first call. The old connection closes once the stack frames of the
+    The answer to the interrupted call still arrives on the old connection. PySpark's cleanup comes next, and would read
+    this answer as the answer to the cleanup's first call. The old connection closes once the stack frames of the
     interrupted call are gone.
     """
     module: Any = sys.modules.get("pyspark.core.context")
@@ -29,7 +29,7 @@ def forget_connection() -> None:
 
 
 def enter_session(session: SparkSession) -> None:
-    """Make the session active for this thread's Java thread, which is a new one after `forget_connection`."""
+    """Make the session active for this thread's Java thread, which is a new thread after `forget_connection`."""
     remote: Any = session
     jvm = remote._jvm  # noqa: SLF001
     remote._get_j_spark_session_class(jvm).setActiveSession(remote._jsparkSession)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Puts the end of Spark's driver into words, for the error of the run: from the JVM's exit code and its last lines."""
+"""Says how Spark's driver ended, for the run's error, from the JVM's exit code and the last lines of its output."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class JvmStreams:
     """The JVM's standard input: a pipe into which only the owner can write. When the owner closes it, the JVM ends."""
     output: JvmOutput
     on_start: Callable[[int], None]
-    """Called with the JVM's process id as soon as it starts."""
+    """Called with the JVM's process id as soon as the JVM starts."""
 
 
 Environment = Mapping[str, str | None]
@@ -128,7 +128,7 @@ def _read_gateway(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, 
 
 def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> JavaGateway:
     gateway = connect(port, secret)
-    # PySpark's own launcher stores the process in the same attribute, so `process_of` finds it in both cases.
+    # PySpark's own launcher stores the process in the same attribute, so `process_of` finds each JVM's process there.
     gateway.proc = process
     return gateway
 
@@ -193,7 +193,7 @@ def how_it_ended(gateway: Any) -> str | None:
 
 def end(gateway: Any, *, grace_s: float) -> None:
     """End the JVM, by force after `grace_s`."""
-    # The connection may be broken. The JVM ends because the pipe is closed below.
+    # The connection may be broken. In that case, the JVM ends because the pipe is closed below.
     with contextlib.suppress(Exception):
         gateway.shutdown()
     process = process_of(gateway)

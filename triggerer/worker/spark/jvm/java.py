@@ -86,7 +86,7 @@ def find_java(environ: Mapping[str, str], *, newest: int | None = None) -> Java:
         if not problem and isinstance(found, Java):
             return found
         refused.append(f"{candidate.source}: {problem}")
-        # A PATH without Java is common and no mistake, so the message does not mention it.
+        # A PATH without Java is common and no mistake, so it is not logged.
         if candidate.source == "JAVA_HOME" or isinstance(found, Java):
             _log.warning("Java passed over", source=candidate.source, reason=problem)
     wanted = f"Java {OLDEST_JAVA}" + (f" to {newest}" if newest else " or newer")

@@ -32,7 +32,7 @@ Kept = Mapping[str, Any]
 
 
 class _Classes:
-    """Java classes by their full names, without a question to the JVM.
+    """Finds Java classes by their full names, without a question to the JVM.
 
     Py4J's own way, `jvm.java.util.ArrayList`, asks the JVM about each part of the name, and takes up to 4 ms.
     """
@@ -86,7 +86,7 @@ def recall(names: Mapping[str, str], client: Any) -> dict[str, Any]:
 
 
 def clear(gateway: Any, kept: Kept, *, pid: int, log_level: str, python_daemon: str) -> None:
-    """Undo a run's changes to the JVM outside the run's session, and end its jobs and queries.
+    """Undo a run's changes to the JVM outside the run's session, and end the run's jobs and queries.
 
     The calling process must not have Java objects of its own yet, because this call removes them.
 
@@ -205,7 +205,8 @@ def _remove_added(java: _Classes, scala: Any, name: str, forget: str, kept: Any)
     server = scala.env().rpcEnv().fileServer()
     for address in theirs:
         file = address.rpartition("/")[2]
-        # Otherwise a later run could not add another file of this name, or would get the old file.
+        # Remove the file from the server, too. Otherwise a later run could not add another file of this name, or would
+        # get the old file.
         getattr(server, forget)(file)
         with contextlib.suppress(OSError):
             (folder / file).unlink()

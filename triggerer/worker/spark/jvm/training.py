@@ -102,7 +102,7 @@ def _record(installation: Installation, draft: Path) -> None:
     options = [f"-XX:ArchiveClassesAtExit={draft}"]
     if archive.needs_base:
         options.append(f"-XX:SharedArchiveFile={archive.base_path}")
-    # The installation's settings do not matter, because the archive contains only classes.
+    # The settings of `[spark]` do not matter here, because the archive contains only classes.
     session = classic.open_classic(
         SparkSettings(master="local[2]"),
         installation,
@@ -172,8 +172,8 @@ def _end_with_parent() -> None:
 def main() -> None:
     """Run `python -m triggerer.worker.spark.jvm.training HOME`, until the archive exists or standard input ends."""
     os.nice(_LOWEST_PRIORITY)
-    # With a process group of its own, `_give_up` kills nothing else, and Ctrl-C does not reach this process. If the
-    # parent ends because of Ctrl-C, standard input ends too.
+    # Give this process a group of its own, so that `_give_up` kills nothing else and Ctrl-C does not reach this
+    # process. If the parent ends because of Ctrl-C, standard input ends too.
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, _give_up)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()

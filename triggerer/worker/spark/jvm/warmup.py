@@ -1,4 +1,4 @@
-"""A first query, so that the first run need not wait for class loading, code generation and Arrow."""
+"""Executes a first query, so that the first run need not wait for class loading, code generation and Arrow."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def interrupt_handler_kept() -> Iterator[None]:
-    """After the block, restore SIGINT's handler, which PySpark replaces, unless it was Python's default handler."""
+    """Restore SIGINT's handler after the block, because PySpark replaces it. Python's own handler is not restored."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     try:

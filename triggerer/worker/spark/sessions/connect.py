@@ -42,8 +42,8 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
     """Open a separate session on the server. The server decides the application's name.
 
     Args:
-        tag: The session's id is computed from this tag, and its operations have the tag. So another process can find
-            and end them.
+        tag: The session's id is computed from this tag, and the session's operations have the tag. So another process
+            can find and end the operations.
     Raises:
         SubmitFailed: The client is not installed, or the server does not answer or refuses.
     """

@@ -33,7 +33,7 @@ logger = logging.getLogger("triggerer.run")
 
 
 class RunSession:
-    """Opens the session when a task first asks for it, in any thread. If the run has its own driver, the block ends it.
+    """Opens the session when a task first asks for it, in any thread. A driver of the run's own ends with the block.
 
     Args:
         holder: Opens the session if the run needs no driver of its own.

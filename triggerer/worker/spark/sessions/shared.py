@@ -101,7 +101,7 @@ def attach(driver: SharedDriver) -> SparkSession:
             conf = SparkConf(loadDefaults=False).setAll(list(driver.conf.items()))
             context = SparkContext(gateway=gateway, jsc=kept["context"], conf=conf)
             session = SparkSession(context, kept["session"].newSession())
-            # Make the session's state now. Spark would make it at its first use, and this takes a while.
+            # Make the session's state now, because this takes a while. Otherwise the first query would wait for it.
             session._jsparkSession.sessionState()  # noqa: SLF001
             return session
     except SubmitFailed:
@@ -115,7 +115,7 @@ def _is_read(key: str) -> bool:
 
 
 def _name_in_full(jvm_view: Any, client: Any) -> None:
-    """Tell Py4J the full names of classes. It would search for each class in all imported packages: up to 8 ms."""
+    """Tell Py4J the full names of classes. Otherwise Py4J searches all imported packages for each class, up to 8 ms."""
     from py4j.java_gateway import JavaClass
 
     for name in _CLASSES_OF_PYSPARK:
