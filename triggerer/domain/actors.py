@@ -38,4 +38,4 @@ class Actor:
     """How the actor reached the service: `cli`, `service`, `link`, `oidc`, `token:<id>`, `session:<id>`,
     `run:<dag_id>/<run_id>` or `hook:<name>`."""
     request_id: str | None = None
-    """The id of the HTTP request that caused the change; None: no request did."""
+    """The id of the HTTP request that caused the change; None: the change did not come from a request."""

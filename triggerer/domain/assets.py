@@ -145,7 +145,7 @@ class Asset(Combinable):
 
     @classmethod
     def identified(cls, name: str, uri: str) -> Asset:
-        """Return an asset without checking its name and URI, because the asset's definition was checked before."""
+        """Return an asset without checking its name and URI, which were checked when the asset was defined."""
         asset = cls.__new__(cls)
         asset._set(name, uri, None)  # noqa: SLF001  (its own class)
         return asset

@@ -103,7 +103,7 @@ def aliases_of(condition: Condition) -> tuple[AssetAlias, ...]:
 
 
 _FORMS: Final = frozenset({"asset", "alias", "all", "any"})
-"""The keys that tell what a stored expression is. It has one of them."""
+"""The keys of a stored expression. Each expression has exactly one of them, which tells its kind."""
 
 
 def condition_to_json(condition: Condition) -> dict[str, Any]:

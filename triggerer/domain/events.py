@@ -1,4 +1,4 @@
-"""A trigger event on its way from the streams into the store. Both sides import only this module."""
+"""A trigger event on its way from the streams into the store, which import this module, but not each other."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ class MissingFiles:
     """The known files that the folder lacks at present."""
 
     away: dict[str, datetime] = field(default_factory=dict)
-    """When each file went missing, by path. Its definitions stay, because somebody may be replacing the file."""
+    """When each file went missing, by path. The files' definitions stay, because somebody may be replacing a file."""
     deleted: frozenset[str] = frozenset()
     next_in: timedelta | None = None
     """The time until the next file of `away` counts as deleted; None: `away` is empty."""

@@ -58,7 +58,7 @@ def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
 def watchers_under_new_names(
     before: Folder, renamed: dict[AssetKey, AssetKey]
 ) -> dict[WatcherKey, WatcherKey]:
-    """Return, for each watcher in force, its key after the assets are renamed -> its present key."""
+    """Map the key that each watcher in force has after the assets are renamed to the watcher's present key."""
     found: dict[WatcherKey, WatcherKey] = {}
     for key in before.watchers:
         asset = AssetKey(key.asset_name, key.asset_uri)

@@ -44,7 +44,7 @@ class AllowedKeyMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedKeyMapper(PartitionMapper):
-    """Maps all event keys to one run key. In a `RollupMapper` with a `SegmentWindow`, all regions share one run."""
+    """Maps all event keys to one run key. In a `RollupMapper`, the segments of a `SegmentWindow` then share one run."""
 
     downstream_key: str
 

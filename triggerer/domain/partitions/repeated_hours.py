@@ -42,7 +42,7 @@ class _Overlap:
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
-        """Return the two instants at which parts begin at one clock time; empty: no such time occurs twice."""
+        """Return the two instants at which a part begins at one clock time; empty: no part begins at such a time."""
         shown = self.turn.astimezone(self.zone).replace(tzinfo=None)
         until = (shown.replace(hour=0, minute=0, second=0) - shown) % part
         return (self.turn - self.length + until, self.turn + until) if until < self.length else ()

@@ -1,4 +1,4 @@
-"""Finds the next run of a timetable with consecutive data intervals, which has a run at the end of each interval."""
+"""Finds the next run of a timetable that has consecutive data intervals, and a run at the end of each interval."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def next_interval(
     latest: datetime | None,
     over: Callable[[], datetime | None] | None,
 ) -> DagRunInfo | None:
-    """Return the run of the next data interval: the interval after the last run's, or the first; None: there is none.
+    """Return the run of the interval that follows the last run's interval, or of the first; None: no such interval.
 
     The scheduler calls this after each run, and a cron expression needs a tenth of a millisecond for each bound. So no
     bound is computed without need.

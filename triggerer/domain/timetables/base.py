@@ -60,7 +60,7 @@ class Timetable(ABC):
 
     The scheduler calls the timetables of all DAGs in one thread, so a timetable may compute, but must never wait. All
     instants are aware and in UTC. `triggerer.timetables.now()` returns the present instant. To install a timetable of
-    your own, add an entry point to the group `triggerer.timetables`. The store has the result of `serialize`.
+    your own, add an entry point to the group `triggerer.timetables`. The store keeps the result of `serialize`.
     """
 
     __slots__ = ()

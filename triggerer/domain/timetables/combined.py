@@ -1,4 +1,4 @@
-"""Timetables made of other timetables: the instants of any of these, the instants that all share, or exceptions."""
+"""Timetables made of others: the instants of any of several, the instants that all share, or instants left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timetables that change another timetable's runs: they start later, or have another data interval."""
+"""Timetables that change another timetable's runs: the runs start later, or have another data interval."""
 
 from __future__ import annotations
 

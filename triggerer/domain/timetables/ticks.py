@@ -52,7 +52,7 @@ class HasTicks(Timetable):
 
 
 class TickTimetable(HasTicks):
-    """A run at each instant that `after` and `before` return. It is the simplest base for a timetable of your own.
+    """A run at each instant that `after` and `before` return. The simplest base class for a timetable of your own.
 
     With catch-up, each missed instant gets a run. Without catch-up, only the last missed instant gets a run. For a DAG
     with neither a start nor a run, only a recent past instant counts as missed. Recent means at most five minutes ago,

@@ -94,9 +94,9 @@ class PositionChange:
     """Called once, on the event loop: with None when the change is durable, or with the error. Must not raise."""
     reemit: Reemission | None = None
     rewound_to: Position | None = None
-    """The position to which a replay rewound the watcher. None: no replay, or the broker has advanced to this position.
+    """The position to which a replay rewound the watcher. None: no replay, or the broker has advanced to the position.
 
-    Until the broker has advanced to this position, it may deliver an earlier message. The watcher is then rewound
+    A broker that has not advanced to this position may deliver an earlier message. The watcher is then rewound
     further, to the earlier message.
     """
 
