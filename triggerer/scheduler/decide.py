@@ -268,8 +268,7 @@ def _triggered(dag: DagSnapshot, queue: _Queue, room: int) -> Iterator[NewRun]:
 def _either(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> Iterator[NewRun]:
     """Yield timed and event-driven runs. While both kinds are due, they alternate.
 
-    Otherwise a timetable that is always due would use up all places for runs, and no run would take events, or the
-    reverse.
+    If they did not, a kind that is always due would use up all places for runs, and the other kind would get none.
     """
     can_take = not (_quiet(dag) or _outside_dates(dag))
     is_turn_of_assets = dag.last_kind is RunType.SCHEDULED
