@@ -38,8 +38,8 @@ _log = structlog.get_logger(__name__)
 # How long results are gathered for one write. A write does not wait for all files, because one may hang.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# The delay before the next scan while something in the folder is unreadable, because the operating system does not
-# report when it becomes readable. The delay doubles each time.
+# While something in the folder is unreadable, the next scan comes after this delay, because the operating system does
+# not report that something becomes readable. The delay doubles each time.
 _RETRY_S: Final = 5.0
 
 
@@ -57,8 +57,8 @@ class DagProcessor:
         pools: The names in `[pools]`. A file whose task uses another pool is broken. None: a task may use any pool.
         file_timeout: A file that takes longer to import is stopped and shown as broken. A new stream is opened once all
             files have been read, or at the latest after this time.
-        removal_grace: A file that is missing for this time counts as deleted. A deployment may need it to replace a
-            file.
+        removal_grace: A file that is missing for this time counts as deleted. A deployment may need this time to
+            replace a file.
     """
 
     def __init__(

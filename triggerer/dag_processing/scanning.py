@@ -52,7 +52,7 @@ def scan(folder: Path) -> Scanned:
     seem gone if the folder vanished during the scan.
     """
     found = _look(folder)
-    # A second scan finds files that were deleted after they were listed.
+    # A file that is deleted after it was listed seems unreadable. A second scan shows that it is gone.
     return _look(folder) if found.unreadable else found
 
 
