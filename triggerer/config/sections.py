@@ -214,8 +214,8 @@ class SparkSettings:
     """`[spark]`: how to get a Spark session. `triggerer.worker.spark` checks that the values fit together."""
 
     mode: str | None = None
-    """`local`, `classic`, `connect` or `submit`. None: `connect` if `remote` is set, else `local` or `classic`, as the
-    master is."""
+    """`local`, `classic`, `connect` or `submit`. None: `connect` if `remote` is set, else `local` or `classic`,
+    depending on the master."""
     master: str | None = None
     """The URL of the master, such as `spark://host:7077`. None: `spark.master` in `conf`, or else `local[*]`."""
     remote: str | None = None
@@ -322,7 +322,7 @@ class NotifySettings:
     """`[notify]`: the messages to people about what is wrong."""
 
     urls: Names = field(default=(), repr=False)
-    """The targets, as URLs of Apprise. Each may be `env:NAME` or `file:PATH`. None: nobody is notified."""
+    """The targets, as URLs of Apprise. Each may be `env:NAME` or `file:PATH`. Empty: nobody is notified."""
     on: Annotated[Names, AfterValidator(_known_events)] = NOTIFIED
     """The events to notify about: `watcher_failing`, `parked` and `run_failed`."""
     page: str = ""
