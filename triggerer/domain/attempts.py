@@ -31,7 +31,7 @@ class RunDetails:
     attempt: int
     """The number of the attempt, from 1. Each claim of the run by an executor is an attempt.
 
-    A run is claimed again after its executor died, after its DAG file did not load, and after somebody repeated it.
+    A run is claimed again if its executor died, if its DAG file did not load, or if somebody repeated the run.
     """
     queued_at: datetime
     run_after: datetime

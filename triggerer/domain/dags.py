@@ -1,4 +1,4 @@
-"""DAGs as their authors write them, checked while the file is read."""
+"""DAGs as their authors write them. A DAG is checked while its file is read."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def closings(
         never_read: For each stream that no instance has claimed yet, the instant until which the stream is closed.
         new: The digests of the streams that the caller's transaction has created.
         is_reading: True if a new or changed file has been seen but not read.
-        is_start: True if the DAG processor reads files for the first time after its start. Then all of `never_read` are
-            closed, because the former DAG processor may have ended before it had read all files.
+        is_start: True if the DAG processor reads files for the first time after its start. In this case, all streams of
+            `never_read` are closed, because the former DAG processor may have ended before it had read all files.
         now: The database's time.
         limit: The longest time that a stream stays closed, in case the DAG processor hangs or dies.
     """

@@ -124,7 +124,7 @@ class Timetable(ABC):
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
         """Return a restriction that allows every run with a logical date between two instants, both included.
 
-        It may also allow some runs with earlier or later dates.
+        The restriction may also allow some runs with earlier or later dates.
         """
         return TimeRestriction(start, end, catchup=True)
 

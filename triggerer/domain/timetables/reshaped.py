@@ -108,7 +108,7 @@ class RollingWindow(DerivedTimetable):
 class Consecutive(HasTicks):
     """A run at each instant of a timetable, for the time since the previous instant.
 
-    It does for any timetable with fixed instants what `CronDataIntervalTimetable` does for a cron expression.
+    This class does for any timetable with fixed instants what `CronDataIntervalTimetable` does for a cron expression.
     """
 
     timetable: HasTicks
