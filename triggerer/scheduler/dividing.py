@@ -113,9 +113,9 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # Due times that were computed before the clock was set back must be computed again. They lie in the future. So
-    # search for them if the last key, which has the latest due time, is due in the future. Search too if `limit` has
-    # cut the list, because then the last key is unknown.
+    # Due times that were computed before the clock was set back must be computed again. Such due times lie in the
+    # future. So search for them if the last key, which has the latest due time, is due in the future. Search too if
+    # `limit` has cut the list, because the last key is then unknown.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:

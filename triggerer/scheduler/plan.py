@@ -138,7 +138,7 @@ def selection_of(run: NewRun) -> EventSelection | None:
 
 
 def is_next_run_stored(found: Look, row: DagRow) -> bool:
-    """True if the DAG's row already names the run that its timetable asks for next, so that it need not be stored."""
+    """True if the DAG's row already names the run that the timetable asks for next. The run need not be stored then."""
     info = found.next_info
     shown = (row.next_interval_start, row.next_interval_end)
     if info is None:
@@ -199,7 +199,7 @@ def _carry_out_partitions(found: Look, row: DagRow) -> Script[int]:
 
 
 def _create_scheduled(run: NewRun, params: Mapping[str, Any]) -> Script[int]:
-    """Create the run; return 1, or 0 if the DAG has a run with its id already."""
+    """Create the run; return 1, or 0 if the DAG already has a run with this id."""
     info = run.info
     assert info is not None
     step = CreateRun(
