@@ -1,9 +1,9 @@
 """Ends processes that a DAG file detached while it was read, because they would outlive the service.
 
 A process that leaves its group (`setsid`) is not killed with the group. A process whose parent has ended (a double
-fork) becomes a child of the nearest ancestor that has asked the kernel for such orphans, or else of process 1. The
-parser and its forks ask for orphans. So a detached process is a child of the fork while the fork runs, and a child of
-the parser afterwards.
+fork) becomes a child of process 1, or of its nearest ancestor that has asked the kernel for orphans. The parser and its
+forks have asked for orphans. So a detached process is a child of the fork while the fork runs, and a child of the
+parser afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def adopt_orphans() -> None:
 
 
 class Orphan(NamedTuple):
-    """A detached process that was killed. It must be reaped when its `pidfd` can be read, because it has ended then."""
+    """A detached process that was killed. Once its `pidfd` can be read, the process has ended and must be reaped."""
 
     pid: int
     pidfd: int

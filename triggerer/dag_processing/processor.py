@@ -38,8 +38,8 @@ _log = structlog.get_logger(__name__)
 # How long results are gathered for one write. A write does not wait for all files, because one may hang.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# While something in the folder is unreadable, the next scan comes after this delay, because the operating system does
-# not report that something becomes readable. The delay doubles each time.
+# While something in the folder is unreadable, the next scan comes after this delay. The operating system does not
+# report that a file becomes readable. The delay doubles each time.
 _RETRY_S: Final = 5.0
 
 
@@ -124,7 +124,7 @@ class DagProcessor:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process files until cancelled.
 
-        The processor has started once its first write is done. That write has the files that were read within a second.
+        The processor has started once its first write is done. This write has the files that were read within a second.
 
         Cancellation: The parser ends. A write under way is completed, or not made at all.
         """
