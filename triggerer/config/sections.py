@@ -188,7 +188,7 @@ class DagProcessorSettings:
     parse_timeout: Seconds = timedelta(seconds=30)
     """A file whose import takes longer is stopped, and counts as broken."""
     removal_grace: SecondsOrZero = timedelta(seconds=10)
-    """A missing file counts as deleted after this time. A deployment may delete a file before it writes it again."""
+    """A missing file counts as deleted after this time. A deployment may delete a file and write it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class ExecutorSettings:
     """After this time without a heartbeat, another executor may take over an executor's runs. An executor that lives
     but cannot reach the database has ended its runs by then."""
     prewarm: bool = True
-    """Whether to start Spark before the first run asks for it, if a known DAG needs it."""
+    """Whether to start Spark before the first run asks for it, if a known DAG needs Spark."""
     broken_file: Literal["hold", "fail"] = "hold"
     """A run whose DAG file does not load stays queued until the file loads ("hold"), or fails ("fail")."""
     log_address: str = ""
@@ -334,15 +334,15 @@ class NotifySettings:
 class RetentionSettings:
     """`[retention]`: the age at which the scheduler's process deletes data, and the bounds of the database.
 
-    An event also stays while a run that stays has it, or while its message may be delivered again.
+    An event is not deleted while a run that took it stays, or while its message may be delivered again.
     """
 
     events: Age = timedelta(days=90)
     """The age at which asset events are deleted. None: never."""
     runs: Age = timedelta(days=90)
-    """The time after its end when a run is deleted, with its tasks and its log. None: never."""
+    """The time from a run's end until the run is deleted, with its tasks and its log. None: never."""
     logs: Age = timedelta(days=30)
-    """The time after a run's end when its log is deleted, even if the run stays. None: the log goes with the run."""
+    """The time from a run's end until its log is deleted, even if the run stays. None: the log goes with the run."""
     audit: Age = timedelta(days=400)
     """The age at which rows of the audit are deleted. None: never."""
     parked: Age = None
