@@ -166,7 +166,7 @@ class LogRetention:
     """Deletes the old logs on the machine of an executor whose process has no scheduler.
 
     Args:
-        age: The time after a run's end when its log is deleted.
+        age: The time from a run's end until its log is deleted.
         since: When logs were last deleted. None: nights after the first look count.
     """
 
