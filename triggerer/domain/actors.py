@@ -1,4 +1,4 @@
-"""The actor of a change, a person or a program, as the audit records it."""
+"""The actor of a change, as the audit records the actor: a person or a program."""
 
 from __future__ import annotations
 

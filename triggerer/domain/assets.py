@@ -186,7 +186,7 @@ class Metadata:
 
 
 def checked_json(value: object, owner: object, what: str) -> dict[str, Any]:
-    """Return a deep copy of a mapping, with the types that JSON has.
+    """Return a deep copy of a mapping. The copy has only types that JSON has.
 
     Raises:
         DagError: The value is not a mapping with strings as keys, or JSON cannot represent it. The message names

@@ -234,7 +234,7 @@ class TaskProgress:
 
     total: Progress
     newest_stages: tuple[StageProgress, ...]
-    """Oldest first. `total` counts all stages."""
+    """The newest stages, oldest first. `total` also counts the stages before them."""
 
     def to_text(self) -> str:
         """Return the JSON that the column `task_run.progress` stores."""

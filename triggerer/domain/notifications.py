@@ -17,7 +17,7 @@ class Event(StrEnum):
     """An event that `[notify] on` may name."""
 
     WATCHER_FAILING = "watcher_failing"
-    """A watcher is failing, or a watcher that people were told is failing works again."""
+    """A watcher is failing, or works again after people were told that it is failing."""
     PARKED = "parked"
     """Messages of a watcher are parked."""
     RUN_FAILED = "run_failed"
@@ -94,9 +94,9 @@ class Decision:
     """The occurrences to tell now."""
 
     single: Sequence[Occurrence] = ()
-    """Each of them is a message."""
+    """Each of these has a message of its own."""
     digest: Sequence[Occurrence] = ()
-    """All of them together are one message."""
+    """All of these are in one message."""
 
 
 def decide(
@@ -109,7 +109,7 @@ def decide(
 
     Args:
         told: The last message about each object, by `Occurrence.key`.
-        digest_at: When the last digest was made. None: there was none.
+        digest_at: When the last digest was made. None: no digest was made.
     """
     recent = {key for key, one in told.items() if now - one.at < QUIET}
     due = [one for one in occurrences if one.key not in recent]

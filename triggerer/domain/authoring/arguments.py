@@ -172,7 +172,7 @@ class Arguments:
 
 
 def result_of(value: Any) -> Result | None:
-    """Return `value` if it is a `Result`, the `Result` of its return value if it is a `Task`, otherwise None."""
+    """Return a `Result` as it is, a `Task` as the `Result` of its return value, and None for any other value."""
     from triggerer.domain.tasks import Task
 
     if isinstance(value, Task):

@@ -20,7 +20,7 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return, by digest of the stream, the instant until which it must stay closed; None: the stream may be opened now.
+    """Return, by digest, the instant until which each stream must stay closed; None: the stream may be opened now.
 
     Args:
         never_read: For each stream that no instance has claimed yet, the instant until which the stream is closed.

@@ -45,7 +45,7 @@ class Progress(NamedTuple):
     deadline: datetime | None
     """From this instant on, fewer parts may be enough; None: the run has no deadline."""
     unreachable: str | None
-    """Why the run can never start; None: it can."""
+    """Why the run can never start; None: it can start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,8 +40,8 @@ def next_interval(
 ) -> DagRunInfo | None:
     """Return the run of the interval that follows the last run's interval, or of the first; None: no such interval.
 
-    The scheduler calls this after each run, and a cron expression needs a tenth of a millisecond for each bound. So no
-    bound is computed without need.
+    The scheduler calls this function after each run, and a cron expression needs a tenth of a millisecond for each
+    bound. So no bound is computed without need.
 
     Args:
         last: The data interval of the last run; None: there was no run.

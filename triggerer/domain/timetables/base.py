@@ -94,8 +94,8 @@ class Timetable(ABC):
         due.
 
         Args:
-            last_automated_data_interval: The interval of the last run that the scheduler made; None: there is none.
-                Runs by hand and backfills do not count.
+            last_automated_data_interval: The interval of the last run that the scheduler made; None: no such run. Runs
+                by hand and backfills do not count.
             restriction: The limits that the DAG sets.
         """
 

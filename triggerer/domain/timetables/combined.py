@@ -1,4 +1,4 @@
-"""Timetables made of others: the instants of any of several, the instants that all share, or instants left out."""
+"""Timetables that combine others: all their instants, their common instants, or one's instants except another's."""
 
 from __future__ import annotations
 

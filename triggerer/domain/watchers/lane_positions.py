@@ -112,7 +112,7 @@ class PositionSink(Protocol):
 
 
 def encode_lane(lane: Hashable) -> str | None:
-    """Return a lane as canonical JSON; None: the JSON would not read back as an equal lane, or cannot be stored."""
+    """Return a lane as canonical JSON, or None if the JSON cannot be stored or does not decode to an equal lane."""
     try:
         text = json.dumps(lane, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         # Python accepts half a surrogate pair as a string; databases and brokers do not.
