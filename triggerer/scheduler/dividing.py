@@ -233,8 +233,8 @@ def key_record(
         parts: The key's parts that have arrived for its next run, such as the hours of a day.
         newest_at: The instant of the newest event that arrived.
         known: The stored record; None: nothing is stored for the key.
-        quiet_period: How long no event may arrive before the run starts. It can only postpone the start that the
-            partitioner sets. None: the DAG has no quiet period.
+        quiet_period: The time without a new event that must pass before the run starts. It can only postpone the start
+            that the partitioner sets. None: the DAG has no quiet period.
     """
     has_run = known is not None and known.runs > 0
     at = partitioner.due_at(key, begun_by(now, parts), has_run=has_run, now=now)
