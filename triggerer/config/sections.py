@@ -106,7 +106,7 @@ class CoreSettings:
     log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"
     """auto: short lines on a terminal, JSON elsewhere."""
     shutdown_grace: SecondsOrZero = timedelta(seconds=20)
-    """The time that work in flight has to end after SIGTERM. Then it is cancelled."""
+    """The time that work in flight has to end after SIGTERM. Work that takes longer is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class TriggererSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """`[scheduler]`: the runs of one transaction, and how often the scheduler looks without being woken."""
+    """`[scheduler]`: the most runs of one transaction, and how often the scheduler looks without being woken."""
 
     max_dagruns_to_create_per_loop: Count = 32
     """The most runs that the scheduler creates in one transaction."""
@@ -184,7 +184,7 @@ class DagProcessorSettings:
     """`[dag_processor]`: how often and how long files are parsed."""
 
     min_file_process_interval: Seconds = timedelta(seconds=30)
-    """Seconds between two scans of the folder. They find changes that the operating system does not report."""
+    """Seconds between two scans of the folder. Scans find changes that the operating system does not report."""
     parse_timeout: Seconds = timedelta(seconds=30)
     """A file whose import takes longer is stopped, and counts as broken."""
     removal_grace: SecondsOrZero = timedelta(seconds=10)
