@@ -70,7 +70,7 @@ def _age(value: Any) -> timedelta | None:
 
 
 def written_age(age: timedelta | None) -> str:
-    """Return the text of the configuration file for an age, such as "90d", "PT12H" or "never"."""
+    """Return an age as the configuration file writes it, such as "90d", "PT12H" or "never"."""
     if age is None:
         return "never"
     if not age % timedelta(days=1):
@@ -163,7 +163,7 @@ class TriggererSettings:
     lease_duration: Seconds = timedelta(seconds=15)
     """After this time without a heartbeat, another instance may take over an instance's streams."""
     stall_threshold: SecondsOrZero = timedelta(seconds=0.5)
-    """If code blocks the event loop for longer, the service logs this, with the code that blocks. 0: off."""
+    """If code blocks the event loop for longer than this, the service logs which code blocks. 0: off."""
     isolation: Placements = field(default_factory=dict)
     """Triggers that run in a thread or a process of their own: class path or `<asset>/<watcher>` = "thread" or
     "process"."""
@@ -296,8 +296,8 @@ class MetricsSettings:
     host: str = "127.0.0.1"
     """The address to listen on. Requests need no token, so use another address only if strangers cannot reach it."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """The port to listen on. 0: none. `/metrics`, `/livez` and `/readyz` are then only at the API, and at a socket in
-    `home`."""
+    """The port to listen on. 0: no port, so that `/metrics`, `/livez` and `/readyz` are only at the API and at a socket
+    in `home`."""
     dag_labels: bool = False
     """Whether to count the runs of each DAG. This adds up to 3,000 time series, which is enough for 500 DAGs."""
 

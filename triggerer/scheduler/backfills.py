@@ -1,4 +1,4 @@
-"""Continues backfills: when runs of a backfill have ended, starts its next data intervals, or partition keys."""
+"""Continues a backfill when some of its runs have ended: starts the next data intervals or partition keys."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
 
 def _report(dag_id: str, refused: Mapping[int, str]) -> None:
     for event_id, reason in refused.items():
-        # Log one line for all refused events, because a producer that sets no key sets none for thousands of events.
+        # Log one line for all refused events, because a producer that sets no keys may send thousands of events.
         _log.warning(
             "events are for no run",
             dag_id=dag_id,
@@ -182,9 +182,8 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # The `first_at` of some parts lies in the future, and `begun_by` replaces it by the present instant. Store the
-        # present instant. Otherwise each later event would replace `first_at` by a later instant, and postpone the
-        # key's deadlines.
+        # `begun_by` replaces a `first_at` that lies in the future by the present instant. Store the present instant as
+        # well. Otherwise each further event would replace `first_at` by a later instant, and postpone the deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(

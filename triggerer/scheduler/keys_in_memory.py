@@ -84,7 +84,7 @@ class KeysInMemory:
         key.runs += 1
 
     def restart_deadlines(self, now: datetime) -> None:
-        """After the clock was set back, count all deadlines from `now`, and end the quiet periods that have begun."""
+        """After the clock was set back, count all deadlines from `now`, and end all quiet periods under way."""
         for name, key in self._keys.items():
             key.parts = {one: replace(part, first_at=now) for one, part in key.parts.items()}
             if key.due_at is not None:

@@ -39,8 +39,8 @@ class Retention:
 
     Args:
         ack_timeout: The longest time that a watcher has for a message.
-        since: If the database's clock was set back, and the last cleaning so lies in the future, nights count from this
-            instant. None: from the first look.
+        since: If the last cleaning lies in the future, because the database's clock was set back, nights count from
+            this instant. None: nights count from the first look.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from triggerer.domain.dag_files.parsed import WatcherKey
 
 
 def with_kept(before: Folder, new: Folder, is_unusable: Callable[[str], bool]) -> Folder:
-    """Return the new folder, plus the old definitions that stay because their file or watcher cannot be read.
+    """Return the new folder, plus the old definitions that stay: their file cannot be used, or their watcher is broken.
 
     Args:
         is_unusable: Returns whether a file exists but cannot be used now.
