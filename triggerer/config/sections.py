@@ -70,7 +70,7 @@ def _age(value: Any) -> timedelta | None:
 
 
 def written_age(age: timedelta | None) -> str:
-    """Return the text of the configuration file for an age, such as "90d", "PT12H" or "never"."""
+    """Return an age as the configuration file writes it, such as "90d", "PT12H" or "never"."""
     if age is None:
         return "never"
     if not age % timedelta(days=1):
@@ -106,7 +106,7 @@ class CoreSettings:
     log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"
     """auto: short lines on a terminal, JSON elsewhere."""
     shutdown_grace: SecondsOrZero = timedelta(seconds=20)
-    """The time that work in flight has to end after SIGTERM. Then it is cancelled."""
+    """The time that work in flight has to end after SIGTERM. Work that takes longer is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class TriggererSettings:
     lease_duration: Seconds = timedelta(seconds=15)
     """After this time without a heartbeat, another instance may take over an instance's streams."""
     stall_threshold: SecondsOrZero = timedelta(seconds=0.5)
-    """If code blocks the event loop for longer, the service logs this, with the code that blocks. 0: off."""
+    """If code blocks the event loop for longer than this, the service logs which code blocks. 0: off."""
     isolation: Placements = field(default_factory=dict)
     """Triggers that run in a thread or a process of their own: class path or `<asset>/<watcher>` = "thread" or
     "process"."""
@@ -171,7 +171,7 @@ class TriggererSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """`[scheduler]`: the runs of one transaction, and how often the scheduler looks without being woken."""
+    """`[scheduler]`: the most runs of one transaction, and how often the scheduler looks without being woken."""
 
     max_dagruns_to_create_per_loop: Count = 32
     """The most runs that the scheduler creates in one transaction."""
@@ -184,11 +184,11 @@ class DagProcessorSettings:
     """`[dag_processor]`: how often and how long files are parsed."""
 
     min_file_process_interval: Seconds = timedelta(seconds=30)
-    """Seconds between two scans of the folder. They find changes that the operating system does not report."""
+    """Seconds between two scans of the folder. Scans find changes that the operating system does not report."""
     parse_timeout: Seconds = timedelta(seconds=30)
     """A file whose import takes longer is stopped, and counts as broken."""
     removal_grace: SecondsOrZero = timedelta(seconds=10)
-    """A missing file counts as deleted after this time. A deployment may delete a file before it writes it again."""
+    """A missing file counts as deleted after this time. A deployment may delete a file and write it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class ExecutorSettings:
     """After this time without a heartbeat, another executor may take over an executor's runs. An executor that lives
     but cannot reach the database has ended its runs by then."""
     prewarm: bool = True
-    """Whether to start Spark before the first run asks for it, if a known DAG needs it."""
+    """Whether to start Spark before the first run asks for it, if a known DAG needs Spark."""
     broken_file: Literal["hold", "fail"] = "hold"
     """A run whose DAG file does not load stays queued until the file loads ("hold"), or fails ("fail")."""
     log_address: str = ""
@@ -214,8 +214,8 @@ class SparkSettings:
     """`[spark]`: how to get a Spark session. `triggerer.worker.spark` checks that the values fit together."""
 
     mode: str | None = None
-    """`local`, `classic`, `connect` or `submit`. None: `connect` if `remote` is set, else `local` or `classic`, as the
-    master is."""
+    """`local`, `classic`, `connect` or `submit`. None: `connect` if `remote` is set, else `local` or `classic`,
+    depending on the master."""
     master: str | None = None
     """The URL of the master, such as `spark://host:7077`. None: `spark.master` in `conf`, or else `local[*]`."""
     remote: str | None = None
@@ -296,8 +296,8 @@ class MetricsSettings:
     host: str = "127.0.0.1"
     """The address to listen on. Requests need no token, so use another address only if strangers cannot reach it."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """The port to listen on. 0: none. `/metrics`, `/livez` and `/readyz` are then only at the API, and at a socket in
-    `home`."""
+    """The port to listen on. 0: no port, so that `/metrics`, `/livez` and `/readyz` are only at the API and at a socket
+    in `home`."""
     dag_labels: bool = False
     """Whether to count the runs of each DAG. This adds up to 3,000 time series, which is enough for 500 DAGs."""
 
@@ -322,7 +322,7 @@ class NotifySettings:
     """`[notify]`: the messages to people about what is wrong."""
 
     urls: Names = field(default=(), repr=False)
-    """The targets, as URLs of Apprise. Each may be `env:NAME` or `file:PATH`. None: nobody is notified."""
+    """The targets, as URLs of Apprise. Each may be `env:NAME` or `file:PATH`. Empty: nobody is notified."""
     on: Annotated[Names, AfterValidator(_known_events)] = NOTIFIED
     """The events to notify about: `watcher_failing`, `parked` and `run_failed`."""
     page: str = ""
@@ -334,15 +334,15 @@ class NotifySettings:
 class RetentionSettings:
     """`[retention]`: the age at which the scheduler's process deletes data, and the bounds of the database.
 
-    An event also stays while a run that stays has it, or while its message may be delivered again.
+    An event is not deleted while a run that took it stays, or while its message may be delivered again.
     """
 
     events: Age = timedelta(days=90)
     """The age at which asset events are deleted. None: never."""
     runs: Age = timedelta(days=90)
-    """The time after its end when a run is deleted, with its tasks and its log. None: never."""
+    """The time from a run's end until the run is deleted, with its tasks and its log. None: never."""
     logs: Age = timedelta(days=30)
-    """The time after a run's end when its log is deleted, even if the run stays. None: the log goes with the run."""
+    """The time from a run's end until its log is deleted, even if the run stays. None: the log goes with the run."""
     audit: Age = timedelta(days=400)
     """The age at which rows of the audit are deleted. None: never."""
     parked: Age = None

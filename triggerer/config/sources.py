@@ -108,7 +108,7 @@ def _set(section: dict[str, RawValue], path: str, given: RawValue) -> None:
     """Set a key of a section, or with `key__inner` a key of a table in the section.
 
     Raises:
-        ConfigurationError: A part of the path has a value already that is no table.
+        ConfigurationError: A part of the path already has a value that is no table.
     """
     key, _, inner = path.partition("__")
     if not inner:

@@ -105,7 +105,7 @@ async def check_guarantees(
 def _divided(
     watchers: Iterable[ParsedWatcher], found: Mapping[str, PromisedGuarantee | Exception]
 ) -> Iterator[Problem]:
-    """Yield a warning for two streams that read one source, such as a queue: each gets only a part of its messages."""
+    """Yield a warning for two streams that read one source, such as a queue, and so divide the source's messages."""
     first: dict[str, ParsedWatcher] = {}
     for watcher in sorted(watchers, key=lambda one: one.location):
         result = found[watcher.stream_digest]

@@ -1,8 +1,9 @@
 """Ends processes that a DAG file detached while it was read, because they would outlive the service.
 
 A process that leaves its group (`setsid`) is not killed with the group. A process whose parent has ended (a double
-fork) becomes a child of process 1, unless an ancestor has asked the kernel for its orphans. The parser and its forks
-ask for them. So a detached process is a child of the fork while the fork runs, and a child of the parser afterwards.
+fork) becomes a child of process 1, or of its nearest ancestor that has asked the kernel for orphans. The parser and its
+forks have asked for orphans. So a detached process is a child of the fork while the fork runs, and a child of the
+parser afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def adopt_orphans() -> None:
 
 
 class Orphan(NamedTuple):
-    """A detached process that was killed. It must be reaped when its `pidfd` can be read, because it has ended then."""
+    """A detached process that was killed. Once its `pidfd` can be read, the process has ended and must be reaped."""
 
     pid: int
     pidfd: int
@@ -41,7 +42,7 @@ class Orphans:
     """Kills the children of this process that it has not started itself.
 
     Args:
-        selector: Reports when an orphan has ended. The data of its key is an `Orphan`, for `reap`.
+        selector: Reports when an orphan has ended. The data of the reported key is the `Orphan`, for `reap`.
     """
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
@@ -74,7 +75,7 @@ class Orphans:
 
 
 def _children() -> set[int]:
-    """Return this process's children, which its single thread has started; empty if the kernel does not list them."""
+    """Return the children of this process, which has a single thread; empty if the kernel does not list them."""
     pid = os.getpid()
     with suppress(OSError):
         return {

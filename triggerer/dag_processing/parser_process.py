@@ -49,7 +49,7 @@ class ParserSettings:
 
 
 class ParserProcess:
-    """A series of parsers. When one dies, the next receives the files that it had not begun to read.
+    """A series of parsers. When one dies, the next receives the files that the dead one had not begun to read.
 
     Args:
         deliver: Called with the definitions of a file.

@@ -31,7 +31,7 @@ class Parsers:
         """`deliver` is called once for each requested file, with its newest version."""
         self._deliver = deliver
         self._deaths = Counter[str]()
-        """How many parsers died while they read the file, after the file was last read successfully."""
+        """For each file, how many parsers died while they read it, after it was last read successfully."""
         self._shared = ParserProcess(
             settings,
             self._take,

@@ -38,8 +38,8 @@ _log = structlog.get_logger(__name__)
 # How long results are gathered for one write. A write does not wait for all files, because one may hang.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# The delay before the next scan while something in the folder is unreadable, because the operating system does not
-# report when it becomes readable. The delay doubles each time.
+# While something in the folder is unreadable, the next scan comes after this delay. The operating system does not
+# report that a file becomes readable. The delay doubles each time.
 _RETRY_S: Final = 5.0
 
 
@@ -57,8 +57,8 @@ class DagProcessor:
         pools: The names in `[pools]`. A file whose task uses another pool is broken. None: a task may use any pool.
         file_timeout: A file that takes longer to import is stopped and shown as broken. A new stream is opened once all
             files have been read, or at the latest after this time.
-        removal_grace: A file that is missing for this time counts as deleted. A deployment may need it to replace a
-            file.
+        removal_grace: A file that is missing for this time counts as deleted. A deployment may need this time to
+            replace a file.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class DagProcessor:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process files until cancelled.
 
-        The processor has started once its first write is done. That write has the files that were read within a second.
+        The processor has started once its first write is done. This write has the files that were read within a second.
 
         Cancellation: The parser ends. A write under way is completed, or not made at all.
         """

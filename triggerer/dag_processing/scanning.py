@@ -52,7 +52,7 @@ def scan(folder: Path) -> Scanned:
     seem gone if the folder vanished during the scan.
     """
     found = _look(folder)
-    # A second scan finds files that were deleted after they were listed.
+    # A file that is deleted after it was listed seems unreadable. A second scan shows that it is gone.
     return _look(folder) if found.unreadable else found
 
 
@@ -172,7 +172,7 @@ def outdated(before: Scanned, now: Scanned, parsed: Mapping[str, ParsedFile]) ->
     old, new = before.files, now.files
     moved = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
     if before.unreadable:
-        # Files that are visible again count as changed. Files that import them may be broken because they were hidden.
+        # A file that is visible again counts as changed: files that import it may be broken, because it was hidden.
         moved |= {path for path in new if before.hides(path) and not now.hides(path)}
     if not moved:
         return set()

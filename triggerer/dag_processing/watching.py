@@ -28,9 +28,9 @@ class _FolderId(NamedTuple):
 class FolderWatch:
     """Calls `tell` when something below the folder may have changed. The caller finds out the details.
 
-    The operating system watches a folder, not a path. It does not report that the folder is moved away, that a link on
-    the way to it is switched, or that a file system is mounted there. So the path is looked up once a second. If it
-    leads to another folder, the watch moves there, and `tell` is called.
+    The operating system watches a folder, not a path. It does not report when the folder is moved away, when a link in
+    the path is switched, or when a file system is mounted at the path. So the path is looked up once a second. If the
+    path leads to another folder, the watch moves there, and `tell` is called.
 
     Args:
         interval_s: How long to wait after a watch failed before trying again.

@@ -1,4 +1,4 @@
-"""The actor of a change, a person or a program, as the audit records it."""
+"""The actor of a change, as the audit records the actor: a person or a program."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ class Actor:
     """How the actor reached the service: `cli`, `service`, `link`, `oidc`, `token:<id>`, `session:<id>`,
     `run:<dag_id>/<run_id>` or `hook:<name>`."""
     request_id: str | None = None
-    """The id of the HTTP request that caused the change; None: no request did."""
+    """The id of the HTTP request that caused the change; None: the change did not come from a request."""

@@ -145,7 +145,7 @@ class Asset(Combinable):
 
     @classmethod
     def identified(cls, name: str, uri: str) -> Asset:
-        """Return an asset without checking its name and URI, because the asset's definition was checked before."""
+        """Return an asset without checking its name and URI, which were checked when the asset was defined."""
         asset = cls.__new__(cls)
         asset._set(name, uri, None)  # noqa: SLF001  (its own class)
         return asset
@@ -186,7 +186,7 @@ class Metadata:
 
 
 def checked_json(value: object, owner: object, what: str) -> dict[str, Any]:
-    """Return a deep copy of a mapping, with the types that JSON has.
+    """Return a deep copy of a mapping. The copy has only types that JSON has.
 
     Raises:
         DagError: The value is not a mapping with strings as keys, or JSON cannot represent it. The message names

@@ -45,8 +45,8 @@ ENDS: Final = frozenset(
     }
 )
 
-# An attempt may end before the store learns that it began, so `INTENDED` may become a final state at once. No final
-# state changes, because the next attempt relies on it.
+# An attempt may end before the store learns that it began, so `INTENDED` may become a final state at once. A final
+# state never changes, because the next attempt relies on it.
 _MOVES: Final[dict[AttemptState, frozenset[AttemptState]]] = {
     AttemptState.INTENDED: ENDS
     | {AttemptState.LAUNCHING, AttemptState.RUNNING, AttemptState.UNKNOWN},

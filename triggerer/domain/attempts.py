@@ -31,7 +31,7 @@ class RunDetails:
     attempt: int
     """The number of the attempt, from 1. Each claim of the run by an executor is an attempt.
 
-    A run is claimed again after its executor died, after its DAG file did not load, and after somebody repeated it.
+    A run is claimed again if its executor died, if its DAG file did not load, or if somebody repeated the run.
     """
     queued_at: datetime
     run_after: datetime
@@ -53,7 +53,7 @@ class Repeat:
     """How often each task was cleared, by task id. A cleared task emits events for its outlets again, and its output
     gets a new token."""
     after_attempt: int = 0
-    """Attempts up to this number do not count for the limit on attempts whose executor died."""
+    """The limit on attempts whose executor died counts only attempts after this number."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the column `dag_run.again` stores."""
@@ -89,7 +89,8 @@ class RunOrder(RunDetails):
     former: tuple[FormerLaunch, ...] = ()
     """The launches of former attempts that may still be at work. The user's code begins once they have ended.
 
-    An application in a cluster is the exception: it continues, and its task in the new attempt waits for it.
+    An application in a cluster is the exception: it continues, and in the new attempt the task that submitted it waits
+    for it.
     """
     api_token: str = field(default="", repr=False)
     """The attempt's token for the HTTP API. Empty: no token."""
@@ -153,7 +154,7 @@ class EmittedEvent:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The result of a task's last try, or its state while it runs. `events` is empty unless the task succeeded."""
+    """The result of a task's last try, or the task's state while it runs. Only a task that succeeded has `events`."""
 
     task_id: str
     state: TaskState
@@ -171,7 +172,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A report of an attempt: it has begun to wait for something, or it waits no longer."""
+    """The report that an attempt has begun to wait for something, or that it waits no longer."""
 
     reason: str | None
     """The reason for waiting, such as a missing executor in the Spark cluster; None: the attempt waits no longer."""
@@ -233,7 +234,7 @@ class TaskProgress:
 
     total: Progress
     newest_stages: tuple[StageProgress, ...]
-    """Oldest first. `total` counts all stages."""
+    """The newest stages, oldest first. `total` also counts the stages before them."""
 
     def to_text(self) -> str:
         """Return the JSON that the column `task_run.progress` stores."""
@@ -268,7 +269,8 @@ class RunEnd:
     ended_at: datetime
     error: str | None = None
     exit_code: int | None = None
-    """The exit code of the run's process or of its worker; None: neither died. Negative: the signal that killed it."""
+    """The exit code of the run's process or of its worker, whichever died. Negative: the number of the signal that
+    killed the process. None: neither died."""
 
     @property
     def attempt_state(self) -> AttemptState:

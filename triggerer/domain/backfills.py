@@ -17,7 +17,7 @@ MOST_INTERVALS: Final = 50_000
 
 
 class Reprocess(StrEnum):
-    """The intervals that a backfill runs again although they have a run."""
+    """The intervals whose existing run a backfill repeats."""
 
     NONE = "none"
     FAILED = "failed"

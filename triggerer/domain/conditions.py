@@ -1,4 +1,4 @@
-"""Asset expressions: assets and aliases, combined by `&` (all) and `|` (any)."""
+"""Asset expressions: assets and aliases, combined by `&` (all) and `|` (any). An asset is true if its event waits."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def is_satisfied(condition: Condition, has_event: Callable[[Leaf], bool]) -> boo
     """Return whether the expression is true.
 
     Args:
-        has_event: Returns whether an event waits, for an asset or for any of an alias's assets. It is not called for
-            operands that cannot change the result.
+        has_event: Returns whether an event of the asset waits, or an event of any of the alias's assets. It is not
+            called for operands that cannot change the result.
     """
     match condition:
         case AssetAll():
@@ -103,7 +103,7 @@ def aliases_of(condition: Condition) -> tuple[AssetAlias, ...]:
 
 
 _FORMS: Final = frozenset({"asset", "alias", "all", "any"})
-"""The keys that tell what a stored expression is. It has one of them."""
+"""The keys of a stored expression. Each expression has exactly one of them, which tells its kind."""
 
 
 def condition_to_json(condition: Condition) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""DAGs as their authors write them, checked while the file is read."""
+"""DAGs as their authors write them. A DAG is checked while its file is read."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ class DAG:
             timetable of data intervals, the start of the interval counts. A cron expression uses the zone of
             `start_date`. Dates without a zone are UTC. An `end_date` before `start_date` is an error.
         catchup: True to make all runs that a timetable missed after `start_date` or during a pause, in order. False to
-            make the last of them at most.
+            make at most the last missed run.
         min_run_gap: The least time between two runs that the scheduler makes. Events that arrive in the gap go into
             the next run.
-        quiet_period: Events become a run only after this time without a further event.
+        quiet_period: Queued events start a run only once no further event has arrived for this time.
         depends_on_past: True to make a run only when the previous run has succeeded.
         priority: Queued runs with a higher priority are executed first.
         max_parallel_tasks: The most tasks of one run that are executed at once. A task still waits for its upstream
@@ -279,7 +279,7 @@ class DAG:
         return value
 
     def _checked_switch(self, name: str, value: object) -> bool:
-        # Airflow's None means that its configuration decides.
+        # In Airflow, None leaves the decision to the configuration. Here, None is False.
         if value is not None and not isinstance(value, bool):
             raise DagError(f"{self!r}: {name} must be True or False, not {value!r}")
         return bool(value)

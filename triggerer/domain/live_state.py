@@ -1,4 +1,4 @@
-"""The live state of streams, which only the instance that owns a stream knows: how full, how far behind, why paused.
+"""The live state of streams: how full, how far behind, why paused. Only the instance that owns a stream knows it.
 
 A message is outstanding from its broadcast to the watchers until the broker's position moves past it. The order of
 messages is kept within a lane, such as a Kafka partition or a FIFO group.

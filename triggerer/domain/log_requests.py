@@ -1,7 +1,7 @@
 """A request for a part of a run's log, which one service sends to an executor on another machine.
 
 A request is one line of JSON, signed with a key that all services read from the database. The answer is one line of
-JSON, followed by the bytes. All instants are from the database's clock, so the machines' clocks may differ.
+JSON, followed by the log's bytes. All instants are from the database's clock, so the machines' clocks may differ.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LogRequest:
 
 
 def read_request(line: bytes, key: bytes, now: float) -> LogRequest | None:
-    """Return the request in a line; None: it is malformed, not signed with the key, or not valid at `now`."""
+    """Return the request in a line, or None if it is malformed, not signed with the key, or not valid at `now`."""
     try:
         document: dict[str, Any] = json.loads(line)
         mac = str(document.pop("mac"))

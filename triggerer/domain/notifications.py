@@ -1,7 +1,7 @@
 """The events that people are notified about, and the decision which of them to send now.
 
 An *occurrence* is an event that nobody was told about yet. The store finds occurrences by comparing the present state
-with what was told before, so a crash loses none. This module decides without clock and database.
+with the record of what people were told, so a crash loses none. This module decides without clock and database.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Event(StrEnum):
     """An event that `[notify] on` may name."""
 
     WATCHER_FAILING = "watcher_failing"
-    """A watcher is failing. Once that was told, this is also the event that the watcher works again."""
+    """A watcher is failing, or works again after people were told that it is failing."""
     PARKED = "parked"
     """Messages of a watcher are parked."""
     RUN_FAILED = "run_failed"
@@ -26,9 +26,9 @@ class Event(StrEnum):
 
 NOTIFIED: Final = tuple(event.value for event in Event)
 QUIET: Final = timedelta(minutes=10)
-"""After a message about an object, the next one about this object waits for so long."""
+"""The least time between two messages about one object."""
 MOST_SINGLE: Final = 5
-"""How many objects get a message of their own in `QUIET`. Further objects are in a digest."""
+"""The most objects that get a message of their own within `QUIET`. If more are due, all due objects share a digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +41,21 @@ class Occurrence:
     name: str
     """The name of the object: `ASSET/WATCHER`, or the id of the DAG."""
     since: datetime
-    """When it began: the first failure, or the first message that was parked."""
+    """When the first failure happened, or the first message was parked."""
     count: int = 1
-    """How many runs failed, or how many messages were parked, that nobody was told about."""
+    """The number of failed runs, or of parked messages, that nobody was told about."""
     error: str | None = None
-    """The error of the latest one."""
+    """The error of the latest failure, or of the message that was parked last."""
     run_id: str | None = None
-    """The latest run."""
+    """The run that failed last."""
     is_over: bool = False
-    """True: a watcher works again that was told to be failing."""
+    """True: the watcher works again, after people were told that it is failing."""
     rows: tuple[int, ...] = ()
     """The primary keys of the runs or messages."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identifies the object about which `Told` counts the messages."""
+        """The key of the occurrence's object in a mapping of `Told`."""
         return self.event.value, self.subject
 
 
@@ -84,7 +84,7 @@ class Told:
     is_single: bool = True
     """True: the object had a message of its own. False: it was in a digest."""
     is_failing: bool = False
-    """True: a watcher was told to be failing, and was not told to work again."""
+    """True: people were told that the watcher is failing, and were not told that it works again."""
     since: datetime | None = None
     """When the watcher began to fail."""
 
@@ -94,9 +94,9 @@ class Decision:
     """The occurrences to tell now."""
 
     single: Sequence[Occurrence] = ()
-    """Each of them is a message."""
+    """Each of these has a message of its own."""
     digest: Sequence[Occurrence] = ()
-    """All of them together are one message."""
+    """All of these are in one message."""
 
 
 def decide(
@@ -105,11 +105,11 @@ def decide(
     digest_at: datetime | None,
     now: datetime,
 ) -> Decision:
-    """Choose the occurrences to tell now. The others wait: they are found again later.
+    """Choose the occurrences to tell now. The store will find the other occurrences again.
 
     Args:
         told: The last message about each object, by `Occurrence.key`.
-        digest_at: When the last digest was made. None: there was none.
+        digest_at: When the last digest was made. None: no digest was made.
     """
     recent = {key for key, one in told.items() if now - one.at < QUIET}
     due = [one for one in occurrences if one.key not in recent]

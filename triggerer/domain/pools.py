@@ -17,7 +17,7 @@ class QueuedRun:
 
     run_pk: int
     pools: frozenset[str]
-    """The pools of the run's tasks. The run occupies a slot of each from its start to its end, whichever task runs."""
+    """The pools of the run's tasks. From its start to its end, the run occupies a slot of each of these pools."""
 
 
 def pools_in(column: str | None) -> frozenset[str]:

@@ -67,7 +67,7 @@ class OnBoth:
 
 @dataclass(frozen=True, slots=True)
 class OnPartitions:
-    """A run for a partition key once the events for that key make the expression true.
+    """A run for a partition key starts once the events for that key make the expression true.
 
     Mappers are stored as `triggerer.partitions` writes them.
     """
@@ -188,9 +188,9 @@ def partition_key_of(schedule: Schedule | None, interval: DataInterval) -> str |
 
 
 def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
-    """Return the first run of the schedule's timetable with this partition key; None: no run can be found by its key.
+    """Return the first run of the schedule's timetable with this partition key.
 
-    A run is found by its key if the key names an instant, as `2026-03-10` does.
+    None: the schedule has no timetable, or the timetable's keys do not name instants, as `2026-03-10` does.
 
     Raises:
         InvalidPartitionKey: The timetable's keys name instants, but none of its runs has this key.
@@ -287,7 +287,7 @@ def schedule_from_text(text: str | None) -> Schedule | None:
 
 
 _FORMS: Final = frozenset({"timetable", "either", "both", "partitioned"})
-"""The keys that tell what a stored schedule is. It has at most one of them."""
+"""Each of these keys tells the kind of a stored schedule. A schedule without any of them is an asset expression."""
 
 
 # The scheduler reads the schedules of all DAGs in turn. A cache with fewer entries than DAGs would never hit.

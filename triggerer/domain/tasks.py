@@ -128,7 +128,7 @@ class Task:
 
     @property
     def context_names(self) -> frozenset[str]:
-        """The names that a run fills in: names in `CONTEXT_ARGUMENTS`, and `submit` for a `SparkApplication`."""
+        """The parameters that a run fills in: names in `CONTEXT_ARGUMENTS`, and `submit` for a `SparkApplication`."""
         return self.arguments.from_context
 
     @property
@@ -298,8 +298,8 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Turn a function into a `TaskFunction`, which adds a task when it is called inside a DAG.
 
     Args:
-        function: The worker calls it once per try, with the results of other tasks and with the `CONTEXT_ARGUMENTS`
-            that it names.
+        function: Called by the worker once per try, with the results of other tasks and with the `CONTEXT_ARGUMENTS`
+            that the function names.
         options: See `TaskOptions`. `timeout` applies to each try. Bare numbers are seconds.
     Raises:
         DagError: An option is invalid.

@@ -95,7 +95,7 @@ def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
 
     The scheme becomes lower case, and credentials are dropped with a `CredentialsInUri` warning. The rest stays as it
     was written: URIs are case-sensitive, so two spellings are two assets. A string without a scheme is not changed. If
-    the scheme starts with `x-`, the part after the scheme is not changed. Normalizing twice changes nothing.
+    the scheme starts with `x-`, the part after the scheme is not changed. A normalized URI is not changed.
 
     Raises:
         DagError: The URI is empty or not ASCII, has a character outside RFC 3986 or a reserved scheme, or lacks a part
@@ -122,7 +122,7 @@ def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
     bare = _without_credentials(parts, stacklevel=stacklevel + 1)
     # The error shows the author's spelling; urlunsplit() may change it.
     _check_parts(bare, str(value) if bare is parts else _shown(str(value)))
-    # urlunsplit() also drops an empty query and turns file:x into file:///x, so it is used only after a change.
+    # urlunsplit() also drops an empty query and turns file:x into file:///x. So call it only after a change.
     return uri if bare is parts else urlunsplit(bare)
 
 

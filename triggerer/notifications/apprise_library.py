@@ -21,10 +21,10 @@ _SHORTEST: Final = 4
 
 
 def require_apprise() -> None:
-    """Check that the library is installed, without its import.
+    """Check that Apprise is installed, without importing it.
 
     Raises:
-        ConfigurationError: It is not installed.
+        ConfigurationError: Apprise is not installed.
     """
     if importlib.util.find_spec("apprise") is None:
         raise ConfigurationError(
@@ -65,7 +65,7 @@ def _target_of(url: str) -> Any:
 def _keep_its_log() -> None:
     """Let nobody see the log of Apprise, because it has parts of URLs. Apprise's results say why a sending failed.
 
-    Only handlers are added: while another thread sends, Apprise has a handler of its own, which collects the reasons.
+    No handler is removed: while another thread sends, Apprise has a handler of its own, which collects the reasons.
     """
     logger = logging.getLogger("apprise")
     if logger.propagate:
@@ -92,7 +92,7 @@ def _notify(target: Any, message: Message) -> str | None:
 
 
 def _without_secrets(text: str, url: str, target: Any) -> str:
-    """Hide each piece of the URL in the text, unless it is in the URL without secrets that Apprise makes."""
+    """Hide each piece of the URL in the text, except pieces that Apprise shows in its own form without secrets."""
     shown = set(_PIECE.findall(target.url(privacy=True)))
     pieces = {one for one in _PIECE.findall(url) if len(one) >= _SHORTEST} - shown
     for piece in sorted(pieces, key=len, reverse=True):

@@ -22,8 +22,8 @@ def notify(*urls: str) -> Callback:
     """Return a callback for `on_failure_callback` or `on_success_callback` that notifies these targets.
 
     Args:
-        urls: URLs of Apprise, such as `slack://…`. Each may be `env:NAME` or `file:PATH`, which are read when the
-            callback is called. A relative path is relative to the folder of the configuration file.
+        urls: URLs of Apprise, such as `slack://…`. Each may be `env:NAME` or `file:PATH`; the variable or file is read
+            when the callback is called. A relative path is relative to the folder of the configuration file.
     Raises:
         DagError: There is no URL, or something that is neither a URL nor a reference.
     """

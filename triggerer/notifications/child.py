@@ -1,6 +1,6 @@
 """Checks URLs of targets, or sends messages: `python -m triggerer.notifications.child`.
 
-This is a separate process, because it can be killed at a deadline, and because Apprise needs a second and 60 MB for its
+This is a process of its own, so that it can be killed at a deadline. Besides, Apprise needs a second and 60 MB for its
 import. Each target has a thread, so that a slow target delays no other one.
 """
 

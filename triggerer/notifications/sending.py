@@ -31,8 +31,8 @@ async def check_targets(urls: Mapping[str, str]) -> None:
     Args:
         urls: The URLs by the names of their targets.
     Raises:
-        ConfigurationError: It is not installed, or does not understand a URL. The message names the target, and shows
-            no secret.
+        ConfigurationError: Apprise is not installed, or does not understand a URL. The message names the target, and
+            shows no secret.
     """
     if not urls:
         return
@@ -66,7 +66,8 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    A message without an outcome was not tried, except the first one of a target if the deadline came: it gets an error.
+    If the deadline comes, or the child process dies, each target's first message without an outcome gets an error,
+    because it may have been tried. All other messages without an outcome were not tried.
 
     Args:
         urls: The URLs by the names of their targets.

@@ -1,4 +1,4 @@
-"""Continues backfills: when runs of a backfill have ended, starts its next data intervals, or partition keys."""
+"""Continues a backfill when some of its runs have ended: starts the next data intervals or partition keys."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class BackfillRunner:
         self._database = database
         self._sweep_every = sweep_every
         self._pending: dict[int, str] = {}
-        """Backfill id to DAG id, for the backfills that had intervals or keys left to start at the last sweep."""
+        """Backfill id to DAG id, for the backfills that, at the last sweep, had intervals or keys left to start."""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled. A transaction under way is then rolled back, or committed as a whole."""
+        """Run until cancelled. A cancelled transaction is rolled back, or committed as a whole."""
         backoff = Backoff(first=0.2, longest=10.0)
         sweep_due = 0.0
         signals: Announced = {}
@@ -70,7 +70,7 @@ class BackfillRunner:
                 signals = await subscription.wait(self._sweep_every)
 
     async def run_once(self) -> None:
-        """Read which backfills have intervals or keys left. Start as many as each backfill can run at once."""
+        """Read which backfills have intervals or keys left, and start as many of these as may run at once."""
         async with self._database.reading() as session:
             self._pending = await dags_with_pending(session)
         await self._advance(list(self._pending))

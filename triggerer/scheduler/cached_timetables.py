@@ -1,4 +1,4 @@
-"""Timetables that cache their answers, for `triggerer plan`: it computes each run of a DAG's history several times."""
+"""Timetables that cache their answers for `triggerer plan`, which computes each run of a DAG's past several times."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ module decides which runs to create, and it uses neither a clock nor a database.
 makes sure, by a lock or by the row's version, that the DAG's row has not changed since the snapshot. `triggerer
 why-not` shows the result of `look`.
 
-There is one exception: `dividing.py` computes when the run of a partition key is due, as the key's events arrive.
+Only one decision is made elsewhere: as the events of a partition key arrive, `dividing.py` computes when the key's run
+is due.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ class _Upcoming:
         asked_at = now()
         info = next_info(self._dag.schedule, last, self._dag.restriction)
         # A timetable may answer with the present time by the host's clock, which may be ahead of the database's clock.
-        # Such a run is due now.
+        # A run at that time is due now.
         self._is_now = info is not None and asked_at <= info.run_after <= now()
         return info
 
@@ -268,8 +269,7 @@ def _triggered(dag: DagSnapshot, queue: _Queue, room: int) -> Iterator[NewRun]:
 def _either(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> Iterator[NewRun]:
     """Yield timed and event-driven runs. While both kinds are due, they alternate.
 
-    Otherwise a timetable that is always due would use up all places for runs, and no run would take events, or the
-    reverse.
+    If they did not, a kind that is always due would use up all places for runs, and the other kind would get none.
     """
     can_take = not (_quiet(dag) or _outside_dates(dag))
     is_turn_of_assets = dag.last_kind is RunType.SCHEDULED

@@ -113,9 +113,9 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # Due times that were computed before the clock was set back must be computed again. They lie in the future. So
-    # search for them if the last key, which has the latest due time, is due in the future. Search too if `limit` has
-    # cut the list, because then the last key is unknown.
+    # Due times that were computed before the clock was set back must be computed again. Such due times lie in the
+    # future. So search for them if the last key, which has the latest due time, is due in the future. Search too if
+    # `limit` has cut the list, because the last key is then unknown.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:
@@ -127,7 +127,7 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
 
 def _report(dag_id: str, refused: Mapping[int, str]) -> None:
     for event_id, reason in refused.items():
-        # Log one line for all refused events, because a producer that sets no key sets none for thousands of events.
+        # Log one line for all refused events, because a producer that sets no keys may send thousands of events.
         _log.warning(
             "events are for no run",
             dag_id=dag_id,
@@ -182,9 +182,8 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # The `first_at` of some parts lies in the future, and `begun_by` replaces it by the present instant. Store the
-        # present instant. Otherwise each later event would replace `first_at` by a later instant, and postpone the
-        # key's deadlines.
+        # `begun_by` replaces a `first_at` that lies in the future by the present instant. Store the present instant as
+        # well. Otherwise each further event would replace `first_at` by a later instant, and postpone the deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(
@@ -233,8 +232,8 @@ def key_record(
         parts: The key's parts that have arrived for its next run, such as the hours of a day.
         newest_at: The instant of the newest event that arrived.
         known: The stored record; None: nothing is stored for the key.
-        quiet_period: How long no event may arrive before the run starts. It can only postpone the start that the
-            partitioner sets. None: the DAG has no quiet period.
+        quiet_period: The time without a new event that must pass before the run starts. It can only postpone the start
+            that the partitioner sets. None: the DAG has no quiet period.
     """
     has_run = known is not None and known.runs > 0
     at = partitioner.due_at(key, begun_by(now, parts), has_run=has_run, now=now)

@@ -84,7 +84,7 @@ class KeysInMemory:
         key.runs += 1
 
     def restart_deadlines(self, now: datetime) -> None:
-        """Act on a clock that was set back: deadlines count from `now`, and quiet periods that have begun end."""
+        """After the clock was set back, count all deadlines from `now`, and end all quiet periods under way."""
         for name, key in self._keys.items():
             key.parts = {one: replace(part, first_at=now) for one, part in key.parts.items()}
             if key.due_at is not None:

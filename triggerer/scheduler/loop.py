@@ -45,7 +45,8 @@ class Scheduler:
     for the instant cannot be inserted. The scheduler never loads a DAG's file.
 
     The scheduler sleeps until a commit wakes it, or until an alarm: the time of a DAG's next timed run, or the end of
-    its `min_run_gap` or `quiet_period`. An alarm is computed from the database's time, and a monotonic clock awaits it.
+    its `min_run_gap` or `quiet_period`. An alarm is computed from the database's time. The wait for it is measured by a
+    monotonic clock.
 
     Every `sweep_interval`, a sweep reads from the database which DAGs have queued events and when timed runs are due.
     So the sweep finds events whose wake-up was lost. A sweep also compares the database's clock with the host's clock.
@@ -91,7 +92,7 @@ class Scheduler:
         self._ahead = timedelta()
         """How far the host's clock was ahead of the database's clock at the last sweep."""
         self._waits = False
-        """True if other schedulers had locked all DAGs of the last chunk. The next plan waits for the locks."""
+        """True if other schedulers had locked all DAGs of the last plan. The next plan waits for the locks."""
         self._waits_for_end: frozenset[str] = frozenset()
         """DAGs that, at their last look, waited for a run to end."""
         self._reported: dict[str, str] = {}

@@ -163,7 +163,7 @@ def _planned(found: Look, row: DagRow) -> PlannedDag | None:
 def _as_made(found: Look, made: dict[str, int]) -> Look:
     """Mark a DAG for another look if fewer runs were created than planned.
 
-    A planned run is not created if the DAG has a run with its id already. If the planned run is event-driven, its
+    A planned run is not created if the DAG already has a run with the same id. If the planned run is event-driven, its
     events are then still queued, so another look is needed.
     """
     is_short = made.get(found.dag_id, len(found.runs)) < len(found.runs)

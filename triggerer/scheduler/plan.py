@@ -63,7 +63,7 @@ def evaluate(
     limit: int,
     divided: Divided = NOTHING_DIVIDED,
 ) -> Plan:
-    """Look at the DAGs in `rows`, and share the limit among them in the order of `dag_ids`.
+    """Look at the DAGs in `rows`, and share `limit` runs among them in the order of `dag_ids`.
 
     Args:
         divided: The partition queues of the partitioned DAGs.
@@ -105,8 +105,8 @@ def _runs_per_round(limit: int, dags: int) -> list[int]:
 
     In the first round, each DAG gets an equal part of the limit, but at least 2 runs, to see if a second run is due. A
     single round would be slower, because a look asks the timetable for each run, and most of these runs would not be
-    created. With 32 DAGs and a limit of 32, each timetable was asked for 32 runs, and one run of each was created. The
-    asking took half of the plan's time.
+    created. In a single round of 32 DAGs with a limit of 32, each timetable was asked for 32 runs, and one run of each
+    was created. The asking took half of the plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]
@@ -138,7 +138,7 @@ def selection_of(run: NewRun) -> EventSelection | None:
 
 
 def is_next_run_stored(found: Look, row: DagRow) -> bool:
-    """True if the DAG's row already names the run that its timetable asks for next, so that it need not be stored."""
+    """True if the DAG's row already names the run that the timetable asks for next. The run need not be stored then."""
     info = found.next_info
     shown = (row.next_interval_start, row.next_interval_end)
     if info is None:
@@ -199,7 +199,7 @@ def _carry_out_partitions(found: Look, row: DagRow) -> Script[int]:
 
 
 def _create_scheduled(run: NewRun, params: Mapping[str, Any]) -> Script[int]:
-    """Create the run; return 1, or 0 if the DAG has a run with its id already."""
+    """Create the run; return 1, or 0 if the DAG already has a run with this id."""
     info = run.info
     assert info is not None
     step = CreateRun(

@@ -15,7 +15,7 @@ class ReadyQueue:
     """Ready DAGs, oldest first, in two queues that take turns.
 
     One queue holds DAGs that became ready by an event, the end of a run or a change of the DAG. The other queue holds
-    DAGs that became ready by the clock. Each transaction takes DAGs from one queue, in turn. So a thousand DAGs that
+    DAGs that became ready by the clock. Transactions take DAGs from the two queues in turn. So a thousand DAGs that
     are due at midnight do not keep a new event waiting. A DAG with more to do goes to the end of its queue.
     """
 

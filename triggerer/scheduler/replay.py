@@ -124,7 +124,7 @@ def replay(
     Args:
         events: The events between `since` and `until`, in the order of recording.
         members: The assets that each alias resolves to. Their events count for the alias.
-        set_back: When the clock was set back; None: it was not. Waiting periods that had begun end at that moment.
+        set_back: When the clock was set back; None: it was not. At that moment, all waiting periods under way end.
     Raises:
         Exception: A timetable from a plugin failed.
     """
@@ -153,7 +153,7 @@ class _Replay:
     members: Mapping[str, frozenset[Asset]]
     since: datetime
     set_back: SetBack | None = None
-    """None once the replay has passed this moment."""
+    """None: the clock was not set back, or the replay has passed that moment."""
     before_id: int = 0
     """Events up to this id are from before the clock was set back."""
     queue: dict[Asset, list[RecordedEvent]] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class _Replay:
         return now, self._advance(now)
 
     def _restart_deadlines(self, now: datetime) -> None:
-        """Restart the deadlines of partition keys at `now`, after the clock was set back. Other DAGs have none."""
+        """Restart the deadlines of partition keys at `now`, after the clock was set back. Does nothing without keys."""
 
     def _by_look(self, events: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
         """Yield groups of events that a scheduler sees in one look: here, each event alone."""

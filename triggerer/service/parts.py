@@ -54,7 +54,7 @@ async def start_parts(
     workers: TaskGroup,
     readiness: Readiness,
 ) -> None:
-    """Build and start the given parts in this process. `start_api` starts the API."""
+    """Build and start the given parts in this process, except the API, which `start_api` starts."""
     if visible := [part.value for part in sorted(parts & _OWN_NOTHING)]:
         from triggerer.store.streams.presence import Presence
 

@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 _LOOK_EVERY: Final = timedelta(minutes=1)
 _BETWEEN_BOUNDS: Final = timedelta(minutes=10)
-"""The time between two cleanings because of a bound. Perhaps nothing may be deleted, and each try reads all events."""
+"""The least time between two cleanings because of a bound. Each reads all events, even if none of them may go."""
 _ACTOR: Final = Actor("retention", Role.ADMIN, SERVICE)
 
 
@@ -39,7 +39,8 @@ class Retention:
 
     Args:
         ack_timeout: The longest time that a watcher has for a message.
-        since: If the database's clock was set back, nights after this instant count. None: after the first look.
+        since: If the last cleaning lies in the future, because the database's clock was set back, nights count from
+            this instant. None: nights count from the first look.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Retention:
         self._since = since
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Clean when it is due, until cancelled. A step under way is then rolled back, or committed as a whole."""
+        """Clean when a cleaning is due, until cancelled. A cancelled step is rolled back, or committed as a whole."""
         self._log_settings()
         backoff = Backoff(first=_LOOK_EVERY.total_seconds(), longest=3600)
         task_status.started()
@@ -69,7 +70,8 @@ class Retention:
                 await self.look()
                 backoff.reset()
             except TriggererError as error:
-                # The next try may succeed: the store is away, or a log cannot be deleted. `triggerer health` shows it.
+                # The store is away, or a log cannot be deleted. `triggerer health` shows the error. The next try may
+                # succeed.
                 delay = backoff.next_delay()
                 warn_seldom(_log, backoff.failures, "old data was not deleted", error=str(error))
             except Exception:  # noqa: BLE001 (see below)
@@ -79,10 +81,11 @@ class Retention:
             await anyio.sleep(_LOOK_EVERY.total_seconds() + delay)
 
     async def look(self) -> Cleaned | None:
-        """Clean if it is due; return the numbers. None: nothing was due, or another process cleans.
+        """Clean if a cleaning is due; return what was deleted. None: nothing was due, or another process cleans.
 
         Raises:
-            TriggererError: A clock may be wrong. Or the cleaning failed, and the store has the error if it answers.
+            TriggererError: A clock may be wrong, or the cleaning failed. The error of a failed cleaning is stored if
+                the store answers.
         """
         async with self._database.reading() as session:
             now = await database_now(session)
@@ -109,7 +112,7 @@ class Retention:
         return cleaned
 
     def _is_due(self, state: CleaningState, now: datetime) -> bool:
-        """Return whether a night has come since the last cleaning, or since there was a database."""
+        """Return whether a night has come since the last cleaning, or, before any cleaning, since the first look."""
         if self._since is None or self._since > now:
             self._since = now
         last = state.succeeded_at or state.made_at
@@ -163,7 +166,7 @@ class LogRetention:
     """Deletes the old logs on the machine of an executor whose process has no scheduler.
 
     Args:
-        age: The time after a run's end when its log is deleted.
+        age: The time from a run's end until its log is deleted.
         since: When logs were last deleted. None: nights after the first look count.
     """
 

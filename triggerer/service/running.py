@@ -1,4 +1,4 @@
-"""Runs the service, from reading the settings to the signal that stops it."""
+"""Runs the service, from the check of its settings to the signal that stops it."""
 
 from __future__ import annotations
 

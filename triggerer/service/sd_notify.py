@@ -1,6 +1,6 @@
 """Tells systemd, or another service manager, that the service is ready, alive or stopping.
 
-It sends datagrams to the Unix socket that `NOTIFY_SOCKET` names. Source: sd_notify(3), sd_watchdog_enabled(3).
+The messages are datagrams to the Unix socket that `NOTIFY_SOCKET` names. Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ ARGUMENTS: Final = {
     "timetable": "schedule",
     "waiter_delay": "poke_interval",
 }
-"""Airflow's name of an argument -> our name. Users get the hint only if the called function has an argument with our
-name."""
+"""Airflow's name of an argument -> our name. `argument_hint` names ours only if the called function has such an
+argument."""
 
 ADVICE: Final = {
     "apply_function": "match={...} chooses messages",

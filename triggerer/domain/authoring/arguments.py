@@ -85,8 +85,8 @@ class Arguments:
         because a task that does not name `spark` must not start a session.
 
         Args:
-            names_assets: True for `@asset` functions: `context` receives the whole context, also without `spark`. Every
-                other parameter that has no default, and that no run fills in, is the name of an asset.
+            names_assets: True for `@asset` functions: the parameter `context` receives a mapping of the context
+                arguments. Every other parameter that has no default, and that no run fills in, is the name of an asset.
             internal: Names that a run fills in for our own functions, in addition to `CONTEXT_ARGUMENTS`.
         Raises:
             DagError: The call does not fit the function, or it omits a parameter that has no default and that no run
@@ -172,7 +172,7 @@ class Arguments:
 
 
 def result_of(value: Any) -> Result | None:
-    """Return `value` if it is a `Result`, or the `Result` for a task's return value; None: it is neither."""
+    """Return a `Result` as it is, a `Task` as the `Result` of its return value, and None for any other value."""
     from triggerer.domain.tasks import Task
 
     if isinstance(value, Task):

@@ -21,7 +21,7 @@ _OWN_OPTIONS: Final = ("schedule", "name", "uri", "group", "extra", "watchers", 
 class AssetFunction(Asset):
     """An asset that a function makes, and the DAG that calls the function.
 
-    It is equal to a plain asset with the same name and URI.
+    An `AssetFunction` is equal to a plain asset with the same name and URI.
     """
 
     __slots__ = ("dag", "function")
@@ -71,11 +71,12 @@ class _Decorator:
 
 
 class asset(_Decorator):  # noqa: N801  (a decorator, named as in Airflow)
-    """Turn a function into an asset, and a DAG of one task that calls it: `@asset(schedule="@daily")`.
+    """Turn a function into an asset, and into a DAG whose one task calls the function: `@asset(schedule="@daily")`.
 
     The run fills in the function's parameters by name:
 
-    - `self` is the asset, and `context` is a mapping of everything that a run fills in, except `spark`.
+    - `self` is the asset, and `context` is a mapping of everything that a run fills in. The mapping has `spark` only if
+      the function also names `spark`.
     - The context arguments of tasks (`dag_run`, `params`, …) mean what they mean in a task.
     - Any other parameter without a default is the asset of that name, which becomes an inlet.
 

@@ -49,7 +49,7 @@ def SparkSql(  # noqa: N802  (it reads as the kind of a task)
     Args:
         sql: One statement, or several with `;` between them.
         arguments: Values for the markers in the statements: a mapping for `:name`, a list for `?`. Results of other
-            tasks may be among the values. Spark quotes them.
+            tasks may be among the values. Spark quotes all values.
         outlets: The assets that the task updates.
         templated: True to render `sql` with Jinja before it is split.
         options: Other options of `@task`, such as `retries`, `timeout` and `pool`.
@@ -94,8 +94,8 @@ def SparkApplication(  # noqa: N802
     """Add a task that submits a Spark application, and return the task. Call it inside `with DAG(...)`.
 
     The task ends with the application, and fails if the application fails. The application's environment has
-    `TRIGGERER_DAG_ID`, `TRIGGERER_RUN_ID`, `TRIGGERER_TASK_ID` and `TRIGGERER_RUN_TOKEN`. The last is the token of the
-    task's output.
+    `TRIGGERER_DAG_ID`, `TRIGGERER_RUN_ID`, `TRIGGERER_TASK_ID` and `TRIGGERER_RUN_TOKEN`. The value of
+    `TRIGGERER_RUN_TOKEN` is the token of the task's output.
 
     Args:
         application: A Python file or a jar: a path below the DAGs folder, an absolute path, or a URL that the cluster
@@ -189,7 +189,7 @@ def _execute_sql(spark: Any, log: Log, sql: str, arguments: Any) -> None:
 
 
 def _execute_statement(spark: Any, statement: str, arguments: Any, *, is_last: bool) -> str | None:
-    """Compute the statement's result. Return the first rows of the last statement's result, if it has one."""
+    """Compute the statement's result. If the statement is the last and has a result, return the first rows."""
     # With `arguments`, Spark reads `:` and `?` as markers. Without arguments, a statement can use these characters for
     # something else, such as a JSON path.
     frame = spark.sql(statement, arguments) if arguments else spark.sql(statement)

@@ -46,7 +46,7 @@ class Folder:
     watchers: dict[WatcherKey, tuple[ParsedWatcher, str]] = field(default_factory=dict)
     broken_watchers: frozenset[WatcherKey] = frozenset()
     conflicts: dict[str, Problem] = field(default_factory=dict)
-    """The contradiction of a file to another file, by path of the file whose definitions are left out."""
+    """How a file contradicts another file, by path of the file whose definitions are left out."""
 
 
 def merge(

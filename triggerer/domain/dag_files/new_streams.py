@@ -1,8 +1,8 @@
 """Decides how long a stream that was never read stays closed. No I/O.
 
-As soon as a stream is open, the messages that its watchers resolve are committed at the broker. A watcher of the stream
-whose DAG file is read later would never see those messages. So a new stream waits until all DAG files that were seen
-have been read.
+As soon as a stream is open, the messages that its watchers resolve are committed at the broker. If another watcher of
+the stream is in a DAG file that has not been read, it never sees those messages. So a new stream waits until all DAG
+files that were seen have been read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return, by digest of the stream, the instant until which it must stay closed; None: the stream may be opened now.
+    """Return, by digest, the instant until which each stream must stay closed; None: the stream may be opened now.
 
     Args:
         never_read: For each stream that no instance has claimed yet, the instant until which the stream is closed.
         new: The digests of the streams that the caller's transaction has created.
         is_reading: True if a new or changed file has been seen but not read.
-        is_start: True if the DAG processor reads files for the first time after its start. Then all of `never_read` are
-            closed, because the former DAG processor may have ended before it had read all files.
+        is_start: True if the DAG processor reads files for the first time after its start. In this case, all streams of
+            `never_read` are closed, because the former DAG processor may have ended before it had read all files.
         now: The database's time.
         limit: The longest time that a stream stays closed, in case the DAG processor hangs or dies.
     """

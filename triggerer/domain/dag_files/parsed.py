@@ -84,7 +84,7 @@ class ParsedDag:
     min_run_gap: float | None = None
     """The least time between two runs, in seconds."""
     quiet_period: float | None = None
-    """Events become a run only after this time without a further event, in seconds."""
+    """Queued events start a run only once no further event has arrived for this time, in seconds."""
     depends_on_past: bool = False
     priority: int = 0
     pools: tuple[str, ...] = ()

@@ -46,15 +46,15 @@ class PartitionMapper(ABC):
         """
 
     def decode_downstream(self, downstream_key: str) -> Any:
-        """Return the value that a run's key names, such as the start of a day. A window counts its parts from it."""
+        """Return the value that a run's key names, such as the start of a day. A window counts its parts from there."""
         return downstream_key
 
     def encode_upstream(self, decoded: Any, *, length: timedelta | None = None) -> tuple[str, ...]:
         """Return the event keys of one part of a window.
 
         Args:
-            length: The part's length if it is less than a day. A clock change may then leave no key or two keys. None:
-                the part has exactly one key.
+            length: The part's length if it is less than a day. A clock change can skip or repeat such a part, so there
+                may be no key or two keys. None: the part has exactly one key.
         """
         return (decoded,)
 

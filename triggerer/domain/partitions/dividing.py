@@ -81,7 +81,7 @@ class Lack:
     deadline: datetime | None = None
     """When the run starts without the missing keys; None: the run has no deadline."""
     unreachable: str | None = None
-    """Why the run can never start; None: it can."""
+    """Why the run can never start; None: it can start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,10 @@ class Partitioner:
     def due_at(
         self, key: str, parts: Sequence[Part], *, has_run: bool, now: datetime
     ) -> datetime | None:
-        """Return when the run of a key may start with these parts; None: it needs another event first.
+        """Return when the run of a key may start with these parts; None: the run needs another event first.
 
         Args:
-            has_run: True if the key already had a run. Then any further part is enough for another run at once.
+            has_run: True if the key already had a run. If so, any further part is enough for another run at once.
             now: The present instant, which is the result if the run may start at once.
         """
         try:

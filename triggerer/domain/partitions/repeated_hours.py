@@ -42,7 +42,7 @@ class _Overlap:
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
-        """Return the two instants at which parts begin at one clock time; empty: no such time occurs twice."""
+        """Return the two instants at which parts begin at one of these clock times; empty if no part begins at one."""
         shown = self.turn.astimezone(self.zone).replace(tzinfo=None)
         until = (shown.replace(hour=0, minute=0, second=0) - shown) % part
         return (self.turn - self.length + until, self.turn + until) if until < self.length else ()
@@ -81,7 +81,7 @@ def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
 
 
 def _keys_of(timetable: Timetable) -> IntervalKeys | None:
-    """Return the object that writes the timetable's keys; None: it has no keys, or is third-party code."""
+    """Return the object that writes the timetable's keys; None: the timetable has no keys, or is third-party code."""
     match timetable:
         case CronPartitionTimetable() | Keyed():
             return timetable.keys

@@ -45,7 +45,7 @@ class Progress(NamedTuple):
     deadline: datetime | None
     """From this instant on, fewer parts may be enough; None: the run has no deadline."""
     unreachable: str | None
-    """Why the run can never start; None: it can."""
+    """Why the run can never start; None: it can start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class RollupMapper(PartitionMapper):
         """Return whether the run of a key may start, and what it still waits for.
 
         Args:
-            arrived: The keys of the events so far. Keys that the run does not wait for are ignored.
+            arrived: The keys of the events that have arrived. Keys that the run does not wait for are ignored.
             first_event_at: The instant of the run's first event.
         """
         expected = self.to_upstream(downstream_key)

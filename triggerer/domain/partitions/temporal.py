@@ -120,7 +120,7 @@ class TemporalMapper(PartitionMapper):
         return self._zone
 
     def _begin(self, moment: datetime) -> datetime:
-        """Return the first instant at which this mapper's clock shows `moment` or later, on this clock."""
+        """Return, in the mapper's zone, the first instant at which its clock shows `moment` or later."""
         return first_shown(moment, self._zone)
 
     def _is_skipped(self, moment: datetime) -> bool:

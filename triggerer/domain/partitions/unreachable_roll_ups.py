@@ -26,8 +26,8 @@ def impossible_roll_ups(schedule: Schedule | None, *, now: datetime) -> Iterator
     """Yield one warning for each roll-up of a DAG that cannot work; usually none.
 
     Args:
-        now: The check looks at one fixed instant in each month of the present year, so that the warnings do not change
-            from hour to hour.
+        now: Gives the present year. The check looks at one fixed instant in each month of this year, so that the
+            warnings do not change from hour to hour.
     Raises:
         Exception: A third-party mapper raised it.
     """

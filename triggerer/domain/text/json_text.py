@@ -49,8 +49,8 @@ def dump_json(
             hint="use strings, numbers, lists and mappings",
         ) from (None if default is None else error)
     nulls = text.count(_NULL)
-    # orjson writes `null` for None, NaN and the infinities. If the dict's own None values account for every `null`, the
-    # value has neither NaN nor an infinity, and needs no search.
+    # orjson writes `null` for None, NaN and the infinities. If the value is a dict whose own None values account for
+    # every `null`, it has neither NaN nor an infinity, and needs no search.
     if nulls and nulls != _nones_of(value):
         _refuse_non_finite(value, what)
     # Search for one byte first: that is ten times as fast as a search for six. The text of a string with a backslash

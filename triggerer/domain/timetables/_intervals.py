@@ -1,4 +1,4 @@
-"""Finds the next run of a timetable with consecutive data intervals, which has a run at the end of each interval."""
+"""Finds the next run of a timetable that has consecutive data intervals, and a run at the end of each interval."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def next_interval(
     latest: datetime | None,
     over: Callable[[], datetime | None] | None,
 ) -> DagRunInfo | None:
-    """Return the run of the next data interval: the interval after the last run's, or the first; None: there is none.
+    """Return the run of the interval that follows the last run's interval, or of the first; None: no such interval.
 
-    The scheduler calls this after each run, and a cron expression needs a tenth of a millisecond for each bound. So no
-    bound is computed without need.
+    The scheduler calls this function after each run, and a cron expression needs a tenth of a millisecond for each
+    bound. So no bound is computed without need.
 
     Args:
         last: The data interval of the last run; None: there was no run.
@@ -60,8 +60,8 @@ def next_interval(
                 start, end = made_up, None
     if earliest is not None and (start is None or earliest > start):
         start, end = bounds.at_or_after(earliest), None
-    # After a change to a coarser schedule, the found interval may start with the last run's interval or before it. Then
-    # the last run counts as the run of the found interval, and the interval after the found interval is next.
+    # After a change to a coarser schedule, the found interval may start at the start of the last run's interval, or
+    # before it. In this case the last run counts as the run of the found interval, and the interval after that is next.
     if last is not None and start is not None and start <= last.start:
         start, end = bounds.after(start), None
     if start is None or (latest is not None and start > latest):

@@ -41,8 +41,8 @@ def next_tick(
         interval: The length of the data interval before the tick.
     """
     earliest = restriction.earliest
-    # A cron needs a tenth of a millisecond for each tick, and the scheduler calls this after each run. So compute few
-    # ticks.
+    # A cron needs a tenth of a millisecond for each tick, and the scheduler calls this function after each run. So
+    # compute few ticks.
     if last is not None:
         tick = ticks.after(last.end)
     elif earliest is None:

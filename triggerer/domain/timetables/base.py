@@ -60,7 +60,7 @@ class Timetable(ABC):
 
     The scheduler calls the timetables of all DAGs in one thread, so a timetable may compute, but must never wait. All
     instants are aware and in UTC. `triggerer.timetables.now()` returns the present instant. To install a timetable of
-    your own, add an entry point to the group `triggerer.timetables`. The store has the result of `serialize`.
+    your own, add an entry point to the group `triggerer.timetables`. The store keeps the result of `serialize`.
     """
 
     __slots__ = ()
@@ -94,8 +94,8 @@ class Timetable(ABC):
         due.
 
         Args:
-            last_automated_data_interval: The interval of the last run that the scheduler made; None: there is none.
-                Runs by hand and backfills do not count.
+            last_automated_data_interval: The interval of the last run that the scheduler made; None: no such run. Runs
+                by hand and backfills do not count.
             restriction: The limits that the DAG sets.
         """
 
@@ -124,7 +124,7 @@ class Timetable(ABC):
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
         """Return a restriction that allows every run with a logical date between two instants, both included.
 
-        It may also allow some runs with earlier or later dates.
+        The restriction may also allow some runs with earlier or later dates.
         """
         return TimeRestriction(start, end, catchup=True)
 

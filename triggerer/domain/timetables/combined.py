@@ -1,4 +1,4 @@
-"""Timetables made of other timetables: the instants of any of these, the instants that all share, or exceptions."""
+"""Timetables that combine others: all their instants, their common instants, or one's instants except another's."""
 
 from __future__ import annotations
 

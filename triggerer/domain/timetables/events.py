@@ -23,7 +23,7 @@ from triggerer.domain.timetables.ticks import HasTicks
 class EventsTimetable(HasTicks):
     """A run at each instant of a list. The data interval is only that instant.
 
-    Without catch-up, `next_dagrun_info` names only instants from the present one on.
+    Without catch-up, `next_dagrun_info` names no instants in the past.
 
     Args:
         event_dates: Aware instants in any order. Repetitions are ignored.

@@ -1,4 +1,4 @@
-"""Timetables that change another timetable's runs: they start later, or have another data interval."""
+"""Timetables that change another timetable's runs: the runs start later, or have another data interval."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class RollingWindow(DerivedTimetable):
 class Consecutive(HasTicks):
     """A run at each instant of a timetable, for the time since the previous instant.
 
-    It does for any timetable with fixed instants what `CronDataIntervalTimetable` does for a cron expression.
+    This class does for any timetable with fixed instants what `CronDataIntervalTimetable` does for a cron expression.
     """
 
     timetable: HasTicks

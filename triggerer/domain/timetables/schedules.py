@@ -1,4 +1,4 @@
-"""Turns a DAG's `schedule` into a timetable, if it names times."""
+"""Turns a DAG's `schedule` into a timetable, if the schedule names times."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class HasTicks(Timetable):
 
 
 class TickTimetable(HasTicks):
-    """A run at each instant that `after` and `before` return. It is the simplest base for a timetable of your own.
+    """A run at each instant that `after` and `before` return. The simplest base class for a timetable of your own.
 
     With catch-up, each missed instant gets a run. Without catch-up, only the last missed instant gets a run. For a DAG
     with neither a start nor a run, only a recent past instant counts as missed. Recent means at most five minutes ago,
@@ -110,8 +110,8 @@ def checked_ticks(value: object, owner: str) -> HasTicks:
 def refuse_keys(timetable: Timetable, owner: str) -> None:
     """Check that a timetable's runs have no partition keys.
 
-    Partition keys are made from data intervals. `owner` is the name of a timetable that contains `timetable` and
-    changes the data intervals, so the keys of `timetable` would not fit the runs.
+    `owner` is the name of a timetable that contains `timetable` and changes its data intervals. Partition keys are made
+    from data intervals, so the keys of `timetable` would not fit the changed intervals.
 
     Raises:
         DagError: The runs have partition keys.

@@ -146,8 +146,8 @@ class WorkdaysOfMonthTimetable(TickTimetable):
     Put `Consecutive(...)` around it if each run must cover the time since the previous run.
 
     Args:
-        days: Days of the month from 1; -1 is the last day, -2 the day before it. In a month without the day, the run is
-            on the month's last day; for -31, on its first day. For example, 31 means April 30.
+        days: Days of the month from 1; -1 is the last day, -2 the day before it. If a month lacks the day, a positive
+            number means the month's last day, and a negative number its first: in April, 31 is the 30th, -31 the 1st.
         at: The time of day.
         roll: "before" moves a run to the last workday before the day; "after", to the first workday after it.
     Raises:

@@ -62,12 +62,12 @@ def with_zone(text: str, zone: Zone) -> str:
 
 def start_of_day(day: date, zone: tzinfo) -> datetime:
     """Return the first UTC instant of a day, even if its midnight occurs twice or not at all."""
-    # If midnight occurs twice, this is the first one. If it is skipped, this is the moment of the clock change.
+    # If midnight occurs twice, the result is the first. If midnight is skipped, the result is the clock change.
     return datetime.combine(day, time(0), tzinfo=zone).astimezone(UTC)
 
 
 def first_shown(wall: datetime, zone: tzinfo) -> datetime:
-    """Return the first instant at which the zone's clock shows the time `wall` or later, on that clock.
+    """Return, in the zone, the first instant at which its clock shows the time `wall` or later.
 
     Args:
         wall: A clock time without a zone. If it occurs twice, its `fold` says which occurrence is meant.

@@ -27,7 +27,7 @@ class KeyedEvent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BookmarkChange:
-    """Store a new bookmark of a watcher, and the events that its trigger yielded before it, under a stream's lease."""
+    """Store a watcher's new bookmark, and the events that the trigger yielded before it, under a stream's lease."""
 
     fence: Fence
     watcher: WatcherRef

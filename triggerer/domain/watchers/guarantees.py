@@ -53,11 +53,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryFacts:
-    """The facts that a trigger knows about its source, settings and producer. It leaves out unknown facts.
+    """The facts that a trigger knows about its source, settings and producer. The trigger leaves out unknown facts.
 
     Attributes:
-        is_acknowledged: True if the source repeats a message until its events are durable. Either the source gets its
-            acknowledgement only afterwards, or the position is stored in the transaction of the events.
+        is_acknowledged: True if the source repeats a message until the message's events are durable. Either the source
+            gets the acknowledgement only after that, or the position is stored in the transaction of the events.
         because: The reason for `is_acknowledged`, for people: a sentence without its full stop.
         key: The parts of the idempotency key, for people: "topic, partition and offset". None: no key.
         key_changes: Why a repeated message may have another key. None: a repeated message has the same key.
@@ -69,9 +69,10 @@ class DeliveryFacts:
         is_renewed: True if the producer extends `redelivers_after` while a message is in flight.
         renewed_for: The longest time for which the producer extends `redelivers_after`. None: as long as necessary.
         drops_after: The number of failed deliveries after which the source drops a message. None: never.
-        has_dead_letters: True if the source keeps the messages that it drops. None: it drops none, or unknown.
-        dead_letter_setting: The key of the trigger's connection that names a dead-letter target, for the warning that
-            there is none. None: no such key.
+        has_dead_letters: True if the source has a place for the messages that it drops. None: it drops none, or
+            unknown.
+        dead_letter_setting: The key of the trigger's connection that names a dead-letter target. If the target is
+            missing, the warning shows this key. None: no such key.
         findings: Further facts. A finding with `most` can lower the guarantee.
         source: The name of a source that divides its messages among its readers, such as a queue. It is equal for all
             spellings of the trigger's arguments. Two streams with one name get a warning. A stream of several sources

@@ -94,9 +94,9 @@ class PositionChange:
     """Called once, on the event loop: with None when the change is durable, or with the error. Must not raise."""
     reemit: Reemission | None = None
     rewound_to: Position | None = None
-    """The position to which a replay rewound the watcher. None: no replay, or the broker has advanced to this position.
+    """The position to which a replay rewound the watcher. None: no replay, or the broker has advanced to the position.
 
-    Until the broker has advanced to this position, it may deliver an earlier message. The watcher is then rewound
+    A broker that has not advanced to this position may deliver an earlier message. The watcher is then rewound
     further, to the earlier message.
     """
 
@@ -112,7 +112,7 @@ class PositionSink(Protocol):
 
 
 def encode_lane(lane: Hashable) -> str | None:
-    """Return a lane as canonical JSON; None: the JSON would not read back as an equal lane, or cannot be stored."""
+    """Return a lane as canonical JSON, or None if the JSON cannot be stored or does not decode to an equal lane."""
     try:
         text = json.dumps(lane, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         # Python accepts half a surrogate pair as a string; databases and brokers do not.

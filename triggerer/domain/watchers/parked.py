@@ -1,7 +1,7 @@
 """Messages that the store keeps for one watcher that could not process them (contract, rule 18).
 
-A stored message comes from a queue, which does not deliver it again. It waits until its watcher, which is behind, reads
-it. A parked message has failed too often, and waits for an operator.
+A stored message comes from a queue, which does not deliver the message again. The message waits until its watcher,
+which is behind, reads it. A parked message has failed too often, and waits for an operator.
 """
 
 from __future__ import annotations

@@ -38,5 +38,5 @@ class StoredMark(NamedTuple):
         return cls(incarnation, at)
 
     def knows(self, other: StoredMark) -> bool:
-        """Return whether a database with this mark may have written the other mark, or cannot tell."""
+        """True if a database with this mark may have written the other mark, or if their incarnations differ."""
         return self.incarnation != other.incarnation or (other.at or _EPOCH) <= (self.at or _EPOCH)

@@ -12,7 +12,7 @@ _LONGEST: Final = 200
 
 
 def stream_name(described: object, key: Hashable) -> str:
-    """Return the trigger's description of its stream in one line, or else its key in words.
+    """Return the trigger's description of its stream in one line, or else the stream's key in words.
 
     Args:
         described: The result of `describe_stream()`.

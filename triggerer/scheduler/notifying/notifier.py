@@ -1,11 +1,12 @@
 """Finds what people were not told about, queues messages, and sends them. The scheduler's process runs it.
 
-Guarantee: at least once for each object and state, from the store. The transaction that marks an occurrence as told
-queues its messages, so a crash loses none, and of several instances one makes the message. A target may get a message
-twice if the process dies, or is stopped, between the sending and the commit that deletes the message. A message is lost
-only if its target refuses it for a day, or if more than 200 newer ones wait for that target.
+Guarantee: a target gets the message about an occurrence at least once. The transaction that marks an occurrence as told
+also queues its message. So a crash loses no message, and only one of several instances makes a message. A target may
+get a message twice if the process dies, or is stopped, between the sending and the commit that deletes the message. A
+message is lost only if its target refuses it for a day, or if more than 200 newer ones wait for that target.
 
-Nothing waits for the notifier. It looks when runs have ended, and at the scheduler's heartbeat.
+No other part waits for the notifier. It looks for occurrences when runs have ended, and every `heartbeat_sec` of
+`[scheduler]`.
 """
 
 from __future__ import annotations

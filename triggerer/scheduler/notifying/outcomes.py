@@ -56,7 +56,7 @@ class Outcomes:
             _log.warning("the outcome of a notification is not stored", error=str(refused))
 
     async def release_untried(self) -> None:
-        """Make the messages due again that were not tried, because an earlier message of their target failed."""
+        """Make the untried messages due again. A message is not tried if an earlier one for its target failed."""
         left, self._open = list(self._open.values()), {}
         if not left:
             return

@@ -69,7 +69,7 @@ class Cron:
     def after(self, moment: datetime) -> datetime | None:
         """Return the first instant after `moment`, in UTC.
 
-        None: there is none in the next 50 years, or `moment` is before `_FIRST` or after `_LAST`.
+        None: no instant lies in the next 50 years, or `moment` is before `_FIRST` or after `_LAST`.
         """
         asked = _naive(moment)
         if not _FIRST <= asked <= _LAST:
@@ -86,7 +86,7 @@ class Cron:
     def before(self, moment: datetime) -> datetime | None:
         """Return the last instant before `moment`, in UTC.
 
-        None: there is none in the 50 years before, or `moment` is before `_FIRST` or after `_LAST`.
+        None: no instant lies in the last 50 years, or `moment` is before `_FIRST` or after `_LAST`.
         """
         asked = _naive(moment)
         if not _FIRST <= asked <= _LAST:
