@@ -36,7 +36,7 @@ class Changed:
 
 
 def assign(row: object, **values: Any) -> bool:
-    """Set the columns of a row whose values differ; return True if any did.
+    """Set each column that differs from the given value; return True if any column did.
 
     SQLAlchemy would not notice that a number in a JSON value has become a truth value, see `_differs`.
     """
