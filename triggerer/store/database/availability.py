@@ -1,4 +1,4 @@
-"""Tracks whether the database works, as this process sees it, and logs an outage once for all parts."""
+"""Tracks whether the database works, as this process sees it, and logs an outage once for all parts of the service."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class _Outage:
 class Availability:
     """Records each success of the database, and each failure after which a later try may succeed.
 
-    The log gets a line when an outage begins, for each new reason, at growing intervals while it lasts, and at its end.
+    The log gets a line when an outage begins and when it ends. In between, the log gets a line for each new reason, and
+    further lines at growing intervals.
     Which work waits for the database is logged elsewhere, by the part of the service that waits.
 
     Args:

@@ -42,10 +42,10 @@ class Step(Protocol):
 
 @runtime_checkable
 class Opening(Step, Protocol):
-    """A step whose rows nobody needs. As the first step on PostgreSQL, it is sent together with BEGIN."""
+    """A step whose rows nobody needs. If it is a script's first step, PostgreSQL receives it together with BEGIN."""
 
     def with_begin(self) -> str:
-        """Return the statement with its values as literals. Together with BEGIN it cannot be sent with arguments."""
+        """Return the statement with its values as literals, because next to BEGIN a statement cannot have arguments."""
 
 
 def single_step(step: Step) -> Script[list[Row]]:

@@ -84,7 +84,7 @@ async def _wanted(
     event_id: int | None = None,
     state: str | None = None,
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions for the filters of a list. The states `consumed` and `unused` have none; see `_walk`."""
+    """Return the conditions for the filters of a list. The states `consumed` and `unused` add none; see `_walk`."""
     wanted: list[ColumnElement[bool]] = []
     if asset is not None:
         wanted.append(in_spans(await spans_of(session, uri=asset, name=asset)))
@@ -134,7 +134,7 @@ async def events_after(
 
 
 async def find_event_by_key(session: AsyncSession, key: str, asset_id: int) -> int | None:
-    """Return the id of an asset's event with this idempotency key, among the events that no watcher made; or None."""
+    """Return the id of the asset's event with this idempotency key, or None. Events of watchers are ignored."""
     query = select(AssetEvent.id).where(
         AssetEvent.idempotency_key == key,
         AssetEvent.watcher_id == 0,

@@ -23,8 +23,8 @@ _AUTHORITY: Final = re.compile(
     r"(?P<before>^[a-z+]+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>(?:[/?#].*)?$)"
 )
 _HOST: Final = re.compile(r"(?P<host>\[[^\]]+\]|/.*|[^:]*)(?::(?P<port>\d+))?$")
-# asyncpg takes these options only in a URL of its own (`dsn`), not as arguments. It reads the files that they name
-# again for each connection.
+# asyncpg takes these options only in a URL of its own (`dsn`), not as arguments. For each connection, asyncpg reads the
+# files that the options name once again.
 _OF_TLS: Final = frozenset(
     {
         "sslcert", "sslcrl", "sslkey", "sslpassword", "sslrootcert",

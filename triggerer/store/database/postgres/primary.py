@@ -75,7 +75,7 @@ class Primary:
     def __init__(self, url: URL, *, name: str) -> None:
         self._name = name
         self._settings = read_settings(url)
-        # The host that answered last comes first.
+        # The host that answered most recently comes first.
         self._hosts = list(self._settings.hosts)
         self._newest: History | None = None
 

@@ -56,9 +56,9 @@ async def listen(
 ) -> None:
     """Publish other processes' announcements as wake-ups until cancelled.
 
-    A lost connection to PostgreSQL is opened again, with growing delays. After that, all subscribers are woken about
-    everything, because announcements were missed meanwhile. On SQLite the caller must have called `lock_exclusively`,
-    because a database has only one socket for announcements.
+    A lost connection to PostgreSQL is opened again, with growing delays. Then all subscribers are woken about
+    everything, because announcements may have been missed without a connection. On SQLite the caller must have called
+    `lock_exclusively`, because a database has only one socket for announcements.
 
     Args:
         wakeups: Where to publish. None: `database.wakeups`.
