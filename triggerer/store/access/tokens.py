@@ -28,7 +28,7 @@ class KnownToken:
     name: str
     role: str
     is_use_stale: bool
-    """True if the stored time of the last use is too old: the caller should call `mark_used`."""
+    """True if the stored time of the last use is older than `_LAST_USE_PRECISION`, so the caller should `mark_used`."""
 
 
 async def create_token(

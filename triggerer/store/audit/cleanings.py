@@ -60,7 +60,7 @@ async def begin_turn(session: AsyncSession, holder: str) -> bool:
 
 
 async def extend_turn(session: AsyncSession, holder: str) -> None:
-    """Let other cleanings wait for `TURN` from now.
+    """Keep other cleanings from beginning until `TURN` from now.
 
     Raises:
         LeaseLost: Another cleaning has begun, because this one did not report for too long.
@@ -100,7 +100,7 @@ async def end_turn(
 
 
 async def read_state(session: AsyncSession) -> CleaningState | None:
-    """Return the state of cleanings, or None if no process has asked for it yet."""
+    """Return the state of cleanings, or None if neither `make_state` nor `begin_turn` was ever called."""
     now = await database_now(session)
     row = await session.get(CleaningTurn, _ROW)
     if row is None:
@@ -125,7 +125,7 @@ async def make_state(session: AsyncSession) -> None:
 
 
 async def save_full_bytes(session: AsyncSession, size_bytes: int | None) -> None:
-    """Store the size of the database at which a cleaning has made room in it; None: the database is below its bound."""
+    """Store the size of the database after a cleaning, or None if this size is below the configured bound."""
     await session.execute(update(CleaningTurn).values(full_bytes=size_bytes))
 
 

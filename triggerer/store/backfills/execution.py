@@ -33,7 +33,7 @@ async def dags_with_pending(session: AsyncSession) -> dict[int, str]:
 
 
 async def advance(session: AsyncSession, backfill_id: int) -> int:
-    """Start pending intervals or keys, up to `max_active` runs at a time; return how many runs were queued.
+    """Start pending intervals or keys, until `max_active` runs are queued or running; return how many were started.
 
     The backfill's row is locked, so two calls at the same time take turns.
     """
@@ -91,7 +91,7 @@ async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
             .where(kind.backfill_id == backfill_id, kind.state == PENDING)
             .values(state=CANCELLED)
         )
-    # Runs that the backfill created, and older runs that it queued again.
+    # The condition finds runs that the backfill created, and older runs that it queued again.
     ended = await session.scalars(
         update(DagRun)
         .where(DagRun.backfill_id == backfill_id, DagRun.state == RunState.QUEUED.value)

@@ -131,7 +131,7 @@ def lock_and_read(
     if not dag_ids:
         return []
     # The lock is a separate statement. A single statement would wait for the lock, and then still read the queue as it
-    # was before the other scheduler's commit.
+    # was before the commit that released the lock.
     if waits:
         yield LockDags(dag_ids)
     else:

@@ -110,10 +110,11 @@ ORDER BY d.dag_id, w.asset_id
 """,
     HINT=HINT,
     IN_DAGS=in_list("dag_ids", "text"),
-    # As text, because SQLAlchemy would decode a JSON column each time. The scheduler has decoded most schedules before.
+    # The columns are read as text, because SQLAlchemy would decode JSON columns each time. The scheduler has decoded
+    # most of these texts before.
     SCHEDULE=("d.schedule", "d.schedule::text AS schedule"),
     PARAMS=("d.params", "d.params::text AS params"),
-    # The time when the statement began, which is after the lock was granted. It is equal in all rows.
+    # The time when the statement began, so after the lock was granted. All rows have the same time.
     NOW=(":now", "statement_timestamp()"),
     SOON=(":soon", _SOON),
     VERSION=("NULL", "d.xmin::text"),
@@ -196,12 +197,13 @@ class DagRow(NamedTuple):
     made: tuple[tuple[datetime, datetime], ...]
     """Data intervals for which the timetable must not create a second run, from the last timed run's interval on.
 
-    The first run came from a backfill, or was event-driven and created, for instance, before the clock was set back.
+    Each of them already has a run from a backfill, or an event-driven run, such as one from before the clock was set
+    back.
     """
     last_run: tuple[str, str] | None
-    """The id and state of the newest run outside backfills. None: no such run, or the DAG has no `depends_on_past`."""
+    """The id and state of the newest run outside backfills, or None if there is none or `depends_on_past` is false."""
     last_kind: str | None
-    """The type of the newest timed or event-driven run. None: no such run, or the schedule is not `OnEither`."""
+    """The type of the newest timed or event-driven run, or None if there is none or the schedule is not `OnEither`."""
     asset_id: int | None
     name: str
     uri: str

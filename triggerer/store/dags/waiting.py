@@ -155,7 +155,7 @@ class Waiting:
 
 
 def count_waiting(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Waiting]]:
-    """Return, by DAG, the number of events that wait for it, divided into shares or not. Counting stops at `bound`."""
+    """Return, by DAG, the number of waiting events, whether divided into shares or not. Counting stops at `bound`."""
     rows = yield _WAITING(dag_ids=list(dag_ids), limit=bound + 1)
     return {
         dag_id: Waiting(
@@ -184,7 +184,7 @@ def count_shared(dag_id: str, *, bound: int) -> Script[Counts]:
 
 
 def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
-    """Return up to `limit` events that wait for the DAG, divided into shares or not, sorted by id.
+    """Return up to `limit` events that wait for the DAG, whether divided into shares or not, sorted by id.
 
     No event comes twice.
     """

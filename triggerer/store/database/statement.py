@@ -137,7 +137,7 @@ def instant_from(value: str | datetime | None) -> datetime | None:
         return datetime.fromisoformat(f"{value}+00:00")
     if value is None or value.tzinfo is UTC:
         return value
-    # asyncpg stores `datetime.min` and `datetime.max` as PostgreSQL's infinities, and returns those without a zone.
+    # asyncpg stores `datetime.min` and `datetime.max` as PostgreSQL's infinities, and returns them without a zone.
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 

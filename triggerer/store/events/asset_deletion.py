@@ -39,7 +39,7 @@ class AssetUse:
     dag_id: str | None
     """A DAG that waits for the asset and is not stale."""
     watcher: str | None
-    """A watcher of the asset that is not deleted."""
+    """A watcher of the asset. Deleted watchers do not count."""
     run: tuple[str, str] | None
     """An unfinished run (DAG, run id) that has some of the asset's events."""
     parked: tuple[str, int] | None

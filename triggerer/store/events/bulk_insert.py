@@ -221,7 +221,7 @@ def _sqlite_insert(rows: int, columns: int) -> str:
 def _insert_one(
     connection: sqlite3.Connection, values: Sequence[Any]
 ) -> tuple[Sequence[str], Sequence[int]]:
-    """Insert and queue one event, with two statements instead of four. Most messages come alone.
+    """Insert and queue one event with two statements instead of four, because most messages come alone.
 
     Returns:
         The ids of the DAGs for which the event was queued, and its id. Both are empty if the event is a duplicate.

@@ -86,7 +86,7 @@ class OldEvent:
     watcher_id: int
     """0 if the event is not from a watcher."""
     is_quiet: bool
-    """True if the event is from before `quiet_since`. A healthy stream has advanced past an event of this age."""
+    """True if the event is from before `quiet_since`. A healthy stream has long advanced past its message."""
     is_expired: bool
     """True if the event is from before `expired_before` and may be deleted. False: only its key may be freed."""
 
@@ -103,7 +103,7 @@ class Window:
     in_runs: frozenset[int]
     """Events that a run has taken, if the run's row remains after this cleaning."""
     emitted: frozenset[int]
-    """Events that a task emitted, if its run's row remains after this cleaning.
+    """Events that a task of a run emitted, if the run's row remains after this cleaning.
 
     If the task is tried again, the events' keys show that the events are stored already.
     """
@@ -189,9 +189,9 @@ def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[
 
 
 def release_keys(event_ids: Sequence[int]) -> Script[None]:
-    """Replace the idempotency keys of these events, which tasks of deleted runs emitted, so that the old keys are free.
+    """Replace the idempotency keys of events that tasks of deleted runs emitted, so that the old keys are free.
 
-    A later run may get the id of the deleted run. Its tasks would use the same keys, and the store would drop their
+    A later run may get the id of a deleted run. Its tasks would use the same keys, and the store would drop their
     events as duplicates.
     """
     if event_ids:

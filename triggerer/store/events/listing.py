@@ -22,7 +22,7 @@ from triggerer.store.schema.models import (
 EVENT_STATES: Final = ("queued", "consumed", "unused")
 _LARGEST_WINDOW: Final = 16_000
 _IDS_AT_ONCE: Final = 500
-"""Ids in one statement, at most. Every supported database allows more parameters."""
+"""The most ids in one statement. Every supported database allows more parameters."""
 _FOR_KEYS: Final = select(DagPartitionEvent.asset_event_id).where(
     DagPartitionEvent.run_pk.is_(None)
 )
@@ -167,8 +167,8 @@ async def _walk(
 ) -> list[Any]:
     """Return the rows of `query` for consumed or unused events, newest first, up to `limit` rows (0: all).
 
-    No index has these states. So the events are read in windows of ids, and compared with the queue entries of each
-    window.
+    No index finds the events in these states. So the events are read in windows of ids, and compared with the queue
+    entries of each window.
 
     Args:
         wanted: The other conditions of `query`.

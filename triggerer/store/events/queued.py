@@ -148,7 +148,7 @@ async def empty_queues(
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))
-    # Divided events first return to the queue. The scheduler divides the events that are not removed below again.
+    # Divided events first return to the queue. The scheduler later divides the events that are not removed below.
     if remapped := await return_to_queue(session, dag_ids):
         announce(session, Signal.EVENTS_QUEUED, *remapped)
     gone = await session.execute(

@@ -138,7 +138,7 @@ class EventRecorder(GroupCommit[EventBatch]):
             batch.add_without_rows(event, error)
         else:
             rows = len(source.watchers)
-            # Most payloads are ASCII. For them `size_of` is not called, because the call would double the cost.
+            # Most payloads are ASCII. For them `size_of` is not called, because a call would double this line's cost.
             size_bytes = rows * (len(extra) if extra.isascii() else size_of(extra))
             if (
                 len(batch.keys) + rows > self._max_batch_rows

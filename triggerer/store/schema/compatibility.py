@@ -59,8 +59,8 @@ async def require(
         Conflict: Another session keeps the instances' table locked.
     """
     if session.get_bind().dialect.name == "postgresql":
-        # The lock makes registrations wait for this transaction. So an older instance either is registered already, and
-        # is seen here. Or it registers after the commit, and then sees the row that is written here.
+        # The lock makes registrations wait for this transaction. So an older instance is already registered, and is
+        # found here, or it registers after the commit, and then finds the row that is written here.
         await session.execute(text("LOCK TABLE instance IN SHARE MODE"))
     if not is_alone and (older := await _older_instances(session, min_revision)):
         raise ConfigurationError(
@@ -119,5 +119,5 @@ class SchemaWatch:
                 await refuse_if_too_old(session, self._database.name, self._migrations)
         except StoreError as error:
             # The next check may succeed. While nobody can reach the database, no migration changes the tables. If only
-            # this process cannot reach it, the parts of the service here cannot use the tables either.
+            # this process cannot reach the database, its other parts cannot use the tables either.
             _log.debug("the tables' age could not be checked", error=str(error))

@@ -34,7 +34,7 @@ async def read_incumbents(session: AsyncSession) -> Incumbents:
 
 
 async def lock_folder(session: AsyncSession) -> None:
-    """Lock the stored definitions until this transaction ends. On SQLite, the transaction is alone anyway."""
+    """Lock the stored definitions until this transaction ends. SQLite needs no lock: it has one writer at a time."""
     if session.get_bind().dialect.name == "postgresql":
         await session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
 

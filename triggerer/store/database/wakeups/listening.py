@@ -28,8 +28,8 @@ _MAX_DATAGRAM: Final = 65_536
 # How often to check for stuck sessions and for a promoted server. Another server may have been promoted even while the
 # former primary still answers.
 _LOOK: Final = timedelta(seconds=5)
-# A server may vanish without closing its socket. So every sixth check, which is every 30 seconds, sends a test
-# announcement, to see whether this connection still receives announcements.
+# A server may vanish without closing its socket. So every sixth check (every 30 seconds) sends a test announcement, to
+# see whether the connection still receives announcements.
 _LOOKS_PER_TEST: Final = 6
 _HEARING_TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0

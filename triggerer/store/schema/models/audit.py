@@ -55,7 +55,7 @@ class CleaningTurn(Base):
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """Always 1."""
     made_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When the first process asked whether a cleaning is due. The first cleaning is due in the night after this."""
+    """When the first process asked whether a cleaning is due. The first nightly cleaning is due in the next night."""
     holder: Mapped[str | None] = mapped_column(String(80))
     """The id of the cleaning. None: no cleaning is under way."""
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
