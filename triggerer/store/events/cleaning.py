@@ -86,7 +86,7 @@ class OldEvent:
     watcher_id: int
     """0 if the event is not from a watcher."""
     is_quiet: bool
-    """True if the event is from before `quiet_since`. A healthy stream has long advanced past its message."""
+    """True if the event is from before `quiet_since`. A healthy stream has advanced past the event's message."""
     is_expired: bool
     """True if the event is from before `expired_before` and may be deleted. False: only its key may be freed."""
 
