@@ -1,8 +1,8 @@
 """The API tokens that runs use, one for each attempt.
 
-A token is signed with the key that all services share. So no token is stored, and claiming a run needs no further
-write. A token has no expiry time. It is valid while the run is running in the token's attempt, and nobody has asked to
-cancel the run.
+A token is signed with the key that all services share, so any service can check it, and no token is stored. Claiming a
+run therefore costs no write for its token. A token has no expiry time. It is valid while the token's attempt is
+running, until somebody asks to cancel the run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _mac(key: bytes, run_pk: int, attempt: int, epoch: int) -> str:
 
 
 async def outlets_of(session: AsyncSession, dag_id: str) -> dict[str, str]:
-    """Return the id of the first task of a DAG that updates an asset, by the name and by the URI of the asset."""
+    """Map the name and the URI of each outlet of a DAG to the id of the first task that has this outlet."""
     tasks = await session.scalar(select(Dag.tasks).where(Dag.dag_id == dag_id)) or []
     found: dict[str, str] = {}
     for task in tasks:

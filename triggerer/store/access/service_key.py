@@ -1,4 +1,4 @@
-"""The secret key that all services on one database share. They sign run tokens and requests to one another with it.
+"""The secret key that all services on one database share. With it, they sign run tokens and requests to one another.
 
 The key is in the database, so that no operator has to configure the same secret on every machine.
 """

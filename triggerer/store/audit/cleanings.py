@@ -1,4 +1,7 @@
-"""The turns of cleanings: one cleaning at a time, how the last ones ended, and what all of them have deleted."""
+"""Lets one cleaning of the database run at a time, and stores how the last ones ended and what all have deleted.
+
+A turn is the right of one cleaning to run.
+"""
 
 from __future__ import annotations
 
@@ -26,27 +29,27 @@ class CleaningState:
     made_at: datetime
     """When the first process asked whether a cleaning is due."""
     holder: str | None
-    """The id of the cleaning that is under way. None: there is none."""
+    """The id of the cleaning that is under way, or None."""
     began_at: datetime | None
     """When the last cleaning began."""
     succeeded_at: datetime | None
     """When the last cleaning without an error ended."""
     deleted: Mapping[str, int]
-    """The numbers of rows that this cleaning deleted, by kind."""
+    """The numbers of rows that the last cleaning without an error deleted, by kind."""
     failed_at: datetime | None
     """When the last cleaning with an error ended."""
     error: str | None
-    """The error of the last cleaning. None: it had none."""
+    """The error of the last cleaning, or None if the last cleaning had no error."""
     failures: int
     """The number of cleanings that failed since the database was made."""
     full_bytes: int | None
-    """PostgreSQL: the size of the database when a cleaning last made room in it."""
+    """PostgreSQL: the size of the database after the last cleaning, if this size was above the configured bound."""
 
 
 async def begin_turn(session: AsyncSession, holder: str) -> bool:
     """Let a cleaning begin, unless another one is under way; return whether it may begin.
 
-    An expiry that lies too far ahead was written before the clock was set back. It does not count.
+    An expiry further ahead than `TURN` does not count: the clock was set back after the expiry was written.
     """
     row = await _locked(session)
     now = await database_now(session)
@@ -57,7 +60,7 @@ async def begin_turn(session: AsyncSession, holder: str) -> bool:
 
 
 async def extend_turn(session: AsyncSession, holder: str) -> None:
-    """Let other cleanings wait for `TURN` from now.
+    """Keep other cleanings from beginning until `TURN` from now.
 
     Raises:
         LeaseLost: Another cleaning has begun, because this one did not report for too long.
@@ -84,7 +87,7 @@ async def end_turn(
 
     Args:
         deleted: The numbers of deleted rows by kind, if the cleaning had no error.
-        error: The error of the cleaning. None, without `deleted`: the cleaning was stopped, and has no outcome.
+        error: The error of the cleaning. If `deleted` is None too, the cleaning was stopped, and has no outcome.
     """
     row = await _locked(session)
     now = await database_now(session)
@@ -97,7 +100,7 @@ async def end_turn(
 
 
 async def read_state(session: AsyncSession) -> CleaningState | None:
-    """Return the state of cleanings, or None if no process has asked for it yet."""
+    """Return the state of cleanings, or None if neither `make_state` nor `begin_turn` was ever called."""
     now = await database_now(session)
     row = await session.get(CleaningTurn, _ROW)
     if row is None:
@@ -117,12 +120,12 @@ async def read_state(session: AsyncSession) -> CleaningState | None:
 
 
 async def make_state(session: AsyncSession) -> None:
-    """Store that cleanings are looked after from now on, unless this is stored already."""
+    """Store now as `CleaningState.made_at`, unless a process has already stored it."""
     await _locked(session)
 
 
 async def save_full_bytes(session: AsyncSession, size_bytes: int | None) -> None:
-    """Store the size of the database at which a cleaning has made room in it; None: the database is below its bound."""
+    """Store the size of the database after a cleaning, or None if this size is below the configured bound."""
     await session.execute(update(CleaningTurn).values(full_bytes=size_bytes))
 
 
@@ -135,7 +138,7 @@ async def _locked(session: AsyncSession) -> CleaningTurn:
 
 
 async def add_cleaned(session: AsyncSession, numbers: Mapping[str, int]) -> None:
-    """Add the numbers of rows that a cleaning has deleted, by kind."""
+    """Add the rows that a cleaning has deleted to the total of each kind."""
     rows = [{"kind": kind, "number": number} for kind, number in numbers.items()]
     insert = insert_into(session, CleanedRows).values(rows)
     added = {"number": CleanedRows.number + insert.excluded.number}

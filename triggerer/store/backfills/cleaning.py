@@ -20,7 +20,7 @@ async def old_backfills(
     unfinished: Collection[int],
     removed: Collection[int],
 ) -> list[int]:
-    """Return the ids of backfills that are older than `before` and whose runs are gone, so that they may be deleted.
+    """Return the ids of the backfills that may be deleted: they are older than `before`, and all their runs are gone.
 
     A backfill may cover intervals that the DAG's timetable has not reached yet. Without the backfill's row, the
     timetable would create the runs of these intervals again. So such a backfill is not returned.
@@ -28,7 +28,7 @@ async def old_backfills(
     Args:
         needed: The runs that the scheduler's decisions still read, by DAG.
         unfinished: Ids of backfills that still have runs to create.
-        removed: Primary keys of runs that this cleaning deletes, even if their rows still exist.
+        removed: Primary keys of the runs that this cleaning deletes. They count as gone while their rows still exist.
     """
     rows = await session.execute(
         select(

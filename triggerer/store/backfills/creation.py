@@ -37,7 +37,7 @@ async def insert_backfill(
 
     Args:
         infos: The runs to create, in order, each with its partition key or None.
-        reprocess: The ended runs that the backfill repeats, if an interval has one already: none, failed runs, or all.
+        reprocess: Which ended runs the backfill repeats where an interval already has a run: none, failed runs, or all.
         max_active: The most runs of the backfill that may be queued or running at a time.
         params: These replace the DAG's parameters of the same names. None: no parameters.
     """
@@ -82,7 +82,9 @@ async def insert_key_backfill(
 ) -> int:
     """Store a backfill with its partition keys, all pending; return its id.
 
-    The other arguments are explained at `insert_backfill`.
+    Args:
+        keys: The partition keys of the runs to create, in order.
+        reprocess, max_active, params: The arguments of `insert_backfill`.
     """
     now = await database_now(session)
     row = Backfill(

@@ -21,7 +21,7 @@ from triggerer.store.schema.models import Backfill, BackfillInterval, BackfillKe
 
 
 async def dags_with_pending(session: AsyncSession) -> dict[int, str]:
-    """Return the backfills with pending intervals or keys, and their DAG ids."""
+    """Return the DAG id of each backfill that has pending intervals or keys, by the id of the backfill."""
     pending = union_all(
         select(BackfillInterval.backfill_id).where(BackfillInterval.state == PENDING),
         select(BackfillKey.backfill_id).where(BackfillKey.state == PENDING),
@@ -33,7 +33,7 @@ async def dags_with_pending(session: AsyncSession) -> dict[int, str]:
 
 
 async def advance(session: AsyncSession, backfill_id: int) -> int:
-    """Start pending intervals or keys, up to `max_active` runs at a time; return how many runs were queued.
+    """Start pending intervals or keys, until `max_active` runs are queued or running; return how many were started.
 
     The backfill's row is locked, so two calls at the same time take turns.
     """
@@ -45,8 +45,9 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
     )
     if backfill is None or backfill.cancelled_at is not None:
         return 0
-    # This changes no value, but it locks the DAG's row and gives the row a new version. Before a scheduler creates a
-    # run, it locks this row or compares the version. So no scheduler creates a run for the same interval now.
+    # The update changes no value, but it locks the DAG's row and gives the row a new version. Before a scheduler
+    # creates a run, it locks the row or compares the version. So no scheduler creates a run for an interval that starts
+    # here.
     await session.execute(
         update(Dag).where(Dag.dag_id == backfill.dag_id).values(last_run_at=Dag.last_run_at)
     )
@@ -76,7 +77,7 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
 async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
     """Cancel pending intervals and keys, and end queued runs; return the number of these runs.
 
-    Running runs run to their end. None: there is no such backfill, or it was cancelled before.
+    Running runs run to their end. Return None if the backfill does not exist or was already cancelled.
     """
     backfill = await session.scalar(
         select(Backfill).where(Backfill.id == backfill_id).with_for_update()
@@ -90,7 +91,7 @@ async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
             .where(kind.backfill_id == backfill_id, kind.state == PENDING)
             .values(state=CANCELLED)
         )
-    # Runs that the backfill created, and older runs that it queued again.
+    # The condition finds runs that the backfill created, and older runs that it queued again.
     ended = await session.scalars(
         update(DagRun)
         .where(DagRun.backfill_id == backfill_id, DagRun.state == RunState.QUEUED.value)

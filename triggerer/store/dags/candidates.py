@@ -63,8 +63,8 @@ _LOCK_FREE: Final = Statement(
 class LockDags:
     """A step: lock these DAGs against other schedulers until the commit. SQLite needs no lock: it has one writer.
 
-    The lock is FOR NO KEY UPDATE, the weaker kind. So other transactions can still insert runs of the DAG, whose
-    foreign key needs only that the DAG's row exists.
+    The lock is FOR NO KEY UPDATE, the weaker kind. So other transactions can still insert runs of the DAG, because a
+    run's foreign key needs only that the DAG's row exists.
     """
 
     dag_ids: Collection[str]
@@ -131,7 +131,7 @@ def lock_and_read(
     if not dag_ids:
         return []
     # The lock is a separate statement. A single statement would wait for the lock, and then still read the queue as it
-    # was before the other scheduler's commit.
+    # was before the commit that released the lock.
     if waits:
         yield LockDags(dag_ids)
     else:

@@ -46,7 +46,7 @@ class DagUse:
 
 
 async def use_of_dag(session: AsyncSession, dag_id: str) -> DagUse | None:
-    """Return the facts that decide whether a DAG may be deleted; None: there is no such DAG."""
+    """Return the facts that decide whether a DAG may be deleted, or None if there is no such DAG."""
     query = select(Dag.path, Dag.is_stale).where(Dag.dag_id == dag_id)
     found = (await session.execute(query)).one_or_none()
     if found is None:
@@ -70,7 +70,7 @@ async def delete_some_runs(
     """Delete up to `limit` runs of a DAG, with their tasks, attempts and queue entries.
 
     Returns:
-        The id of each deleted run, and the folder of its log on the executor's machine. None: the run has no log.
+        The id of each deleted run, and the folder of its log on the executor's machine, or None if it has no log.
     """
     rows = await session.execute(
         select(DagRun.id, DagRun.run_id, DagRun.log_home)
@@ -98,7 +98,7 @@ async def release_some_keys(
         after: Only events with higher ids than this.
         limit: How many events to change in this call.
     Returns:
-        The id of the last changed event, for the next call. None: there were no further events.
+        The id of the last changed event, for the next call, or None if there were no further events.
     """
     found = await session.scalars(
         select(AssetEvent.id)

@@ -1,4 +1,4 @@
-"""Stores when a DAG's timetable makes it due next."""
+"""Stores when a DAG is due next, according to its timetable."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StoreNextRun:
     run_after: datetime | None
     """None: the timetable has no next run."""
     interval: tuple[datetime, datetime] | None
-    """The data interval of that run. None: the timetable gave no interval, or there is no next run."""
+    """The data interval of the next run, or None if the timetable gave no interval or has no next run."""
     has_run: bool
     """True if this transaction creates runs of the DAG. The step then stores the present time as `last_run_at`."""
 
@@ -75,7 +75,7 @@ async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
         try:
             schedule = schedule_from_json(dag.schedule)
             if isinstance(schedule, OnPartitions):
-                # Due at once: the scheduler then finds out when the next partition key is due, and stores it.
+                # The DAG is due at once, so that the scheduler finds and stores when its next partition key is due.
                 now = now or await database_now(session)
                 dag.next_run_after, dag.next_interval_start, dag.next_interval_end = now, None, None
                 continue

@@ -1,4 +1,4 @@
-"""Reads the edges of the graph that the page draws: between watchers, assets, aliases and DAGs."""
+"""Reads the edges of the graph that the web page draws: between watchers, assets, aliases and DAGs."""
 
 from __future__ import annotations
 

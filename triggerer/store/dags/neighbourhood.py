@@ -26,7 +26,7 @@ MOST: Final = 100
 _MOST_ROWS: Final = 2 * MOST * MOST
 """The most edges that one query reads: 100 nodes with 200 neighbours each.
 
-At most 100 of a node's neighbours were found before. After 100 further nodes the search ends.
+At most 100 of a node's neighbours are in the result already. The search ends once it has found 100 further ones.
 """
 
 

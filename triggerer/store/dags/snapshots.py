@@ -41,8 +41,8 @@ _SINCE: Final = """coalesce((
                   AND l.run_type IN ('scheduled', 'asset_triggered') AND l.run_after <= {soon}
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
-# The query returns one row for each asset of the DAG that has queued events, or a single row without an asset. The
-# DAG's condition names the assets directly or through an alias. Counting stops at `bound`.
+# The query returns one row for each asset that the DAG's condition names, directly or through an alias, and that has
+# queued events. If there is none, the query returns a single row without an asset. Counting stops at `bound`.
 #
 # A subquery with LIMIT 1 finds with one index look-up whether an asset has queued events:
 # - With EXISTS instead, PostgreSQL would join with the whole queue.
@@ -110,10 +110,11 @@ ORDER BY d.dag_id, w.asset_id
 """,
     HINT=HINT,
     IN_DAGS=in_list("dag_ids", "text"),
-    # As text, because SQLAlchemy would decode a JSON column each time. The scheduler has decoded most schedules before.
+    # The columns are read as text, because SQLAlchemy would decode JSON columns each time. The scheduler has decoded
+    # most of these texts before.
     SCHEDULE=("d.schedule", "d.schedule::text AS schedule"),
     PARAMS=("d.params", "d.params::text AS params"),
-    # The time when the statement began, which is after the lock was granted. It is equal in all rows.
+    # The time when the statement began, so after the lock was granted. All rows have the same time.
     NOW=(":now", "statement_timestamp()"),
     SOON=(":soon", _SOON),
     VERSION=("NULL", "d.xmin::text"),
@@ -164,7 +165,7 @@ class ReadDags:
 
 
 class DagRow(NamedTuple):
-    """A DAG with one asset that has queued events, or without an asset if no events are queued.
+    """A DAG, with one of its assets that have queued events. If none has, there is one row without an asset.
 
     The rows of one DAG are adjacent.
     """
@@ -196,12 +197,13 @@ class DagRow(NamedTuple):
     made: tuple[tuple[datetime, datetime], ...]
     """Data intervals for which the timetable must not create a second run, from the last timed run's interval on.
 
-    Their runs come from a backfill, or are event-driven, for instance from before the clock was set back.
+    Each of them already has a run from a backfill, or an event-driven run, such as one from before the clock was set
+    back.
     """
     last_run: tuple[str, str] | None
-    """The id and state of the newest run outside backfills. None: no such run, or the DAG has no `depends_on_past`."""
+    """The id and state of the newest run outside backfills, or None if there is none or `depends_on_past` is false."""
     last_kind: str | None
-    """The type of the newest timed or event-driven run. None: no such run, or the schedule is not `OnEither`."""
+    """The type of the newest timed or event-driven run, or None if there is none or the schedule is not `OnEither`."""
     asset_id: int | None
     name: str
     uri: str
@@ -211,7 +213,7 @@ class DagRow(NamedTuple):
 
     @property
     def is_partitioned(self) -> bool:
-        """True if the DAG is scheduled by partition keys. No other schedule's JSON begins with this text."""
+        """True if the DAG is scheduled by partition keys. No other kind of schedule has JSON that begins like this."""
         return self.schedule_json is not None and self.schedule_json.startswith('{"partitioned"')
 
     @property

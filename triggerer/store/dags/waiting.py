@@ -155,7 +155,7 @@ class Waiting:
 
 
 def count_waiting(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Waiting]]:
-    """Return, by DAG, the number of events that wait for it, divided into shares or not. Counting stops at `bound`."""
+    """Return, by DAG, the number of waiting events, whether divided into shares or not. Counting stops at `bound`."""
     rows = yield _WAITING(dag_ids=list(dag_ids), limit=bound + 1)
     return {
         dag_id: Waiting(
@@ -168,9 +168,7 @@ def count_waiting(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Wai
 def count_queued(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Counts]]:
     """Return, by DAG, how many events of each asset are queued and not yet divided.
 
-    Counting stops at `bound` per asset.
-
-    DAGs without queued events are left out.
+    Counting stops at `bound` per asset. DAGs without queued events are left out.
     """
     found: dict[str, dict[tuple[int, str, str], int]] = {}
     for dag_id, *asset, count in (yield _QUEUED(dag_ids=list(dag_ids), bound=bound)):
@@ -186,7 +184,7 @@ def count_shared(dag_id: str, *, bound: int) -> Script[Counts]:
 
 
 def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
-    """Return up to `limit` events that wait for the DAG, divided into shares or not, sorted by id.
+    """Return up to `limit` events that wait for the DAG, whether divided into shares or not, sorted by id.
 
     No event comes twice.
     """
@@ -215,9 +213,9 @@ def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
 def newest_queued(
     dag_id: str, asset_ids: Sequence[int], *, soon: datetime
 ) -> Script[list[datetime]]:
-    """Return the latest instant of each asset's queued events. Only its `NEWEST_EVENTS` with the highest ids are read.
+    """Return the latest instant among each asset's `NEWEST_EVENTS` queued events with the highest ids.
 
-    Assets without such an event are left out.
+    Assets whose events are all ignored are left out.
 
     Args:
         soon: The present instant, plus a tolerance. Later events are ignored: they were recorded before the clock was

@@ -1,4 +1,4 @@
-"""Tracks whether the database works, as this process sees it, and logs an outage once for all parts."""
+"""Tracks whether the database works, as this process sees it, and logs an outage once for all parts of the service."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ class _Outage:
 class Availability:
     """Records each success of the database, and each failure after which a later try may succeed.
 
-    The log gets a line when an outage begins, for each new reason, at growing intervals while it lasts, and at its end.
-    Which work waits for the database is logged elsewhere, by the part of the service that waits.
+    The log gets a line when an outage begins and when it ends. In between, the log gets a line for each new reason, and
+    further lines at growing intervals. Which work waits for the database is logged elsewhere, by the part of the
+    service that waits.
 
     Args:
         clock: Monotonic seconds.
@@ -61,7 +62,7 @@ class Availability:
         self.on_change: Callable[[], object] | None = None
         """Called when an outage begins, gets another reason, or ends."""
         self.is_silent = False
-        """True to log nothing: a command prints the error itself when it ends."""
+        """True to log nothing, for a command that prints the error itself when it ends."""
 
     @property
     def trouble(self) -> str | None:

@@ -39,7 +39,7 @@ _NO_DESCRIPTOR: Final = (
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _MIGRATE: Final = "run `triggerer db migrate`"
 # The hint for a unique violation. Before the service inserts a row, it looks for the row, or it inserts with ON
-# CONFLICT. So another transaction inserted the row after the look-up, and a retry will find the row.
+# CONFLICT. So a violation shows that another transaction inserted the row after the look-up. A retry will find the row.
 _ROW_EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
 
 # Each entry is the beginning of a SQLSTATE. The first entry that matches an error decides.
@@ -173,7 +173,7 @@ def translate_commit(error: Exception, database: str) -> TriggererError:
     if answered and not answered.startswith(("08", "57", "40003")):
         unknown = False
     elif code is not None:
-        # An I/O error: after a failed fsync, the commit record may or may not be in the file.
+        # After an I/O error, such as a failed fsync, the commit record may or may not be in the file.
         unknown = code & 0xFF == sqlite3.SQLITE_IOERR
     else:
         unknown = True

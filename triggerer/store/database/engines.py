@@ -124,7 +124,7 @@ def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) ->
 
 
 def postgres_autocommit_engine(primary: Primary) -> AsyncEngine:
-    """Make an engine without a pool, whose connections open no transaction and give a statement any time it needs."""
+    """Make an engine without a pool. Its connections open no transactions, and its statements have no timeout."""
     connect = partial(primary.connect, statement_timeout_s=None)
     return _postgres_engine(primary, connect, poolclass=NullPool, isolation_level="AUTOCOMMIT")
 

@@ -27,7 +27,7 @@ class GroupCommit(ABC, Generic[G]):
     refusals: ClassVar[type[StoreError]]
     """Errors that another try of the group would raise again, so the group is halved.
 
-    An error that is in `retried` and in `refusals` is retried. Any other error ends `run`.
+    An error in both `retried` and `refusals` is retried. An error in neither ends `run`.
     """
 
     def __init__(self, backoff: Backoff) -> None:
@@ -88,7 +88,7 @@ class GroupCommit(ABC, Generic[G]):
 
     @abstractmethod
     def _halves(self, group: G) -> tuple[G, ...] | None:
-        """Return smaller groups to write instead. None: the group is a single item."""
+        """Return smaller groups to write instead, or None if the group is a single item."""
 
     @abstractmethod
     def _without_refused(self, group: G, error: StoreError) -> tuple[G, ...]:

@@ -7,7 +7,7 @@ script a part of a session's transaction.
 
 A statement through SQLAlchemy takes 0.2 to 0.3 ms of the event loop's time, and each transaction 0.3 to 1.1 ms more. A
 call in the connection's thread takes only 0.07 ms of the event loop's time, however long the call lasts
-(tests/benchmarks/store_bench.py). So the transactions between a message and its run are scripts. All others are written
+(tests/benchmarks/store_bench.py). So the transactions that turn messages into runs are scripts. All others are written
 with SQLAlchemy.
 """
 
@@ -42,10 +42,10 @@ class Step(Protocol):
 
 @runtime_checkable
 class Opening(Step, Protocol):
-    """A step whose rows nobody needs. As the first step on PostgreSQL, it is sent together with BEGIN."""
+    """A step whose rows nobody needs. If it is a script's first step, PostgreSQL receives it together with BEGIN."""
 
     def with_begin(self) -> str:
-        """Return the statement with its values as literals. Together with BEGIN it cannot be sent with arguments."""
+        """Return the statement with its values as literals. A statement sent with BEGIN cannot have arguments."""
 
 
 def single_step(step: Step) -> Script[list[Row]]:

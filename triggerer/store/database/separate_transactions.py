@@ -1,4 +1,4 @@
-"""Performs scripts that only read, without one transaction around them."""
+"""Performs scripts that only read, with one transaction for each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triggerer.store.database.transactions import Database
 async def perform_in_separate_transactions(database: Database, script: Script[T]) -> T:
     """Perform a script that only reads, each step in a transaction of its own.
 
-    A long computation between two steps then leaves no transaction open. PostgreSQL would end a session that is idle in
+    So a long computation between two steps leaves no transaction open. PostgreSQL would end a session that is idle in
     a transaction for longer than `idle_in_transaction_session_timeout`. As with READ COMMITTED, the steps may see
     different states of the database.
 

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 
 async def database_bytes(session: AsyncSession) -> int:
-    """Return the bytes that the database uses. SQLite: without free pages. PostgreSQL: the files, with free space."""
+    """Return the size of the database in bytes: on SQLite without free pages, on PostgreSQL with free space."""
     if session.get_bind().dialect.name == "sqlite":
         pages, free, size = [
             (await session.execute(text(f"PRAGMA {name}"))).scalar_one()

@@ -132,11 +132,12 @@ def sqlite_instant(instant: datetime) -> str:
 def instant_from(value: str | datetime | None) -> datetime | None:
     """Return the value of a fetched column as an aware instant in UTC, or None."""
     if isinstance(value, str):
-        # Four times as fast as `replace(tzinfo=UTC)` afterwards. This runs for each instant of each row.
+        # Adding the zone to the text is four times as fast as `replace(tzinfo=UTC)` after parsing. This runs for each
+        # instant of each row.
         return datetime.fromisoformat(f"{value}+00:00")
     if value is None or value.tzinfo is UTC:
         return value
-    # asyncpg stores `datetime.min` and `datetime.max` as PostgreSQL's infinities, and returns those without a zone.
+    # asyncpg stores `datetime.min` and `datetime.max` as PostgreSQL's infinities, and returns them without a zone.
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 

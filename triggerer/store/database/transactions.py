@@ -94,8 +94,8 @@ class Database:
     ) -> AsyncIterator[AsyncSession]:
         """Yield a session whose work is committed when the block ends, and discarded if it raises.
 
-        On SQLite the block has the write lock from its first line to its last. Keep it short, await nothing else in
-        it, and never open a second transaction inside.
+        On SQLite the block has the write lock from its first line to its last. Keep the block short, await nothing else
+        in it, and never open a second transaction in it.
 
         Args:
             commit_timeout: How long to wait for the commit. After that its outcome is unknown. None: the timeout given

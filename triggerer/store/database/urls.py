@@ -23,7 +23,7 @@ def parse_database_url(text: str, *, home: Path | None = None) -> URL:
         text: `sqlite:///…` or `postgresql://…` (also `postgres://…`), with or without a driver.
         home: The folder to which a relative SQLite path is relative. None: the working directory.
     Raises:
-        ConfigurationError: Not a URL, an unsupported database, or another driver.
+        ConfigurationError: The text is not a URL, or names a database or a driver that is not supported.
     """
     try:
         url = make_url(with_hosts_as_option(text))

@@ -49,7 +49,7 @@ WHERE true ON CONFLICT DO NOTHING
 def attach_events(
     rows: Sequence[EventRow], aliases: Sequence[Sequence[int]], new_ids: Sequence[int]
 ) -> Script[set[str]]:
-    """Add the events' assets to their aliases, and queue the events for the DAGs that wait for these aliases.
+    """Add each event's asset to the event's aliases, and queue the event for the DAGs that wait for these aliases.
 
     Args:
         rows: The rows that were passed to `insert_events`.

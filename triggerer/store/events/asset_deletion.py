@@ -35,11 +35,11 @@ class AssetUse:
     """The objects that use an asset. While one of them exists, the asset is not deleted."""
 
     declared_in: str | None
-    """The DAG file that declares it."""
+    """The DAG file that declares the asset."""
     dag_id: str | None
     """A DAG that waits for the asset and is not stale."""
     watcher: str | None
-    """A watcher of the asset that is not deleted."""
+    """A watcher of the asset. Deleted watchers do not count."""
     run: tuple[str, str] | None
     """An unfinished run (DAG, run id) that has some of the asset's events."""
     parked: tuple[str, int] | None
@@ -49,7 +49,7 @@ class AssetUse:
 
 
 async def use_of_asset(session: AsyncSession, asset_id: int) -> AssetUse | None:
-    """Return the objects that use an asset, and lock its row for the transaction. None: there is no such asset."""
+    """Lock an asset's row for the transaction; return the objects that use the asset, or None if it does not exist."""
     query = select(Asset.declared_in).where(Asset.id == asset_id).with_for_update()
     found = (await session.execute(query)).one_or_none()
     if found is None:
@@ -96,7 +96,7 @@ async def _unfinished_run(session: AsyncSession, asset_id: int) -> tuple[str, st
 
 
 async def find_asset(session: AsyncSession, asset: str) -> tuple[int, str, str] | None:
-    """Return the id, the name and the URI of the asset with this URI, or else with this name; None: there is none."""
+    """Return id, name and URI of the asset that has this URI, else of the asset that has this name, else None."""
     for column in (Asset.uri, Asset.name):
         query = select(Asset.id, Asset.name, Asset.uri).where(column == asset)
         if row := (await session.execute(query)).one_or_none():

@@ -7,7 +7,7 @@ Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/st
   statement releases Python's global lock, and then waits up to half a millisecond to get it back.) Statements with
   1,000 rows save another seventh of the time to store a message.
 - On PostgreSQL, one INSERT that unnests arrays is ten times as fast as the ORM. `batch_statement`, which inserts the
-  events of triggers, sends JSON texts instead, which cost the driver a third of the time.
+  events of triggers, sends JSON texts instead. They cost the driver a third of the time that arrays cost.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ _SQLITE_QUEUE_ONE: Final = (
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
 """The fields that every event has. The others are for events of tasks, and for events with a partition key."""
-# PostgreSQL computes the new ids after ORDER BY, so they follow the order of the rows. A timestamp is at most the
-# server's time. Instants of runs come from the server too, so no run is older than one of its events, even if hosts'
-# clocks differ.
+# PostgreSQL computes the new ids after ORDER BY, so they follow the order of the rows. A timestamp after the server's
+# time is replaced by the server's time. Instants of runs come from the server too, so no run is older than one of its
+# events, even if hosts' clocks differ.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})
@@ -174,7 +174,7 @@ def insert_into_sqlite(
 ) -> tuple[Sequence[str], Sequence[int], int]:
     """Insert events and queue them.
 
-    No Python code runs for each row. Such code would hold Python's global lock, for which the event loop would wait.
+    No Python code runs for each row. Such code would hold Python's global lock, and the event loop would wait for it.
 
     Args:
         columns: One list for each field of `EventRow`, with a value for each event. The last four fields may be left
@@ -221,7 +221,7 @@ def _sqlite_insert(rows: int, columns: int) -> str:
 def _insert_one(
     connection: sqlite3.Connection, values: Sequence[Any]
 ) -> tuple[Sequence[str], Sequence[int]]:
-    """Insert and queue one event, with two statements instead of four. Most messages come alone.
+    """Insert and queue one event with two statements instead of four, because most messages come alone.
 
     Returns:
         The ids of the DAGs for which the event was queued, and its id. Both are empty if the event is a duplicate.

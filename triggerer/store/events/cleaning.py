@@ -80,16 +80,15 @@ WHERE asset_event_id >= {first} AND asset_event_id <= {last} AND asset_event_id 
 
 @dataclass(frozen=True, slots=True)
 class OldEvent:
-    """An event from before the given instant."""
+    """An event from before the instant `before` of `read_window`."""
 
     id: int
     watcher_id: int
     """0 if the event is not from a watcher."""
     is_quiet: bool
-    """True if the event is from before `quiet_since`. If its stream is healthy, the broker has advanced past it since.
-    """
+    """True if the event is from before `quiet_since`. A healthy stream has advanced past the event's message."""
     is_expired: bool
-    """True if the event is from before `expired_before`. Otherwise only its key may be freed."""
+    """True if the event is from before `expired_before` and may be deleted. False: only its key may be freed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +101,9 @@ class Window:
     queued: frozenset[int]
     """Events that wait for a DAG."""
     in_runs: frozenset[int]
-    """Events that a run has taken. The run's row remains after this cleaning."""
+    """Events that a run has taken, if the run's row remains after this cleaning."""
     emitted: frozenset[int]
-    """Events that a task emitted, if its run's row remains after this cleaning.
+    """Events that a task of a run emitted, if the run's row remains after this cleaning.
 
     If the task is tried again, the events' keys show that the events are stored already.
     """
@@ -144,7 +143,7 @@ def read_window(
         before: An event is old if its instant is before this.
         expired_before: An old event from before this instant may be deleted.
         quiet_since: An old event from before this instant is quiet, see `OldEvent`.
-        removed_runs: Primary keys of runs that this cleaning deletes, even if their rows still exist.
+        removed_runs: Primary keys of the runs that this cleaning deletes. They count as gone while their rows exist.
     """
     ends = yield _LAST(after=after, offset=size - 1)
     last = min(ends[0][0], highest) if ends else highest
@@ -190,9 +189,9 @@ def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[
 
 
 def release_keys(event_ids: Sequence[int]) -> Script[None]:
-    """Replace the idempotency keys of these events, which tasks of deleted runs emitted, so that the old keys are free.
+    """Replace the idempotency keys of events that tasks of deleted runs emitted, so that the old keys are free.
 
-    A later run may get the id of the deleted run. Its tasks would use the same keys, and the store would drop their
+    A later run may get the id of a deleted run. Its tasks would use the same keys, and the store would drop their
     events as duplicates.
     """
     if event_ids:

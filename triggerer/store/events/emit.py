@@ -1,4 +1,4 @@
-"""Records asset events that do not come from watchers. They come from tasks, the command `assets emit` or the API."""
+"""Records the asset events that do not come from watchers, but from tasks, the command `assets emit` or the API."""
 
 from __future__ import annotations
 

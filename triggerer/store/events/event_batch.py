@@ -159,7 +159,7 @@ class EventBatch:
         return 0 if fence is None else self.fences.setdefault(fence, len(self.fences) + 1)
 
     def add_without_rows(self, event: PendingEvent, refused: RowRefused | None) -> None:
-        """Add an event that needs no rows. `complete` completes it in the order of submission, as it does other events.
+        """Add an event that needs no rows. `complete` completes events with and without rows in order of submission.
 
         Args:
             refused: Why the event was refused. None: it was not refused, but its source has no watchers.

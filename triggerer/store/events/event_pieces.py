@@ -67,7 +67,7 @@ async def _read_sqlite(
 ) -> AsyncIterator[Sequence[Any]]:
     text, values = _compiled(session, query)
     path = _path_of(session)
-    # The reading blocks the event loop, which does no harm in this process: it does nothing else.
+    # Reading blocks the event loop. That does no harm, because this process does nothing else.
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         cursor = connection.execute(text, values)
         while rows := cursor.fetchmany(size):

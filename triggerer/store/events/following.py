@@ -45,7 +45,7 @@ class _State(BaseModel):
     settled: int
     """The settled id: when this round began, every transaction that took this id or a lower id had ended."""
     until: int
-    """The highest id when this round began, where the round ends. 0: the next page begins another round."""
+    """The id where this round ends: the highest id when it began. 0: the next page begins another round."""
     marks: list[tuple[float, int]]
     """Past instants, in seconds since 1970, each with the highest id at that instant.
 
@@ -63,7 +63,7 @@ async def follow_asset_events(
     asset: str | None = None,
     dag: str | None = None,
 ) -> Page[AssetEventView]:
-    """Return the next events, sorted by id, and a cursor for the next page, which is never None.
+    """Return the next events, sorted by id, and the cursor of the next page. There is always a cursor.
 
     Later pages return the events of the last `window` again.
 

@@ -1,4 +1,4 @@
-"""Reads past events and the assets of aliases, from which a caller computes what a scheduler would have decided."""
+"""Reads past events and the assets of aliases, to compute what a scheduler would have decided."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from triggerer.store.schema.models import Asset, AssetEvent, FormerIdentity
 
 _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 NAME = func.coalesce(FormerIdentity.name, Asset.name)
-"""The name that an event's asset had when the event was recorded. A column for queries with `with_identity`.
+"""The name that an event's asset had when the event was recorded, as a column for queries with `with_identity`.
 
-`URI` is the column for the asset's URI at that time.
+`URI` is the column of the asset's URI at that time.
 """
 URI = func.coalesce(FormerIdentity.uri, Asset.uri)
 

@@ -22,7 +22,7 @@ from triggerer.store.schema.models import (
 EVENT_STATES: Final = ("queued", "consumed", "unused")
 _LARGEST_WINDOW: Final = 16_000
 _IDS_AT_ONCE: Final = 500
-"""Ids in one statement, at most. Every supported database allows more parameters."""
+"""The most ids in one statement. Every supported database allows more parameters."""
 _FOR_KEYS: Final = select(DagPartitionEvent.asset_event_id).where(
     DagPartitionEvent.run_pk.is_(None)
 )
@@ -84,7 +84,7 @@ async def _wanted(
     event_id: int | None = None,
     state: str | None = None,
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions for the filters of a list. The states `consumed` and `unused` have none; see `_walk`."""
+    """Return the conditions for the filters of a list. The states `consumed` and `unused` add none; see `_walk`."""
     wanted: list[ColumnElement[bool]] = []
     if asset is not None:
         wanted.append(in_spans(await spans_of(session, uri=asset, name=asset)))
@@ -134,7 +134,7 @@ async def events_after(
 
 
 async def find_event_by_key(session: AsyncSession, key: str, asset_id: int) -> int | None:
-    """Return the id of an asset's event with this idempotency key, among the events that no watcher made; or None."""
+    """Return the id of the asset's event with this idempotency key, or None. Events of watchers are ignored."""
     query = select(AssetEvent.id).where(
         AssetEvent.idempotency_key == key,
         AssetEvent.watcher_id == 0,
@@ -167,8 +167,8 @@ async def _walk(
 ) -> list[Any]:
     """Return the rows of `query` for consumed or unused events, newest first, up to `limit` rows (0: all).
 
-    No index has these states. So the events are read in windows of ids, and compared with the queue entries of each
-    window.
+    No index finds the events in these states. So the events are read in windows of ids, and compared with the queue
+    entries of each window.
 
     Args:
         wanted: The other conditions of `query`.

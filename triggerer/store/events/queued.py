@@ -83,7 +83,7 @@ async def list_queued_events(
         if after is not None:
             chosen = chosen.where(tuple_(entry.dag_id, number, key) > tuple_(*after))
         parts.append(select(limited(chosen, limit).subquery()))
-    # The database sorts the rows of both tables, and not Python, which may order texts in another way.
+    # The database sorts the rows of both tables, because Python may order texts in another way.
     both = union_all(*parts).subquery()
     first = limited(select(both).order_by(both.c.dag_id, both.c.event_id, both.c.key), limit)
     place = first.subquery().c
@@ -148,7 +148,7 @@ async def empty_queues(
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))
-    # Divided events first return to the queue. The scheduler divides those again that are not removed below.
+    # Divided events first return to the queue. The scheduler later divides the events that are not removed below.
     if remapped := await return_to_queue(session, dag_ids):
         announce(session, Signal.EVENTS_QUEUED, *remapped)
     gone = await session.execute(

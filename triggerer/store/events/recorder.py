@@ -58,8 +58,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     """The `EventSink` to which streams submit events. It stores and completes the events in the order of submission.
 
     An event has a row for each of its watchers. Once all its rows are durable, `complete(None)` is called on the event.
-    That also happens if the rows were stored before, because the message was redelivered. While the database is away,
-    events wait, and none is completed. If `run` is cancelled, the remaining events are never completed.
+    An event of a redelivered message is completed too, although its rows were stored already. While the database is
+    away, events wait, and none is completed. If `run` is cancelled, the remaining events are never completed.
 
     Args:
         max_pending_bytes: The recorder is full while payloads of this total size wait or are being written. Streams
@@ -138,7 +138,7 @@ class EventRecorder(GroupCommit[EventBatch]):
             batch.add_without_rows(event, error)
         else:
             rows = len(source.watchers)
-            # Most payloads are ASCII. For them `size_of` is not called, because the call would double the cost.
+            # Most payloads are ASCII. For them `size_of` is not called, because a call would double this line's cost.
             size_bytes = rows * (len(extra) if extra.isascii() else size_of(extra))
             if (
                 len(batch.keys) + rows > self._max_batch_rows
@@ -213,8 +213,8 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # The refused row may be a stream state. Or it is an event: then a state that passes this event must not be
-            # stored. So report all states of the group as failed, and write its events without them.
+            # The refused row is a stream state, or an event that its stream's state counts as read. Such a state
+            # must not be stored. So report all states of the group as failed, and write the events without them.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()

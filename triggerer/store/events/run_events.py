@@ -41,10 +41,10 @@ from triggerer.store.schema.models import (
 EventId = ColumnElement[int] | InstrumentedAttribute[int]
 
 PAGE_CHARACTERS: Final = 4 * 2**20
-"""4 Mi characters: a page ends with the event whose `extra` makes the page's `extra`s longer than this in all."""
+"""A page ends with the event that brings the `extra`s of the page above this number of characters in all (4 Mi)."""
 # Rows are fetched in portions of 200. If a page ends within a portion, the rest of the portion is discarded.
 _FETCHED_AT_ONCE: Final = 200
-# Assets in a UNION ALL, at most: it has a part for each asset, and SQLite allows 500 parts.
+# The most assets in a UNION ALL. It has a part for each asset, and SQLite allows 500 parts.
 _ASSETS_MERGED: Final = 100
 
 
@@ -70,10 +70,10 @@ class NamedAsset:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A request for a page: a part of a sequence of events, which is ordered by id.
+    """A request for one page of a sequence of events. The sequence is ordered by id.
 
-    A page of large events ends early (`PAGE_CHARACTERS`). It has at least one event, unless the sequence ends before
-    the page begins. Skipped events cost time too, because the database counts their index entries one by one.
+    A page of large events ends early (`PAGE_CHARACTERS`). Only a page beyond the end of the sequence has no events.
+    Skipped events cost time too, because the database counts their index entries one by one.
     """
 
     last_id: int
@@ -163,7 +163,7 @@ async def page_of_asset(
 async def page_of_run(
     session: AsyncSession, page: Page, *, run_pk: int, uri: str
 ) -> list[dict[str, Any]]:
-    """Return a page of the events of one asset that triggered a run."""
+    """Return a page of a run's triggering events that belong to one asset."""
     ours, event_id = await _entries_of_asset(session, run_pk=run_pk, uri=uri)
     events = ours.join(AssetEvent, AssetEvent.id == event_id)
     return await _read(session, page, _in_order(ours, event_id, page), events, event_id)
@@ -172,7 +172,7 @@ async def page_of_run(
 async def events_of_run(
     session: AsyncSession, *, run_pk: int, uri: str
 ) -> tuple[Select[int], EventId]:
-    """Return a query of the events of one asset that triggered a run, and the column that has their ids."""
+    """Return a query of a run's triggering events that belong to one asset, and the column that has their ids."""
     ours, event_id = await _entries_of_asset(session, run_pk=run_pk, uri=uri)
     return ours.join(AssetEvent, AssetEvent.id == event_id), event_id
 

@@ -38,7 +38,7 @@ class TracedRun:
 
 @dataclass(frozen=True, slots=True)
 class WaitingDag:
-    """A DAG for which the event still waits. `why-not` of that DAG has the reason."""
+    """A DAG for which the event still waits. `triggerer why-not` shows the reason."""
 
     dag_id: str
     is_paused: bool
@@ -57,7 +57,9 @@ class Trace:
     runs: list[TracedRun]
     """The newest runs that took the event, at most 20."""
     waiting: list[WaitingDag]
-    """At most 20 DAGs in whose queue the event waits undivided, then at most 20 partition keys for whose runs it waits.
+    """First at most 20 DAGs in whose queue the event waits undivided, then at most 20 partition keys of DAGs.
+
+    For each partition key, a share of the event waits for the run of this key.
     """
     has_more_runs: bool
 
@@ -135,7 +137,7 @@ async def _traced(
     return TracedRun(
         run=(await list_runs(session, dag=dag_id, run_id=run_id, limit=1))[0],
         part="triggered" if newest <= event_id else "included",
-        # Leave out the progress of Spark stages, because there may be many stages. The run's own page shows it.
+        # Leave out the progress of Spark stages, because there may be many stages. The run's own page shows the stages.
         tasks=[
             replace(task, progress=None) for task in await list_task_runs(session, dag_id, run_id)
         ],

@@ -1,7 +1,8 @@
 """Keeps releases away from tables with which they no longer work.
 
-An after-migration may remove what older releases use. So before it runs, `require` stores which migration a release
-must contain from then on. Services read this at their start and with their heartbeats (`SchemaWatch`).
+An after-migration may remove columns that older releases use. So before it runs, `require` stores which migration a
+release must contain to work with the new tables. Services check this at their start, and then every five seconds
+(`SchemaWatch`).
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ async def require(
         Conflict: Another session keeps the instances' table locked.
     """
     if session.get_bind().dialect.name == "postgresql":
-        # Registrations wait for this transaction. So an older instance is either seen here, or registers later, and
-        # then sees the row that is written here.
+        # The lock makes registrations wait for this transaction. So an older instance is already registered, and is
+        # found here, or it registers after the commit, and then finds the row that is written here.
         await session.execute(text("LOCK TABLE instance IN SHARE MODE"))
     if not is_alone and (older := await _older_instances(session, min_revision)):
         raise ConfigurationError(
@@ -117,5 +118,6 @@ class SchemaWatch:
             async with self._database.reading() as session:
                 await refuse_if_too_old(session, self._database.name, self._migrations)
         except StoreError as error:
-            # The next check may succeed. Until then the tables do not change, or the parts notice the outage too.
+            # The next check may succeed. While nobody can reach the database, no migration changes the tables. If only
+            # this process cannot reach the database, its other parts cannot use the tables either.
             _log.debug("the tables' age could not be checked", error=str(error))

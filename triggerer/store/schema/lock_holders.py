@@ -23,7 +23,7 @@ ORDER BY xact_start LIMIT 5
 
 
 async def describe_lock_holders(connection: AsyncConnection, longer_than: timedelta) -> str:
-    """Return the sessions whose transaction locks tables for longer than this, as text for people."""
+    """Return the sessions that have locked tables in a transaction older than `longer_than`, as text for people."""
     rows = await connection.execute(_HOLDERS, {"seconds": longer_than.total_seconds()})
     holders = [f"pid {pid} ({name or 'no name'}, for {seconds} s)" for pid, name, seconds in rows]
     return ", ".join(holders) or "sessions that have ended since"

@@ -23,14 +23,14 @@ class Phase(Enum):
     """How far to upgrade."""
 
     BEFORE = "before"
-    """Up to the newest before-migration: all that the release needs. Instances of the former release still work."""
+    """Up to the newest before-migration, which this release needs. Instances of the former release still work."""
     AFTER = "after"
-    """All migrations. Instances of the former release have to be gone."""
+    """All migrations. No instance of the former release may be left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the tables stand to this release, which works with them."""
+    """The state of tables with which this release works."""
 
     revision: str
     left: Sequence[str]
@@ -79,8 +79,8 @@ async def upgrade(
 ) -> bool:
     """Upgrade the tables; return False if there is nothing to do.
 
-    New tables get all migrations. If there is nothing to do, this call costs three short queries and does not import
-    Alembic.
+    A database without tables gets all migrations in either phase. If there is nothing to do, the call costs three short
+    queries and does not import Alembic.
 
     Args:
         on_step: Called for each migration that has run.

@@ -1,4 +1,4 @@
-"""Reads the revision of the tables, and refuses tables that are not of this release's line."""
+"""Reads the revision of the tables, and refuses tables that this release can neither use nor upgrade."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ async def read_revision(session: AsyncSession) -> str | None:
 
 
 async def read_usable_revision(database: Database, migrations: Migrations) -> str | None:
-    """Return the revision of the tables that a release with these migrations can use, perhaps after an upgrade.
+    """Check that a release with these migrations can use or upgrade the tables; return their revision, or None.
+
+    None: there are no tables.
 
     Raises:
         ConfigurationError: The release can neither use nor upgrade the tables.

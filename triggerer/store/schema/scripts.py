@@ -20,7 +20,8 @@ class Step:
 
     revision: str
     min_revision: str | None
-    """A release must contain this migration once the step has run. None: a before-migration demands nothing."""
+    """The migration that a release must contain once the step has run. None for a before-migration: any release works.
+    """
     is_concurrent: bool
     """True: PostgreSQL runs the step outside of a transaction, because it builds or drops indexes CONCURRENTLY."""
 

@@ -3,7 +3,7 @@
 On PostgreSQL each migration is a transaction of its own. It waits for a lock for three seconds at most, because every
 query that comes later queues behind a waiting migration. Then it lets the queries pass, and tries again.
 
-On SQLite all migrations are one transaction, which blocks all other writers anyway.
+On SQLite all migrations are one transaction, because even a short transaction blocks all other writers.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from triggerer.store.schema.turns import turn
 _log = LazyLogger(__name__)
 
 OnStep = Callable[[AsyncSession, str | None, str], Awaitable[None]]
-"""Called with a session, the former revision and the new one. Former revision None: there were no tables.
+"""Called after a migration with a session, the former revision (None: there were no tables) and the new revision.
 
-The session's transaction is the migration's own, except for one that runs outside of a transaction."""
+The session's transaction is the migration's own, unless the migration ran outside of a transaction."""
 _Work = Callable[[AsyncSession], Awaitable[None]]
 
 
@@ -42,9 +42,11 @@ class Patience:
 
     lock_timeout: timedelta = timedelta(seconds=3)
     pause: timedelta = timedelta(seconds=2)
-    """How long other queries get the tables, before the next attempt."""
+    """How long other queries can use the tables before the next attempt."""
     attempts: int = 24
-    """Two minutes. A backup of a large database takes longer, and the migration then fails with the reason."""
+    """The attempts take two minutes in all. A backup of a large database takes longer. Then the migration fails, and
+    its error names the backup's session.
+    """
 
 
 class Upgrade:
@@ -69,7 +71,8 @@ class Upgrade:
         """Run the migrations up to the goal. Return False if another process has run all of them.
 
         Raises:
-            The errors of `triggerer.store.schema.migrate.upgrade`. On PostgreSQL, earlier migrations stay.
+            The errors of `triggerer.store.schema.migrate.upgrade`. On PostgreSQL, the migrations that ran before the
+                error stay.
         """
         if self._database.dialect == "sqlite":
             return await self._run_in_one_transaction(goal)
@@ -105,7 +108,7 @@ class Upgrade:
 
     async def _run_step(self, connection: AsyncConnection, step: Step, former: str | None) -> None:
         if step.min_revision is not None:
-            # Committed before the step: no instance of an older release starts while the step runs.
+            # This is committed before the step, so that no instance of an older release starts while the step runs.
             await self._patiently(connection, step, lambda session: self._require(session, step))
         if not step.is_concurrent:
             await self._patiently(

@@ -43,8 +43,8 @@ async def _rename_assets(
 
     The renamed row keeps its watchers, queued events and schedules. Events keep the name and URI under which they were
     recorded. If one new asset has the row's name and another new asset has its URI, only the first of the two gets the
-    row. Names and URIs are unique: if an undefined asset already has the name or URI that a row gets, the undefined
-    asset is renamed to `x-retired:<id>`.
+    row. Names and URIs are unique. So if a further asset that is no longer defined has the name or URI that the row
+    gets, the further asset is renamed to `x-retired:<id>`.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}

@@ -25,18 +25,18 @@ class Changed:
     """All errors of each file whose errors or warnings have changed."""
     warnings: list[Problem] = field(default_factory=list)
     repaired_or_broken: set[str] = field(default_factory=set)
-    """The files that could not be loaded before and can be loaded now, or the reverse."""
+    """The files that could not be loaded before this update and can be loaded now, or the reverse."""
     dag_ids: set[str] = field(default_factory=set)
     stream_digests: set[str] = field(default_factory=set)
     openings: Openings = field(default_factory=Openings)
     is_restoring: bool = False
     """True after a restore of the database, until all DAG files have been read."""
     missing: MissingFiles = field(default_factory=MissingFiles)
-    """All files that are missing from the folder, including files that were missing before."""
+    """All files that are missing from the folder, including files that were missing at earlier updates."""
 
 
 def assign(row: object, **values: Any) -> bool:
-    """Set the columns of a row whose values differ; return True if any did.
+    """Set each column that differs from the given value; return True if any column did.
 
     SQLAlchemy would not notice that a number in a JSON value has become a truth value, see `_differs`.
     """

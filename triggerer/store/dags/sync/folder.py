@@ -34,7 +34,7 @@ async def read_incumbents(session: AsyncSession) -> Incumbents:
 
 
 async def lock_folder(session: AsyncSession) -> None:
-    """Lock the stored definitions until this transaction ends. On SQLite, the transaction is alone anyway."""
+    """Lock the stored definitions until this transaction ends. SQLite needs no lock: it has one writer at a time."""
     if session.get_bind().dialect.name == "postgresql":
         await session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
 
@@ -101,8 +101,8 @@ async def sync_folder(
     await _announce_broken_files(session, changed)
     if released := await release_runs(session, reread):
         announce(session, Signal.RUNS_QUEUED, *released)
-    # `return_to_queue` moves waiting events, for which it needs a lock on the DAGs' rows. This transaction got the lock
-    # when `sync_dags` wrote the rows.
+    # To move waiting events, `return_to_queue` needs a lock on the DAGs' rows. This transaction got the lock when
+    # `sync_dags` wrote the rows.
     await return_to_queue(session, remapped)
     await sync_schedules(session, folder, assets, aliases, changed)
     reading = reading or Reading()

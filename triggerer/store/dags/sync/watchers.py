@@ -37,7 +37,7 @@ async def sync_watchers(
     Args:
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
         assets: The ids of all assets.
-        changed: The digests of all streams that changed are added to it, and whether a restore is not complete yet.
+        changed: Gets the digests of all streams that changed, and a new value of `is_restoring`.
         reading: Whether files are still to be read.
     """
 
@@ -121,9 +121,9 @@ def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger |
 
 
 async def _renamed(session: AsyncSession, watchers: Iterable[ParsedWatcher]) -> dict[str, str]:
-    """Return the new text of each stored stream whose text differs, by digest.
+    """Return the new readable key of each stored stream whose stored key is written differently, by digest.
 
-    The digest is equal, but an update of the plugin or of the service has changed how the key is written.
+    After an update of the plugin or of the service, a key with an equal digest may be written in another way.
     """
     texts = _texts(watchers)
     stored = await session.execute(select(Stream.digest, Stream.key))

@@ -18,13 +18,14 @@ _TIMEOUT_S: Final = 10.0
 # and does not answer, an instance still reaches the next server before its leases expire.
 _TIMEOUT_OF_SEVERAL_S: Final = 4.0
 _SEVERAL: Final = "write postgresql://user@host-1:5432,host-2:5432/database"
-# `//user:password@host-1:5432,host-2:5432/`, which SQLAlchemy does not parse. A password may contain "@" and ",".
+# Matches a URL with several hosts, such as `//user:password@host-1:5432,host-2:5432/`. SQLAlchemy cannot parse it. A
+# password may contain "@" and ",".
 _AUTHORITY: Final = re.compile(
     r"(?P<before>^[a-z+]+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>(?:[/?#].*)?$)"
 )
 _HOST: Final = re.compile(r"(?P<host>\[[^\]]+\]|/.*|[^:]*)(?::(?P<port>\d+))?$")
-# asyncpg takes these options only in a URL of its own (`dsn`), not as arguments. It reads the files that they name
-# again for each connection.
+# asyncpg takes these options only in a URL of its own (`dsn`), not as arguments. Some options name files, and asyncpg
+# reads the files again for each connection.
 _OF_TLS: Final = frozenset(
     {
         "sslcert", "sslcrl", "sslkey", "sslpassword", "sslrootcert",
@@ -135,7 +136,7 @@ def _hosts(url: URL, listed: str | None, ports: str | None) -> tuple[Host, ...]:
 
 def _host(text: str) -> Host:
     if text.count(":") > 1 and "[" not in text:
-        # An IPv6 address in libpq's form, which has a separate option for the port.
+        # An IPv6 address without brackets has no port. In libpq's form, the port is a separate option.
         return Host(text, None)
     found = _HOST.match(text)
     if found is None or not found["host"]:

@@ -29,7 +29,7 @@ SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "10000",
     # JIT compilation of a plan would take longer than any query of the service.
     "jit": "off",
-    # `triggerer.store.database.script.literal` relies on this setting, because it does not escape backslashes.
+    # The function `triggerer.store.database.script.literal` relies on this setting: it does not escape backslashes.
     "standard_conforming_strings": "on",
 }
 """Session settings, set after a connection is open, because PgBouncer refuses them in the startup message."""
@@ -75,7 +75,7 @@ class Primary:
     def __init__(self, url: URL, *, name: str) -> None:
         self._name = name
         self._settings = read_settings(url)
-        # The host that answered last comes first.
+        # The host that answered most recently comes first.
         self._hosts = list(self._settings.hosts)
         self._newest: History | None = None
 

@@ -1,8 +1,8 @@
 """Ends stuck sessions: a process of the service was stopped or cut off in a statement, and its session keeps locks.
 
 The server itself ends a session that is idle in a transaction (`triggerer.store.database.postgres.primary.SETTINGS`).
-But two kinds of stuck sessions count as active. The first kind waits for the arguments of a statement, which a driver
-sends only after the server has prepared the statement. The second kind waits for a client that does not read the rows.
+But two kinds of stuck sessions count as active. The first kind waits for the arguments of a statement, because a driver
+sends them only after the server has prepared the statement. The second kind waits for a client to read the rows.
 `statement_timeout` ends neither kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind.
 
 This module looks for sessions that hold locks, not for sessions that wait for locks. Often nobody waits for a stuck
@@ -20,7 +20,7 @@ from triggerer.store.database.postgres.primary import STATEMENT_TIMEOUT_S
 
 _log = LazyLogger(__name__)
 
-# Equal to `idle_in_transaction_session_timeout`.
+# How long a session may wait for its client to send the arguments. Equal to `idle_in_transaction_session_timeout`.
 SENDS_NOTHING_FOR_S: Final = 10.0
 # How long a session may wait for a client that does not read the rows. This limit is longer than the limit above,
 # because a client may read many rows over a slow network. After this time a client of the service gives up.

@@ -79,7 +79,7 @@ class _Connection(aiosqlite.Connection):
     def stop(self) -> asyncio.Future[Any] | None:
         """Ask the thread to end after its current work; return a future for the end.
 
-        None: the thread was never started, or there is no event loop that could wait.
+        The result is None if the thread was never started, or if there is no event loop that could wait.
         """
         # Ask only once. After the first request to end, the thread reads no further request.
         if not self._is_stopped:
@@ -102,5 +102,6 @@ class _Connection(aiosqlite.Connection):
             self._connection.rollback()
 
     def __del__(self) -> None:
-        # If a task is cancelled while SQLAlchemy sets up the connection, SQLAlchemy drops it without closing it.
+        # If a task is cancelled while SQLAlchemy sets up a connection, SQLAlchemy drops the connection and does not
+        # close it.
         self.stop()

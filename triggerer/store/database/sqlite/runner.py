@@ -66,7 +66,7 @@ class SqliteRunner(ScriptRunner):
         seconds = self._commit_timeout.total_seconds()
         try:
             with translated(self._name):
-                # Wait even if cancelled: the thread cannot be interrupted and will commit, and the caller must know it.
+                # Wait even if cancelled: the thread cannot be interrupted, and the caller must learn the outcome.
                 result = await finish_in_thread(
                     connection,
                     lambda sqlite: self._transact(sqlite, script, announced),

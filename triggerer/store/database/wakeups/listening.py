@@ -28,8 +28,8 @@ _MAX_DATAGRAM: Final = 65_536
 # How often to check for stuck sessions and for a promoted server. Another server may have been promoted even while the
 # former primary still answers.
 _LOOK: Final = timedelta(seconds=5)
-# A server may vanish without closing its socket. So every sixth check, which is every 30 seconds, sends a test
-# announcement, to see whether this connection still receives announcements.
+# A server may vanish without closing its socket. So every sixth check (every 30 seconds) sends a test announcement, to
+# see whether the connection still receives announcements.
 _LOOKS_PER_TEST: Final = 6
 _HEARING_TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0
@@ -56,9 +56,9 @@ async def listen(
 ) -> None:
     """Publish other processes' announcements as wake-ups until cancelled.
 
-    A lost connection to PostgreSQL is opened again, with growing delays. After that, all subscribers are woken about
-    everything, because announcements were missed meanwhile. On SQLite the caller must have called `lock_exclusively`,
-    because a database has only one socket for announcements.
+    A lost connection to PostgreSQL is opened again, with growing delays. Then all subscribers are woken about
+    everything, because announcements may have been missed without a connection. On SQLite the caller must have called
+    `lock_exclusively`, because a database has only one socket for announcements.
 
     Args:
         wakeups: Where to publish. None: `database.wakeups`.

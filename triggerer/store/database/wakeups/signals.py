@@ -1,4 +1,4 @@
-"""Wake-ups: after a commit, the parts of the service that wait for such a change are woken, and so need not poll.
+"""Wake-ups: a commit wakes the parts of the service that wait for its kind of change, so that they need not poll.
 
 A wake-up only hints that something changed. The part that is woken then reads the database. So a wake-up may come twice
 or name too many subjects, but it must not be lost.

@@ -89,7 +89,7 @@ class AnnouncementTransport:
                     except BlockingIOError:
                         await anyio.wait_writable(sender)
                     except OSError:
-                        # Nobody listens. No standalone runs, or it is starting, and will read the database then.
+                        # Nobody listens. A standalone that is starting will read the database once it listens.
                         return
             if scope.cancelled_caught:
                 _log.warning(

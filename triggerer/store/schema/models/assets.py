@@ -126,8 +126,8 @@ class QueuedAssetEvent(Base):
     """An entry in the queue of a DAG: an asset event that waits for the DAG, or that a run of the DAG has taken.
 
     Entries are inserted in the transaction that stores the event, even for paused DAGs. Because of the primary key, two
-    runs of a DAG cannot take the same event. An entry is deleted with its run, its event or its DAG. It is also deleted
-    by an operator, or if the event cannot be divided among partition keys.
+    runs of a DAG cannot take the same event. An entry is deleted with its run, its event or its DAG, by an operator, or
+    because its event cannot be divided among partition keys.
     """
 
     __tablename__ = "queued_asset_event"
@@ -157,4 +157,4 @@ class QueuedAssetEvent(Base):
     asset_event_id: Mapped[int] = mapped_column(BigId, autoincrement=False)
     asset_id: Mapped[int] = mapped_column(BigId)
     run_pk: Mapped[int | None] = mapped_column(BigId)
-    """The run that took the event. None: the event waits. 0: it was divided among partition keys."""
+    """The run that took the event. None: the event waits. 0: the event was divided among partition keys."""

@@ -1,4 +1,4 @@
-"""The audit of changes that people and programs requested, the turns of cleanings, and the rows that they deleted."""
+"""The audit of changes that people and programs requested, and the state and results of cleanings of the database."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CleaningTurn(Base):
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """Always 1."""
     made_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When the first process asked. The first nightly cleaning is due in the night after this instant."""
+    """When the first process asked whether a cleaning is due. The first nightly cleaning is due in the next night."""
     holder: Mapped[str | None] = mapped_column(String(80))
     """The id of the cleaning. None: no cleaning is under way."""
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -65,12 +65,15 @@ class CleaningTurn(Base):
     succeeded_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When the last cleaning without an error ended."""
     deleted: Mapped[dict[str, int] | None] = mapped_column(Json)
-    """The numbers of rows that this cleaning deleted, by kind."""
+    """The numbers of rows that the last cleaning without an error deleted, by kind."""
     failed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When the last cleaning with an error ended."""
     error: Mapped[str | None] = mapped_column(Text)
-    """The error of the last cleaning. None: it had none."""
+    """The error of the last cleaning, or None if the last cleaning had no error."""
     failures: Mapped[int] = mapped_column(server_default="0", default=0)
     """The number of cleanings that failed since the database was made."""
     full_bytes: Mapped[int | None] = mapped_column(BigId)
-    """PostgreSQL: the size of the database when a cleaning last made room in it. The files do not shrink."""
+    """PostgreSQL: the size of the database after the last cleaning, if this size was above the configured bound.
+
+    A cleaning does not shrink the files. So the database counts as full again only when it has grown beyond this size.
+    """

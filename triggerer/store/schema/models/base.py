@@ -14,7 +14,7 @@ from sqlalchemy.types import TypeDecorator
 BigId = BigInteger().with_variant(Integer, "sqlite")
 TextByBytes = Text().with_variant(Text(collation="C"), "postgresql")
 """Text that is compared byte by byte, for keys that are looked up. PostgreSQL takes much longer to compare by the rules
-of a language, which only a list for people needs.
+of a language. Only a list for people needs these rules.
 """
 Json = JSON()
 """For a JSON object or array, stored as the text that was written; see `triggerer.domain.text.json_text`.

@@ -9,7 +9,7 @@ from triggerer.store.schema.models.base import Base, BigId
 
 
 class WatcherBookmark(Base):
-    """The last bookmark of a watcher, written in the same transaction as the events before it.
+    """The last bookmark of a watcher, written in the same transaction as the events that it covers.
 
     The row stays as long as the watcher's row. If a deleted watcher is declared again, it continues from its bookmark.
     """
@@ -22,9 +22,9 @@ class WatcherBookmark(Base):
     classpath: Mapped[str] = mapped_column(Text)
     """The class path of the trigger that stored the bookmark. A trigger of another class does not get the bookmark."""
     change: Mapped[str] = mapped_column(String(32))
-    """The id of the last change. The next change must give this id as its predecessor, or it is refused.
+    """The id of the last change of the bookmark.
 
-    So no change can be lost in between.
+    The next change must give this id as its predecessor, or it is refused. So no change between the two can be lost.
     """
     value: Mapped[str] = mapped_column(Text)
     """JSON text. It may be a single number, which a `Json` column must not contain."""

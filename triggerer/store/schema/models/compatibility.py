@@ -11,9 +11,10 @@ from triggerer.store.schema.models.base import Base, UtcDateTime
 
 
 class SchemaCompat(Base):
-    """An after-migration, and the newest migration that a release must contain to work with the tables from then on.
+    """An after-migration, and the newest migration that a release must contain to work with the tables after it.
 
-    The row is written before the migration runs. A service whose release is too old then neither starts nor continues.
+    The row is written before the after-migration runs. Once the row exists, a service whose release is too old neither
+    starts nor continues.
     """
 
     __tablename__ = "schema_compat"
@@ -23,5 +24,5 @@ class SchemaCompat(Base):
     min_revision: Mapped[str] = mapped_column(String(32))
     """A release works with the tables if it contains this migration or a later one."""
     release: Mapped[str] = mapped_column(String(40))
-    """The release that ran the migration. It is named to users, as one that is new enough."""
+    """The release that ran the migration. Errors name it to users as a release that is new enough."""
     required_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -71,7 +71,8 @@ class Dag(Base):
     )
     """When the timetable makes the DAG due next. `NEVER`: there is no timetable, or it has no further run.
 
-    For a DAG that is scheduled by partition keys: when the next key is due. `NEVER`: all keys need another event first.
+    For a DAG that is scheduled by partition keys, this is when the next key is due, or `NEVER` if every key needs
+    another event first.
 
     At this instant the scheduler reads the DAG, and `triggerer.scheduler.decide` decides whether a run is due.
     """

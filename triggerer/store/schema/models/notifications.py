@@ -1,4 +1,4 @@
-"""Messages to people that are not delivered yet, and what people were told."""
+"""Notifications that are not delivered yet, and the last notification about each watcher and DAG."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class ParkedMessage(Base):
             "id",
             sqlite_where=text("state = 'kept'"),
         ),
-        # Notifications find the parked messages that nobody was told about with this index.
+        # This index finds the parked messages about which no notification was made.
         Index(
             "ix_parked_message_untold",
             "watcher_id",

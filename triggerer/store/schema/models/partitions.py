@@ -59,7 +59,7 @@ class DagPartitionPart(Base):
     part: Mapped[str] = mapped_column(TextByBytes, primary_key=True)
     """The partition key of this part's events, as the asset's mapper writes it; "" if the asset has no parts."""
     first_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """The instant of the part's first event, from which its deadlines count."""
+    """The instant of the part's first event. The part's deadlines count from this instant."""
 
 
 class DagPartitionEvent(Base):

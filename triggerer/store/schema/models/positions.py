@@ -36,8 +36,8 @@ class WatcherPosition(Base):
     head: Mapped[int | None] = mapped_column(BigId)
     """The number that the lane's next message will get, as known at the last write. None: unknown.
 
-    If the backlog is empty, `head` equals the number in `position`, even if the log has used up later numbers without a
-    message."""
+    If the backlog is empty, `head` equals the number in `position`, even if the log has given later numbers to records
+    that are no messages."""
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     """How often the watcher has failed at the message at `position` since it fell behind."""
     reemit: Mapped[list[Any] | None] = mapped_column(Json)

@@ -10,7 +10,7 @@ from triggerer.store.schema.models.base import Base, BigId, UtcDateTime
 
 
 class Restoration(Base):
-    """A restore from a backup, as `triggerer db restored` was told of it."""
+    """A restore from a backup, as an operator reported it with `triggerer db restored`."""
 
     __tablename__ = "restoration"
 

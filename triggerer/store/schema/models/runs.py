@@ -49,9 +49,9 @@ class DagRun(Base):
         Index("ix_dag_run_automated", "dag_id", "run_after", sqlite_where=_AUTOMATED),
         Index("ix_dag_run_callback", "callback", "id", sqlite_where=_CALLED),
         Index("ix_dag_run_backfill_id_state", "backfill_id", "state", sqlite_where=_BACKFILLED),
-        # Backfills of partition keys find the runs of a key with this index.
+        # This index finds the runs of a partition key, for backfills.
         Index("ix_dag_run_partition_key", "dag_id", "partition_key", "id", sqlite_where=_KEYED),
-        # Notifications find the failures that nobody was told about with this index.
+        # This index finds the failed runs about which no notification was made.
         Index("ix_dag_run_untold", "ended_at", sqlite_where=_UNTOLD),
         # AUTOINCREMENT: queue entries refer to runs by id, so SQLite must not use an id again; see `AssetEvent`.
         {"sqlite_autoincrement": True},
@@ -81,10 +81,10 @@ class DagRun(Base):
     executor: Mapped[str | None] = mapped_column(String(80))
     """The id of the executor that last claimed the run. The executor must send this id and `epoch` with each result."""
     attempt: Mapped[int] = mapped_column(default=0)
-    """The number of the last attempt. A claim adds one.
+    """The number of the last attempt. A claim adds 1.
 
-    When an attempt ends that does not count towards `MAX_ATTEMPTS`, 1 is subtracted again. Only `hold_attempt` does not
-    subtract.
+    If an attempt does not count towards `MAX_ATTEMPTS`, its end subtracts 1 again. `hold_attempt` is an exception: it
+    keeps the number, because the delay before the next attempt grows with it.
     """
     epoch: Mapped[int] = mapped_column(server_default="0", default=0)
     """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt."""

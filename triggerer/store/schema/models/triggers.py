@@ -105,7 +105,7 @@ class Instance(Base):
     id: Mapped[str] = mapped_column(String(80), primary_key=True)
     """`<host>:<pid>:<random>`, new at every start."""
     kind: Mapped[str] = mapped_column(String(20))
-    """triggerer (owns streams), executor (owns runs), scheduler, dag-processor or api, which own nothing."""
+    """triggerer (owns streams), executor (owns runs), scheduler, dag-processor or api (these three own nothing)."""
     started_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     heartbeat_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -129,7 +129,7 @@ class ProcessSettings(Base):
 
 
 class InstanceReport(Base):
-    """The last report of an instance about its live state, which otherwise is only in its memory.
+    """The last report of an instance about its live state. Apart from this report, the state is only in memory.
 
     A triggerer reports its streams. An executor reports the address where it serves the logs of runs.
 
@@ -145,6 +145,7 @@ class InstanceReport(Base):
     report: Mapped[dict[str, Any]] = mapped_column(Json)
     reported_at: Mapped[datetime] = mapped_column(UtcDateTime)
     looked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When somebody last read reports. The instance then reports often for a minute. The stored time may be up to 20
-    seconds too early.
+    """When somebody last read reports. For a minute after this, the instance reports often.
+
+    The stored time may be up to 20 seconds too early.
     """
