@@ -51,7 +51,7 @@ def some_of(
 async def asset_ids(session: AsyncSession, asset: str) -> Sequence[int]:
     """Return the ids of the assets with this name or URI: usually one, none if there is no such asset.
 
-    Look the ids up in a query of their own. If a query of events joins with the assets instead, both databases read the
-    events of all assets.
+    Look the ids up in a separate query. If a query of events joined the assets instead, SQLite and PostgreSQL would
+    read the events of all assets.
     """
     return (await session.scalars(select(Asset.id).where(is_asset(asset)))).all()

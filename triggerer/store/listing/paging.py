@@ -70,7 +70,7 @@ class Listing(Generic[_View]):
         """Return the page after a cursor, or the first page.
 
         Args:
-            limit: The most rows, at least 1. The caller makes sure that it is not too large.
+            limit: The most rows to return, at least 1. The caller makes sure that the limit is not too large.
             after: `next_cursor` of the previous page.
             filters: The filters of the list. A filter that is None counts as missing.
         Raises:
