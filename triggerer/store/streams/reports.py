@@ -54,7 +54,7 @@ async def write_report(
 
 
 async def load_reports(session: AsyncSession, instance_ids: Collection[str]) -> dict[str, Report]:
-    """Return the last report of each of these instances, by instance id. Some may have none."""
+    """Return the last report of each of these instances, by instance id. Instances without a report are left out."""
     query = select(InstanceReport).where(InstanceReport.instance_id.in_(sorted(instance_ids)))
     return {
         row.instance_id: Report(
