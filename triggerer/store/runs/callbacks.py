@@ -20,7 +20,7 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import Dag, DagRun, Instance
 
 MAX_CALLS: Final = 3
-"""After this number of executors died while they called a callback, it is given up: it may have killed them."""
+"""A callback is given up after this number of executors died while calling it, because it may have killed them."""
 
 _DUE: Final = "due"
 _RUNNING: Final = "running"

@@ -39,7 +39,7 @@ class TriggerRow:
     If this instance does not host the trigger yet, these are all lanes with stored messages for the watchers.
     """
     replays: tuple[ReplayRequest, ...] = ()
-    """Open replay requests, grouped by watcher. A watcher's requests are in the order in which they were made."""
+    """Open replay requests, grouped by watcher. The requests for one watcher are sorted, earliest first."""
     guarantee: str | None = None
     """The lowest delivery guarantee that the DAG files accept. None: they accept any guarantee."""
 
@@ -175,7 +175,7 @@ async def write_waiting_reasons(session: AsyncSession, reasons: Mapping[str, str
 
 
 async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -> set[int]:
-    """Return those of the given ids whose watchers DAG files still declare. The watchers' triggers may have changed."""
+    """Return the given ids whose watchers DAG files still declare. The watchers' triggers may have changed."""
     declared = select(Watcher.id).where(
         Watcher.id.in_(list(watcher_ids)), Watcher.trigger_id.is_not(None)
     )
