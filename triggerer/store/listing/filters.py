@@ -27,7 +27,7 @@ def is_asset(asset: str) -> ColumnElement[bool]:
 
 
 def waits_for(dag_id: Any, asset: str) -> ColumnElement[bool]:
-    """Return the condition that the DAG's schedule names the asset with this name or URI, not only through an alias."""
+    """Return the condition that the DAG's schedule names the asset with this name or URI. Aliases do not count."""
     return (
         exists()
         .where(DagScheduleAsset.dag_id == dag_id, DagScheduleAsset.asset_id == Asset.id)
@@ -36,7 +36,7 @@ def waits_for(dag_id: Any, asset: str) -> ColumnElement[bool]:
 
 
 def is_waited_for(asset_id: Any, dag: str) -> ColumnElement[bool]:
-    """Return the condition that the DAG's schedule names the asset, not only through an alias."""
+    """Return the condition that the DAG's schedule names the asset. Aliases do not count."""
     return exists().where(DagScheduleAsset.asset_id == asset_id, DagScheduleAsset.dag_id == dag)
 
 

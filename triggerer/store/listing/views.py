@@ -39,7 +39,7 @@ class AssetEventView:
     asset_name: str
     asset_uri: str
     extra: dict[str, Any] | None
-    """None: the role of the reader may not see it."""
+    """None: the reader's role may not see the extra."""
     timestamp: datetime
     source_watcher: str | None
     source_dag_id: str | None
@@ -304,7 +304,7 @@ class ParkedMessageView(ParkedView):
     message: str | None
     """The message as its producer wrote it for the store; Base64 if it is not text.
 
-    None: the role of the reader may not see it."""
+    None: the reader's role may not see the message."""
 
 
 @dataclass(frozen=True, slots=True)

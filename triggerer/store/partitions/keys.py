@@ -291,7 +291,7 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
 
 
 def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Script[None]:
-    """Store when the runs of these keys may start, and `now` as the instant when this was computed."""
+    """Store when the runs of these keys may start, and the instant `now` at which this was computed."""
     if keys:
         rows = [
             (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)

@@ -113,8 +113,8 @@ async def recover_calls(session: AsyncSession, *, executor: str, alone: bool) ->
     """Make the calls of dead executors due again. Return the ids of the runs whose calls are given up.
 
     Args:
-        executor: The executor that calls this function. It is calling no callback now, so a call under its id was
-            interrupted.
+        executor: The executor that calls this function. It is calling no callback now, so a call that is stored under
+            its id was interrupted.
         alone: True: no other executor can be alive, so all calls that are under way become due again.
     """
     gone: list[ColumnElement[bool]] = []

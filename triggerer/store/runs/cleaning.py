@@ -33,8 +33,8 @@ _AUTOMATED: Final = text(
 _AUTOMATIC_TYPES: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
 
 # This query costs one look-up by event id for each event that a run has taken. The odd conditions (`w.dag_id || ''`,
-# `coalesce`) keep both databases from using an index that begins with the DAG. Without statistics the planners would
-# choose such an index, and for each event read everything that waits for the DAG.
+# `coalesce`) keep SQLite and PostgreSQL from using an index that begins with the DAG. Without statistics their planners
+# would choose such an index, and for each event read everything that waits for the DAG.
 SHARED: Final = Statement(
     """
 SELECT DISTINCT t.run_pk FROM dag_partition_event t
@@ -187,7 +187,7 @@ async def _find(
 async def forget_logs(
     session: AsyncSession, run_pks: Collection[int], before: datetime
 ) -> set[int]:
-    """Store that these runs have no log any longer, except runs that somebody queues again now.
+    """Store that these runs no longer have a log. Runs that somebody is queuing again at this moment are left out.
 
     Returns:
         The primary keys of the runs whose logs must be deleted now.
@@ -227,7 +227,7 @@ async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]
 async def delete_runs(
     session: AsyncSession, run_pks: Collection[int], before: datetime
 ) -> set[int]:
-    """Delete these runs with their tasks, attempts and queue entries. Runs that were queued again meanwhile stay.
+    """Delete these runs with their tasks, attempts and queue entries. Runs that have been queued again stay.
 
     Returns:
         The primary keys of the deleted runs.

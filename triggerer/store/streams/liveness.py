@@ -26,7 +26,7 @@ class Liveness:
     seen_at: datetime | None
     """The last heartbeat. None: the instance is not registered."""
     lease_ends_at: datetime | None
-    """When other instances may take over its streams or runs. None: they may do so now."""
+    """When other instances may take over this instance's streams or runs. None: they may do so now."""
     is_silent: bool
     """True if a heartbeat is late, or if the instance's process no longer exists on this machine."""
 
