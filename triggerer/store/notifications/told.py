@@ -34,7 +34,7 @@ async def lock_told(session: AsyncSession, now: datetime) -> None:
 async def load_told(
     session: AsyncSession,
 ) -> tuple[dict[tuple[str, str], Told], datetime | None]:
-    """Return what was told about each object, and when the last digest was made; None: there was none."""
+    """Return what was told about each object, and when the last digest was made, or None if there was none."""
     rows = await session.scalars(select(NotifiedSubject))
     told = {
         (row.event, row.subject): Told(row.told_at, row.is_single, row.is_failing, row.since)

@@ -76,8 +76,8 @@ class NeededRuns:
     - the newest run,
     - the newest run that is not a backfill's,
     - the newest run of the types `scheduled` and `asset_triggered`,
-    - the last run with a logical date before the limit of the cleaning. If the clock is set back, the timetable
-      continues from this run."""
+    - the last run of these two types that has a logical date, and whose `run_after` is before the limit of the
+      cleaning. If the clock is set back, the timetable continues from this run."""
     since: datetime | None
     """The logical date of the run that the last point of `pks` names. None: there is no such run.
 

@@ -103,7 +103,7 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
     The step changes nothing and returns no row if another attempt has the run, if the run must be cancelled, or if the
     DAG is stale.
     """
-    # The delay doubles with the number of the attempt, so the run keeps this number. `after_attempt` says that the
+    # The delay doubles with each attempt, so the run keeps the number of the attempt. `after_attempt` says that the
     # attempts up to this number do not count.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
@@ -148,7 +148,7 @@ async def release_due(
 ) -> list[str]:
     """Release the held runs whose next try is due. Return the ids of their DAGs.
 
-    Runs that were held until their file loads are released too, if the file loads now or the DAG is stale.
+    Runs that wait until their file loads are released too, if the file loads now or the DAG is stale.
 
     Args:
         holds: False: the configuration says that no runs are held for broken files, so all runs that wait for their

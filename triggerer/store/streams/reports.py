@@ -17,7 +17,7 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import InstanceReport
 
 LOOKED_FOR: Final = timedelta(seconds=60)
-"""How long an instance reports often after somebody has read its report."""
+"""For this long after somebody has read its report, an instance reports more often."""
 _RENEW_AFTER: Final = LOOKED_FOR / 3
 Sessions = Callable[[], AbstractAsyncContextManager[AsyncSession]]
 

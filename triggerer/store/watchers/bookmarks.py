@@ -50,7 +50,7 @@ class Written:
         self.errors: dict[str, StoreError] = {}
         """The errors of the changes that were not stored, by change id."""
         self.has_repeats = False
-        """True if a change was stored by an earlier transaction. That transaction may have woken no scheduler."""
+        """True if a change was stored by an earlier transaction, whose wake-up for the schedulers may be lost."""
         self.dag_ids: Sequence[str] = ()
         """The DAGs for which events may have been queued."""
 

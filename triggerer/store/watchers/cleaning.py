@@ -2,11 +2,11 @@
 
 If a message is delivered again, the idempotency key of the stored event shows that the message is not new. So a
 watcher's events may be deleted only once the broker has advanced past their messages. The store does not know the
-broker's position. But the broker has advanced if the stream is in good order:
+broker's position. But the broker has advanced past the messages of a watcher in these conditions:
 
-- an instance has the stream's lease,
-- all watchers of the stream have been running for a while,
-- this watcher has no backlog, and no replay was requested for it.
+- an instance has the lease of the watcher's stream,
+- all watchers of the stream have been running for a while (the stream is in good order),
+- the watcher has no backlog, and no replay was requested for it.
 """
 
 from __future__ import annotations

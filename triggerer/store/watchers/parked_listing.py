@@ -81,7 +81,7 @@ def _parked(
 
 
 async def find_parked(session: AsyncSession, message_id: int) -> ParkedMessageView | None:
-    """Return a message with its traceback and content, or None."""
+    """Return a message with its traceback and content, or None if there is no such message."""
     query = _of_watchers(select(ParkedMessage, Asset.name, Watcher.name, ParkedBody))
     query = query.join(ParkedBody, ParkedBody.id == ParkedMessage.body_id)
     found = (await session.execute(query.where(ParkedMessage.id == message_id))).one_or_none()

@@ -60,7 +60,7 @@ async def ask_for_replay(
         reemit: True: create events again, under new keys, for messages that already have events.
     Raises:
         TriggererError: There is no such watcher, it has no shared stream, or `start` is in the future. Or `reemit` is
-            False, and events from after `start` were deleted: the store cannot tell which messages had events.
+            False, and events from after `start` were deleted, so the store cannot tell which messages had events.
     """
     rows = await session.execute(
         select(Watcher, Asset.name, Trigger.stream_digest)

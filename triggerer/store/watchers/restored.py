@@ -1,7 +1,7 @@
 """Sets watchers back after the database was restored from a backup.
 
-The broker's positions are newer than the backup. Each watcher gets a replay request that its stream carries out before
-it pulls a message. Streams that are no logs drop the request.
+The broker's positions are newer than the backup. Each watcher gets a replay request. The watcher's stream carries the
+request out before it pulls a message. Streams that are no logs drop the request.
 """
 
 from __future__ import annotations
