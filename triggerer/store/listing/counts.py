@@ -1,4 +1,4 @@
-"""Counts rows, to show them and to check that no event was lost."""
+"""Counts rows, to show the numbers and to check that no event was lost."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def is_asset(asset: str) -> ColumnElement[bool]:
 
 
 def waits_for(dag_id: Any, asset: str) -> ColumnElement[bool]:
-    """Return the condition that the DAG's schedule names the asset with this name or URI, not only through an alias."""
+    """Return the condition that the DAG's schedule names the asset with this name or URI. Aliases do not count."""
     return (
         exists()
         .where(DagScheduleAsset.dag_id == dag_id, DagScheduleAsset.asset_id == Asset.id)
@@ -36,7 +36,7 @@ def waits_for(dag_id: Any, asset: str) -> ColumnElement[bool]:
 
 
 def is_waited_for(asset_id: Any, dag: str) -> ColumnElement[bool]:
-    """Return the condition that the DAG's schedule names the asset, not only through an alias."""
+    """Return the condition that the DAG's schedule names the asset. Aliases do not count."""
     return exists().where(DagScheduleAsset.asset_id == asset_id, DagScheduleAsset.dag_id == dag)
 
 
@@ -51,7 +51,7 @@ def some_of(
 async def asset_ids(session: AsyncSession, asset: str) -> Sequence[int]:
     """Return the ids of the assets with this name or URI: usually one, none if there is no such asset.
 
-    Look the ids up in a query of their own. If a query of events joins with the assets instead, both databases read the
-    events of all assets.
+    Look the ids up in a separate query. If a query of events joined the assets instead, SQLite and PostgreSQL would
+    read the events of all assets.
     """
     return (await session.scalars(select(Asset.id).where(is_asset(asset)))).all()

@@ -74,7 +74,7 @@ class Overview:
     missing_instances: list[str]
     """Instances that missed a heartbeat, and whose lease is not over yet."""
     cleaning_error: str | None
-    """The error of the last cleaning of the database. None: it had none, or there was no cleaning."""
+    """The error of the last cleaning of the database. None: the cleaning succeeded, or there was none."""
     cleaning_failed_at: datetime | None
     run_states: dict[str, int]
     """The numbers of runs that are queued and running now, by state."""

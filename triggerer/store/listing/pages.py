@@ -1,4 +1,4 @@
-"""All lists that the API reads in pages. The commands call the functions of the lists directly."""
+"""All lists that the API reads in pages. The commands call the functions of the lists directly, without pages."""
 
 from __future__ import annotations
 

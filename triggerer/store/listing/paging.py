@@ -70,9 +70,9 @@ class Listing(Generic[_View]):
         """Return the page after a cursor, or the first page.
 
         Args:
-            limit: The most rows, at least 1. The caller makes sure that it is not too large.
+            limit: The most rows to return, at least 1. The caller makes sure that the limit is not too large.
             after: `next_cursor` of the previous page.
-            filters: The filters of the list. A filter that is None counts as missing.
+            filters: The filters of the list. A filter with the value None is left out.
         Raises:
             CursorRefused: The cursor is malformed, or belongs to another list or to other filters.
         """
@@ -93,7 +93,7 @@ def encode_cursor(name: str, filters: Mapping[str, Any], key: Any) -> str:
     """Return a cursor for a list with these filters.
 
     Args:
-        name: The name of the list. With other filters or for another list, the cursor is refused.
+        name: The name of the list. `decode_cursor` refuses the cursor for another list, or for other filters.
         key: The values that the next page needs. They can be written as JSON.
     """
     written = json.dumps([_digest(name, filters), key], separators=(",", ":"), ensure_ascii=False)

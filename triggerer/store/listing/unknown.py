@@ -19,7 +19,7 @@ from triggerer.store.listing.filters import is_asset
 from triggerer.store.schema.models import Asset, Dag, DagRun, Watcher
 
 _MOST: Final = 10_000
-"""How many names are compared with the unknown name. Names beyond that are never suggested."""
+"""How many names are compared with the unknown name. Further names are never suggested."""
 
 
 async def refuse_unknown(
@@ -50,8 +50,8 @@ async def refuse_unknown(
 async def with_suggestion(session: AsyncSession, error: UnknownName) -> UnknownName:
     """Return the error with the nearest known name as its hint.
 
-    If the DAG of an unknown run, or the asset of an unknown watcher, is unknown too, the error for that DAG or asset is
-    returned.
+    For an unknown run of an unknown DAG, return the error for the DAG instead. For an unknown watcher of an unknown
+    asset, return the error for the asset.
     """
     if error.has_suggestion:
         return error
@@ -73,7 +73,7 @@ async def with_suggestion(session: AsyncSession, error: UnknownName) -> UnknownN
 
 
 async def dag_ids(session: AsyncSession) -> list[str]:
-    """Return the ids of all DAGs in order, including stale ones."""
+    """Return the ids of all DAGs, including stale ones, sorted."""
     return await _texts(session, select(Dag.dag_id).order_by(Dag.dag_id))
 
 
@@ -84,7 +84,7 @@ async def run_ids(session: AsyncSession, dag_id: str) -> list[str]:
 
 
 async def asset_names(session: AsyncSession) -> list[str]:
-    """Return the names and URIs of the assets in order, each once."""
+    """Return the names and URIs of the assets, sorted and without repetitions."""
     either = union(select(Asset.name.label("name")), select(Asset.uri.label("name"))).subquery()
     return await _texts(session, select(either.c.name).order_by(either.c.name))
 

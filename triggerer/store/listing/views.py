@@ -16,7 +16,7 @@ _View = TypeVar("_View", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True)
 class AssetView:
-    """An asset, the file that declares it (None: no file), and the time of its last event."""
+    """An asset, its watchers, and the time of its last event."""
 
     id: int
     name: str
@@ -24,6 +24,7 @@ class AssetView:
     group: str
     extra: dict[str, Any]
     declared_in: str | None
+    """The DAG file that declares the asset. None: no file declares it."""
     last_event_timestamp: datetime | None
     created_at: datetime | None = None
     watchers: dict[str, int] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class AssetEventView:
     asset_name: str
     asset_uri: str
     extra: dict[str, Any] | None
-    """None: the role of the reader may not see it."""
+    """None: the reader's role may not see the extra."""
     timestamp: datetime
     source_watcher: str | None
     source_dag_id: str | None
@@ -82,8 +83,9 @@ class BackfillView:
     partition_keys: dict[str, int]
     """How many partition keys are pending, started, skipped or cancelled; empty for a backfill of intervals."""
     runs: dict[str, int]
-    """The runs that the backfill started, by current state. They include runs that a later backfill has queued
-    again."""
+    """How many of the runs that the backfill started are in each state now.
+
+    Runs that a later backfill has queued again are included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class DagView:
 
     This instant was computed at the last run, or at the last change of the schedule."""
     is_counted_short: bool = False
-    """True if more events may be queued than were counted."""
+    """True if more events may wait for the DAG than `queued_events` says."""
     file_warnings: list[dict[str, Any]] = field(default_factory=list)
     """The warnings of the DAG's file: [{"file", "line", "reason"}]."""
     file_error: str | None = None
@@ -205,7 +207,7 @@ class AttemptView:
     application_id: str | None
     """The external id of the first launch that has an external id."""
     link: str | None
-    """The address of a web page about that launch."""
+    """The address of a web page about the launch with this id."""
     launches: list[LaunchView]
 
 
@@ -302,7 +304,7 @@ class ParkedMessageView(ParkedView):
     message: str | None
     """The message as its producer wrote it for the store; Base64 if it is not text.
 
-    None: the role of the reader may not see it."""
+    None: the reader's role may not see the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +422,7 @@ class StreamView:
     advanced: int | None = None
     """Messages that the broker's position has moved past, or that the broker was told to deliver again."""
     rejected: int | None = None
-    """Messages that at least one watcher rejected, and no watcher failed."""
+    """Messages that were rejected by at least one watcher, and failed by none."""
     failed: int | None = None
     """Messages that the broker was told to deliver again."""
     restarts: int | None = None
@@ -434,7 +436,9 @@ class StreamView:
     lane_count: int | None = None
     """The number of lanes that have outstanding messages, or are standing."""
     lanes: list[LaneView] = field(default_factory=list)
-    """At most 256 of these lanes: standing lanes first, then full lanes, then those with the oldest messages."""
+    """At most 256 of the lanes that `lane_count` counts.
+
+    Standing lanes come first, then full lanes, then the lanes with the oldest messages."""
     history: StreamHistoryView | None = None
 
 

@@ -1,1 +1,1 @@
-"""Finds what people were not told about yet, and stores the messages until targets have accepted them."""
+"""Finds occurrences that nobody was told about, and stores the messages to people until targets accept them."""

@@ -1,8 +1,9 @@
 """Finds the occurrences that nobody was told about: failing watchers, parked messages and failed runs.
 
-Nothing on the way of an event writes for notifications. The state of a watcher is compared with what was last told. A
-failed run and a parked message have a column that says whether a notification about them was made. A cursor would miss
-rows, because transactions do not commit in the order of their ids or instants.
+The code that records events and ends runs writes nothing for notifications. Instead, this module compares the
+state of each watcher with what people were last told about the watcher. The rows of runs and parked messages have a
+column that says whether a notification about them was made. A cursor over ids or instants would miss rows, because
+transactions do not commit in that order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from triggerer.store.schema.models import Asset, DagRun, ParkedMessage, Watcher
 OLDEST: Final = timedelta(days=1)
 """Older failures of runs are not told. They may be from before notifications were configured."""
 _MOST_ROWS: Final = 5_000
-"""The most runs, and the most parked messages, in one look. Further ones are found at the next look."""
+"""The most runs, and the most parked messages, that one call of `find_occurrences` reads."""
 _WORKS: Final = frozenset({"running", "catching_up"})
 _UNTOLD_RUN: Final = text("dag_run.state = 'failed' AND dag_run.notified_at IS NULL")
 _UNTOLD_MESSAGE: Final = text(
@@ -50,7 +51,7 @@ async def find_occurrences(
 
 
 async def _watchers(session: AsyncSession, told: ToldBySubject) -> list[Occurrence]:
-    """Return two kinds of watchers: failing ones that were not told, and told ones that work again."""
+    """Return failing watchers that nobody was told about, and watchers that work again after a message about them."""
     event = Event.WATCHER_FAILING.value
     failing = {int(key[1]): one for key, one in told.items() if key[0] == event and one.is_failing}
     query = (
@@ -139,7 +140,7 @@ async def _runs(session: AsyncSession, told: ToldBySubject, now: datetime) -> li
 
 
 def _quiet(told: ToldBySubject, event: Event, now: datetime) -> list[str]:
-    """Return the objects about which a message was made lately. Their many rows must not use up the limit."""
+    """Return the objects about which a message was made lately. Queries leave them out, to have room for others."""
     return [
         subject
         for (kind, subject), one in told.items()

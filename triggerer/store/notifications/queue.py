@@ -1,7 +1,7 @@
 """The queue of messages to people: one row for each message and target, until the target has accepted the message.
 
-A process claims messages by moving their `due_at` ahead, so they become due again if the process dies. So a target may
-get a message twice, and loses none.
+A process claims a message by setting its `due_at` to a later time. If the process dies, the message becomes due again
+at that time. So a target may get a message twice, but misses none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class QueuedMessage:
     target: str
     message: Message
     attempts: int
-    """The number of attempts, with the one that begins now."""
+    """The number of attempts to send the message, including the attempt that begins now."""
 
 
 async def put(
@@ -56,7 +56,7 @@ async def put(
 async def drop(session: AsyncSession, targets: Collection[str], now: datetime) -> dict[str, int]:
     """Delete messages that are too old or too many; return their number by target.
 
-    Messages for other targets are deleted too if they are too old: their target is no longer configured.
+    Old messages for targets that are not in `targets` are deleted too. Such a target is no longer configured.
     """
     ids = select(Notification.id)
     doomed = set(await session.scalars(ids.where(Notification.created_at < now - OLDEST)))
@@ -124,7 +124,7 @@ async def postpone(session: AsyncSession, message: QueuedMessage, until: datetim
 
 
 async def release(session: AsyncSession, message: QueuedMessage, now: datetime) -> None:
-    """Make a message due again whose sending was not begun. The attempt does not count."""
+    """Make a claimed message due again, because its sending was not begun. The attempt does not count."""
     await session.execute(
         update(Notification)
         .where(Notification.id == message.id, Notification.attempts == message.attempts)

@@ -1,4 +1,4 @@
-"""Stores the last message about each watcher and DAG, so that no process tells people again."""
+"""Stores what people were last told about each watcher and DAG, so that no process tells people again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMEMBERED: Final = timedelta(days=1)
 
 
 async def lock_told(session: AsyncSession, now: datetime) -> None:
-    """Let other processes that make notifications wait until the commit. On SQLite the session is alone anyway."""
+    """Make other processes that create notifications wait until the commit. On SQLite, only one can write anyway."""
     values = _values(_DIGEST, datetime.fromtimestamp(0, now.tzinfo))
     await session.execute(
         insert_into(session, NotifiedSubject)
@@ -34,7 +34,7 @@ async def lock_told(session: AsyncSession, now: datetime) -> None:
 async def load_told(
     session: AsyncSession,
 ) -> tuple[dict[tuple[str, str], Told], datetime | None]:
-    """Return what was told about each object, and when the last digest was made; None: there was none."""
+    """Return what was told about each object, and when the last digest was made, or None if there was none."""
     rows = await session.scalars(select(NotifiedSubject))
     told = {
         (row.event, row.subject): Told(row.told_at, row.is_single, row.is_failing, row.since)
@@ -63,7 +63,7 @@ async def mark_told(
 
 
 async def forget_told(session: AsyncSession, now: datetime) -> None:
-    """Delete what was told long ago, except about watchers that still exist and were told to be failing."""
+    """Delete records that are over a day old. The record of a failing watcher stays until the watcher is deleted."""
     is_of_watcher = NotifiedSubject.event == Event.WATCHER_FAILING.value
     failing = select(NotifiedSubject.subject).where(is_of_watcher, NotifiedSubject.is_failing)
     told = [int(subject) for subject in await session.scalars(failing)]

@@ -2,8 +2,8 @@
 
 1. An event of such a DAG waits in the DAG's queue (`queued_asset_event`) until a scheduler divides it among keys.
 2. Each of these keys then has a share of the event: a row in `dag_partition_event`.
-3. The run of a key may need events with several keys, such as all hours of a day. Each of these keys is a part of the
-   run's key. `dag_partition_part` has the parts that have arrived.
+3. The run of a key may need events whose own keys differ, such as all hours of a day. Each of these event keys is a
+   part of the run's key. `dag_partition_part` has the parts that have arrived.
 4. Once the key is due, so that its run may start, the run takes all shares of the key.
 
 A scheduler performs these steps while it has locked the DAG's row, so two schedulers never work on one DAG.
@@ -39,7 +39,7 @@ _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
 # The assets that the DAG's condition names. If the condition no longer names an asset, the asset's events stay in the
-# queue, because the asset may come back. The query goes through the named assets in the order of the index, and reads
+# queue, because the asset may come back. `UNDIVIDED` goes through the named assets in the order of the index, and reads
 # only the rows that it returns. On PostgreSQL a plain join would also read all entries of assets that are not named.
 _ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
       UNION
@@ -245,7 +245,7 @@ def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
 
 
 def leave_queue(dag_id: str, *, divided: Iterable[int], refused: Iterable[int]) -> Script[None]:
-    """Remove events from the DAG's queue. Entries of divided events stay, marked as `DIVIDED`. The others are deleted.
+    """Mark the queue entries of divided events as `DIVIDED`, and delete the entries of refused events.
 
     Args:
         divided: The ids of divided events.
@@ -291,7 +291,7 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
 
 
 def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Script[None]:
-    """Store when the runs of these keys may start, and `now` as the instant when this was computed."""
+    """Store when the runs of these keys may start, and the instant `now` at which this was computed."""
     if keys:
         rows = [
             (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)
@@ -309,9 +309,9 @@ def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[li
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """Set the time of the first event to `at`, in each part of these keys where this time is later than `after`.
+    """Replace the times of first events that are later than `after` by `at`, in all parts of these keys.
 
-    `after` is in the future, so a later event was recorded before the clock was set back. The deadlines of a part count
+    `after` is in the future, so a later time was stored before the clock was set back. The deadlines of a part count
     from the time of its first event.
     """
     yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
@@ -324,7 +324,7 @@ def due_keys(dag_id: str, *, limit: int) -> Script[list[tuple[str, datetime]]]:
 
 
 def waiting_keys(dag_id: str, *, limit: int) -> Script[list[str]]:
-    """Return at most `limit` keys for which events wait for a run, due or not, sorted by key."""
+    """Return at most `limit` keys with waiting events, whether the key is due or not, sorted by key."""
     return [key for (key,) in (yield _WAITING(dag_id=dag_id, limit=limit))]
 
 

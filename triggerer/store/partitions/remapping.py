@@ -1,7 +1,8 @@
 """Puts events that wait for partition keys back into the DAG's queue, to be divided again.
 
-This is needed if the DAG now assigns events to other keys. It is also the first step when an operator deletes waiting
-events. The events to delete are then removed from the queue, and the scheduler divides the others again.
+This is needed after a change of the DAG that gives events other partition keys. It is also the first step when an
+operator deletes waiting events. The second step removes the events to delete from the queue. The scheduler then divides
+the other events again.
 """
 
 from __future__ import annotations

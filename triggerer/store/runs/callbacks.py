@@ -20,7 +20,7 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import Dag, DagRun, Instance
 
 MAX_CALLS: Final = 3
-"""After this number of executors died while they called a callback, it is given up: it may have killed them."""
+"""A callback is given up after this number of executors died while calling it, because it may have killed them."""
 
 _DUE: Final = "due"
 _RUNNING: Final = "running"
@@ -113,8 +113,8 @@ async def recover_calls(session: AsyncSession, *, executor: str, alone: bool) ->
     """Make the calls of dead executors due again. Return the ids of the runs whose calls are given up.
 
     Args:
-        executor: The executor that calls this function. It is calling no callback now, so a call under its id was
-            interrupted.
+        executor: The executor that calls this function. It is calling no callback now, so a call that is stored under
+            its id was interrupted.
         alone: True: no other executor can be alive, so all calls that are under way become due again.
     """
     gone: list[ColumnElement[bool]] = []

@@ -33,8 +33,8 @@ _AUTOMATED: Final = text(
 _AUTOMATIC_TYPES: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
 
 # This query costs one look-up by event id for each event that a run has taken. The odd conditions (`w.dag_id || ''`,
-# `coalesce`) keep both databases from using an index that begins with the DAG. Without statistics the planners would
-# choose such an index, and for each event read everything that waits for the DAG.
+# `coalesce`) keep SQLite and PostgreSQL from using an index that begins with the DAG. Without statistics their planners
+# would choose such an index, and for each event read everything that waits for the DAG.
 SHARED: Final = Statement(
     """
 SELECT DISTINCT t.run_pk FROM dag_partition_event t
@@ -68,7 +68,7 @@ class OldRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NeededRuns:
-    """The old runs of a DAG that the scheduler's next decisions read, see `triggerer.store.dags.snapshots`."""
+    """The old runs of a DAG that the scheduler still reads for its decisions, see `triggerer.store.dags.snapshots`."""
 
     pks: frozenset[int]
     """The primary keys of single runs that must stay.
@@ -76,10 +76,10 @@ class NeededRuns:
     - the newest run,
     - the newest run that is not a backfill's,
     - the newest run of the types `scheduled` and `asset_triggered`,
-    - the last run with a logical date before the limit of the cleaning. If the clock is set back, the timetable
-      continues from this run."""
+    - the last run of these two types that has a logical date, and whose `run_after` is before the limit of the
+      cleaning. If the clock is set back, the timetable continues from this run."""
     since: datetime | None
-    """The logical date of the last of the runs in `pks`, or None.
+    """The logical date of the run that the last point of `pks` names. None: there is no such run.
 
     Runs of the types `scheduled` and `asset_triggered` with a later logical date or data interval must stay too."""
 
@@ -141,9 +141,9 @@ async def open_backfills(session: AsyncSession) -> set[int]:
 async def old_runs(
     session: AsyncSession, before: datetime, *, after_pk: int, limit: int
 ) -> list[OldRun]:
-    """Return the next runs, sorted by primary key, that ended before an instant and whose callback is not due.
+    """Return the next old runs, sorted by primary key.
 
-    A run whose `run_after` is not before the instant is left out too.
+    A run is old if its end and its `run_after` are earlier than `before`, and its callback is neither due nor running.
 
     Args:
         after_pk: Only runs with higher primary keys than this.
@@ -154,7 +154,7 @@ async def old_runs(
 async def runs_with_old_logs(
     session: AsyncSession, before: datetime, *, after_pk: int, limit: int
 ) -> list[OldRun]:
-    """Return the next runs, sorted by primary key, that have a log, ended before an instant, and call nothing more.
+    """Return the next runs, sorted by primary key, that have a log, ended before `before`, and have no callback left.
 
     Args:
         after_pk: Only runs with higher primary keys than this.
@@ -187,7 +187,7 @@ async def _find(
 async def forget_logs(
     session: AsyncSession, run_pks: Collection[int], before: datetime
 ) -> set[int]:
-    """Store that these runs have no log any longer, except runs that somebody queues again now.
+    """Store that these runs no longer have a log. Runs that somebody is queuing again at this moment are left out.
 
     Returns:
         The primary keys of the runs whose logs must be deleted now.
@@ -217,8 +217,8 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
     """Return the runs that must stay, because one of their events still waits for another partition key of their DAG.
 
-    A waiting event may be divided among partition keys again. It must not be queued again for a key whose run has taken
-    it, and only the run's entry shows that. An event that no longer waits is never divided again.
+    A waiting event may be divided among partition keys again. Then only the entry of a run that took the event shows
+    that the run's key must not get the event a second time. An event that no longer waits is never divided again.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}
@@ -227,7 +227,7 @@ async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]
 async def delete_runs(
     session: AsyncSession, run_pks: Collection[int], before: datetime
 ) -> set[int]:
-    """Delete these runs with their tasks, attempts and queue entries. Runs that were queued again meanwhile stay.
+    """Delete these runs with their tasks, attempts and queue entries. Runs that have been queued again stay.
 
     Returns:
         The primary keys of the deleted runs.

@@ -68,7 +68,7 @@ class Calendar:
     year: int
     days: list[Day]
     is_counted_short: bool
-    """True: the year has more runs than are counted (50,000), so only the newest runs are counted."""
+    """True: only the newest 50,000 runs of the year are counted. The year may have older runs."""
 
 
 async def read_grid(

@@ -36,12 +36,12 @@ _LONGEST_DELAY_S: Final = 60.0
 _OTHERS_FIRST: Final = timedelta(seconds=12)
 """How long an executor waits before it releases a held run whose file it could not load itself.
 
-Meanwhile another executor releases the run in its next sweep, and claims it first. Sweeps are more frequent than this.
+Another executor releases and claims the run earlier, because executors sweep at shorter intervals.
 """
 
-# The query reads only the next claimable runs. A run that is held leaves their index, so later claims do not read the
-# run again. PostgreSQL locks the file's row, which the DAG processor writes before it releases runs. So one of the two
-# transactions waits for the other, and no run is held after its file was repaired.
+# The query reads only the next claimable runs. The index of these runs has no held runs, so later claims do not read a
+# held run again. PostgreSQL locks the file's row, which the DAG processor writes before it releases runs. So one of the
+# two transactions waits for the other, and no run is held after its file was repaired.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}
@@ -95,7 +95,7 @@ def hold_broken(*, limit: int) -> Script[None]:
 
 
 def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
-    """A step: queue a run again, because a worker could not load its file, and hold it for 5 to 60 seconds.
+    """A step: queue a run again, because a worker could not load the DAG's file, and hold the run for 5 to 60 seconds.
 
     The attempt does not count towards `MAX_ATTEMPTS`, and its row in `run_attempt` is deleted. The step returns one
     row.
@@ -103,7 +103,7 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
     The step changes nothing and returns no row if another attempt has the run, if the run must be cancelled, or if the
     DAG is stale.
     """
-    # The delay doubles with the number of the attempt, so the run keeps this number. `after_attempt` says that the
+    # The delay doubles with each attempt, so the run keeps the number of the attempt. `after_attempt` says that the
     # attempts up to this number do not count.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
@@ -148,13 +148,13 @@ async def release_due(
 ) -> list[str]:
     """Release the held runs whose next try is due. Return the ids of their DAGs.
 
-    Runs that were held until their file loads are released too, if the file loads now or the DAG is stale.
+    Runs that wait until their file loads are released too, if the file loads now or the DAG is stale.
 
     Args:
         holds: False: the configuration says that no runs are held for broken files, so all runs that wait for their
             file are released.
-        executor: The executor that calls this function. It releases a run whose file it could not load itself later
-            than another executor would, see `_OTHERS_FIRST`.
+        executor: The executor that calls this function. If it could not load a run's file itself, it releases the run
+            later than other executors do, see `_OTHERS_FIRST`.
         alone: True if there is no other executor.
     """
     now = datetime.now(UTC)

@@ -93,7 +93,7 @@ async def list_keyed_runs(
 
 
 async def list_chosen_runs(session: AsyncSession, run_pks: Select[int]) -> list[RunView]:
-    """Return the runs whose primary keys the query returns, in its order. The query should have a limit."""
+    """Return the runs whose primary keys the query returns, in the query's order. The query should have a limit."""
     chosen = list(await session.scalars(run_pks))
     found = await session.scalars(select(DagRun).where(DagRun.id.in_(chosen)))
     rows = {row.id: row for row in found}
@@ -128,7 +128,7 @@ def _runs(
         wanted.append(DagRun.run_id == run_id)
     if state in ("queued", "running"):
         # With this subquery the planners use the partial index of active runs. Otherwise they would read all runs by
-        # primary key, because the list is sorted by it.
+        # primary key, because the list is sorted by primary key.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):
@@ -146,7 +146,7 @@ async def find_run(session: AsyncSession, dag_id: str, run_id: str) -> int | Non
 
 
 async def newest_run_id(session: AsyncSession, dag_id: str) -> str | None:
-    """Return the id of the newest run of this DAG, or None."""
+    """Return the id of the newest run of this DAG, or None if the DAG has no run."""
     query = select(DagRun.run_id).where(DagRun.dag_id == dag_id).order_by(DagRun.id.desc())
     found: str | None = await session.scalar(query.limit(1))
     return found
@@ -203,9 +203,9 @@ async def _with_events_of(
 
     There are two ways: a look-up for each event of the assets and each DAG, or reading runs from the newest on. It is
     not known beforehand which way is quicker. So runs are read in growing windows, until the look-ups seem cheaper for
-    the rest. This takes a few times as long as the quicker way alone. Both ways are slow if the asset has many events
-    and no recent run took any of them. An index of the events by asset and run would slow down the insert of every
-    event.
+    the rest. This combination takes a few times as long as the quicker way alone. Both ways are slow if the asset has
+    many events and no recent run took any of them. An index of the events by asset and run would slow down the insert
+    of every event.
 
     Args:
         dags: The ids of the DAGs to which the runs belong.

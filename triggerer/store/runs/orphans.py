@@ -26,8 +26,8 @@ MAX_ATTEMPTS: Final = 3
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
-# The condition that no worker has begun the attempt. It holds for no first attempt, because the claim of a first
-# attempt sets `started_at` at once (see `begin_run`).
+# The condition that no worker has begun the attempt. For a first attempt the condition is False, because the claim of a
+# first attempt sets `started_at` at once (see `begin_run`).
 _NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
 
 
@@ -50,7 +50,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
 
     The workers of a dead executor are gone, see `triggerer.executor.lease.lease_guard`. But what they launched
     elsewhere, such as a Spark Connect session, may still be at work. So an attempt with open launches becomes
-    `unknown`, and one without becomes `lost`.
+    `unknown`, and any other attempt becomes `lost`.
 
     Args:
         executor: The executor that calls this function. Its own runs are no orphans.

@@ -27,7 +27,7 @@ class LockedRun:
     """True if the DAG is gone from its file."""
     path: str
     tasks: Mapping[str, TaskState]
-    """The states of the tasks that the run has begun or skipped before, by task id."""
+    """The states of the tasks that the run has begun or skipped, by task id."""
     definition: Sequence[Mapping[str, Any]]
     """The tasks that the DAG's file defines now, see `Dag.tasks`."""
 

@@ -67,7 +67,9 @@ class RunClaim:
 
 @dataclass(frozen=True, slots=True)
 class SaveResults:
-    """A step: write updates of running runs. An update counts only if `executor` still has the run in its epoch.
+    """A step: write updates of running runs.
+
+    An update counts only if `executor` still has the run, in the epoch of the update's `order`.
 
     Tasks are inserted or replaced, and the end of a run is written. If the run ends without success, its running tasks
     get the run's state. On PostgreSQL the statement also notifies other processes of the ended runs, so it can be a
@@ -79,7 +81,7 @@ class SaveResults:
     Args:
         updates: Updates in the order of the reports. If several updates contain the same task, the last one counts. At
             most one update ends a run.
-        sender: The id of this process, so that it ignores its own notification.
+        sender: The id of this process. A process ignores the wake-ups that it sent itself.
     """
 
     executor: str

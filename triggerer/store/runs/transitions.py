@@ -70,7 +70,7 @@ WHERE id = {run_pk} AND executor = {executor} AND epoch = {epoch} AND state = 'r
 def record_progress(
     *, executor: str, run_pk: int, epoch: int, progress: RunProgress
 ) -> list[BoundStatement]:
-    """Return steps that store how much of its Spark work an attempt of this executor has done.
+    """Return steps that store how much Spark work an attempt of this executor has done.
 
     The steps have no effect once the attempt has ended. A task that has ended keeps the progress of its result.
     """
@@ -101,7 +101,7 @@ WHERE run.id = {run_pk} AND run.executor = {executor} AND run.epoch = {epoch} AN
 async def requeue_runs(
     session: AsyncSession, *, executor: str, epochs: Mapping[int, int], have_begun: bool = True
 ) -> int:
-    """Queue runs of this executor again, for instance because it stops. Return how many of the runs it still had.
+    """Queue runs of this executor again, for instance because it stops. Return how many runs were queued again.
 
     These attempts do not count towards `MAX_ATTEMPTS`, which counts attempts that may have killed their executor.
 
@@ -151,9 +151,9 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
     """Cancel a queued run at once, or ask the executor of a running run to cancel it.
 
     Returns:
-        The state of the run now. CANCELLED: the run was queued and has ended now, or was cancelled before. RUNNING: its
-        executor will end it. SUCCESS or FAILED: the run had ended before. None: there is no such run. The caller
-        announces RUNS_ENDED or RUNS_CANCELLED accordingly.
+        The state of the run after this call. CANCELLED: this call ended a queued run, or the run was cancelled earlier.
+        RUNNING: the run's executor will end it. SUCCESS or FAILED: the run ended earlier. None: there is no such run.
+        For CANCELLED the caller announces RUNS_ENDED, for RUNNING it announces RUNS_CANCELLED.
     """
     state = (
         await session.execute(select(_RUNS.c.state).where(_RUNS.c.id == run_pk).with_for_update())
@@ -187,9 +187,9 @@ async def cancel_queued(session: AsyncSession) -> list[str]:
 
 
 async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
-    """Set tasks that are shown as running to cancelled, for runs that were queued.
+    """Cancel the tasks that the store shows as running in these runs, which were queued.
 
-    The tasks were running when an earlier attempt was interrupted.
+    Such a task was running when an earlier attempt was interrupted.
     """
     await session.execute(
         update(_TASKS)

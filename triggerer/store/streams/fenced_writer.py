@@ -67,7 +67,7 @@ class FencedWriter(GroupCommit[list[C]]):
         self._has_answered = Notifier()
 
     def is_writing(self, stream_digest: str) -> bool:
-        """Return whether `on_done` has not been called yet for some submitted change of the stream."""
+        """Return whether any submitted change of the stream still waits for the call of its `on_done`."""
         return stream_digest in self._unwritten
 
     async def wait_until_written(self, stream_digests: Collection[str]) -> None:

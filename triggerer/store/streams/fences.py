@@ -34,7 +34,7 @@ def valid_fences(fences: Iterable[Fence]) -> Script[frozenset[Fence]]:
 def lock_out_owners(stream_digests: Iterable[str]) -> Script[None]:
     """Lock these streams, so that their owners cannot write for them until the transaction ends.
 
-    The lock first waits for writes that are under way. So a transaction that moves a watcher to another stream sees
-    everything that was written for the watcher before. The owner's later writes find that the watcher has moved.
+    Locking waits for the owners' writes that are under way. So a transaction that then moves a watcher to another
+    stream sees everything that was written for the watcher. Later writes of the owner find that the watcher has moved.
     """
     yield _LOCK(digests=sorted(stream_digests))

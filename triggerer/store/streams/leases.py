@@ -86,8 +86,8 @@ async def unexpired_instances(session: AsyncSession) -> list[str]:
 async def forget_instances(session: AsyncSession) -> None:
     """Free all streams, and delete all registrations.
 
-    A standalone service calls this function when it starts. It holds `lock_exclusively`, so all other processes are
-    dead. Without this call, the service would wait until the leases of a killed process expire.
+    A standalone service calls this function when it starts. The service holds `lock_exclusively`, so all other
+    processes are dead. Without this call, the service would wait until the leases of a killed process expire.
     """
     await session.execute(update(Stream).values(owner=None, expires_at=None))
     await session.execute(delete(InstanceReport))
@@ -98,7 +98,7 @@ async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) ->
     """Free the streams of all other instances, and delete the registrations of the other instances of this kind.
 
     The triggerer of a standalone service calls this function when it starts. `forget_instances` would also delete the
-    registrations of the service's other parts, which may have registered before.
+    registrations of the service's other parts, which may have registered before the triggerer.
     """
     others = select(Instance.id).where(Instance.kind == kind, Instance.id != instance_id)
     await session.execute(

@@ -31,7 +31,7 @@ async def list_streams(
     """Return the streams that have watchers, sorted by digest.
 
     Args:
-        after: Only streams with a greater digest.
+        after: Only streams with a greater digest than this.
     """
     now = await database_now(session)
     query = select(Stream).where(_has_watchers()).order_by(Stream.digest)

@@ -26,7 +26,7 @@ class Liveness:
     seen_at: datetime | None
     """The last heartbeat. None: the instance is not registered."""
     lease_ends_at: datetime | None
-    """When other instances may take over its streams or runs. None: they may do so now."""
+    """When other instances may take over this instance's streams or runs. None: they may do so now."""
     is_silent: bool
     """True if a heartbeat is late, or if the instance's process no longer exists on this machine."""
 
@@ -41,7 +41,7 @@ GONE: Final = Liveness(None, None, is_silent=True)
 
 
 async def known_instances(session: AsyncSession) -> dict[str, Liveness]:
-    """Return the signs of life of each registered instance, by id. Some of the instances died within the last day."""
+    """Return the signs of life of each registered instance, by id. A dead instance may stay registered for a day."""
     now = await database_now(session)
     return {row.id: _judge(row, now) for row in await session.scalars(select(Instance))}
 

@@ -43,5 +43,5 @@ async def renew_marks(
 
 
 async def begin_incarnation(session: AsyncSession) -> None:
-    """Give all streams new marks, which cannot be compared with the marks that brokers have so far."""
+    """Begin a new incarnation of all streams' marks. Marks that brokers have stored cannot be compared with them."""
     await session.execute(update(Stream).values(incarnation=token_hex(8)))

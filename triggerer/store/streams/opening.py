@@ -29,14 +29,14 @@ class Reading:
     is_reading: bool = False
     """True if some files are not read yet."""
     is_start: bool = False
-    """True if the folder is read for the first time since the start."""
+    """True if the folder is read for the first time since the DAG processor started."""
     limit: timedelta = timedelta()
     """How long a stream stays closed at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """The outcome for new streams, which no instance has claimed yet."""
+    """The result of `sync_openings`."""
 
     opened: frozenset[str] = frozenset()
     """The digests of streams that were closed and may be opened now."""
@@ -45,7 +45,7 @@ class Openings:
 
 
 async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) -> Openings:
-    """Set until when new streams stay closed, and show the reason at their watchers.
+    """Store until when each new stream stays closed, and show the reason as the error of its watchers.
 
     A stream is new until an instance has claimed it for the first time.
 

@@ -34,7 +34,7 @@ class Presence:
         self._ids = {new_instance_id(): kind for kind in kinds}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Send heartbeats until cancelled, then delete the registrations. The first one is sent before the start."""
+        """Send heartbeats until cancelled, then delete the registrations. The first heartbeat precedes `started()`."""
         try:
             await self._beat()
             task_status.started()

@@ -17,7 +17,7 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import InstanceReport
 
 LOOKED_FOR: Final = timedelta(seconds=60)
-"""How long an instance reports often after somebody has read its report."""
+"""For this long after somebody has read its report, an instance reports more often."""
 _RENEW_AFTER: Final = LOOKED_FOR / 3
 Sessions = Callable[[], AbstractAsyncContextManager[AsyncSession]]
 
@@ -54,7 +54,7 @@ async def write_report(
 
 
 async def load_reports(session: AsyncSession, instance_ids: Collection[str]) -> dict[str, Report]:
-    """Return the last report of each of these instances, by instance id. Some may have none."""
+    """Return the last report of each of these instances, by instance id. Instances without a report are left out."""
     query = select(InstanceReport).where(InstanceReport.instance_id.in_(sorted(instance_ids)))
     return {
         row.instance_id: Report(

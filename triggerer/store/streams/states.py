@@ -16,7 +16,7 @@ from triggerer.store.database.statement import ParameterRows, Statement, paramet
 from triggerer.store.schema.models import StreamState, Trigger
 from triggerer.store.streams.fences import valid_fences
 
-# Stores states. EXISTS leaves out streams whose last watcher was deleted meanwhile.
+# Stores states. EXISTS leaves out streams whose last watcher was deleted after the state was submitted.
 SAVE: Final = Statement(
     "INSERT INTO stream_state (stream_digest, epoch, value) "
     "SELECT g.digest, g.epoch, g.value FROM {STATES} g "

@@ -19,7 +19,7 @@ from triggerer.store.schema.models import WatcherBookmark
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.streams.lost_leases import lease_lost
 
-# The joins leave out watchers that were deleted meanwhile, or whose trigger now belongs to another stream.
+# The joins leave out watchers that were deleted, or got a trigger of another stream, after the change was submitted.
 STORED: Final = Statement(
     "SELECT g.watcher_id, b.change FROM {WATCHERS} g "
     "JOIN watcher w ON w.id = g.watcher_id "
@@ -50,7 +50,7 @@ class Written:
         self.errors: dict[str, StoreError] = {}
         """The errors of the changes that were not stored, by change id."""
         self.has_repeats = False
-        """True if a change was stored by an earlier transaction. That transaction may have woken no scheduler."""
+        """True if a change was stored by an earlier transaction, whose wake-up for the schedulers may be lost."""
         self.dag_ids: Sequence[str] = ()
         """The DAGs for which events may have been queued."""
 
@@ -60,14 +60,14 @@ def write_bookmarks(
 ) -> Script[Written]:
     """Store these changes with their events, each only if its fence holds and it follows the stored bookmark.
 
-    A change has an id, and names the id of the change before it as `previous`. It follows the stored bookmark if the
-    store has `previous`. If the store has the change itself, an earlier commit succeeded without an answer, and the
-    change counts as stored.
+    A change has an id, and names the id of the watcher's previous change as `previous`. The store has the id of the
+    change that wrote the bookmark. If the stored id is `previous`, the change follows the bookmark. If the stored id is
+    the change's own, an earlier commit succeeded without an answer, and the change counts as stored.
 
     Args:
         changes: At most one for each watcher.
         rows: The events of each change that has events, by change id. Their fence number is 1.
-        sender: The id of this process, so that it ignores its own notification.
+        sender: The id of this process. A process ignores the wake-ups that it sent itself.
     """
     written = Written()
     fences = {change.fence for change in changes}
@@ -102,7 +102,7 @@ def _without_known_keys(
     """Refuse changes with an event whose key the watcher has used before. The store would drop such an event.
 
     Returns:
-        The other changes.
+        The changes that are not refused.
     """
     keys = [
         (key, one.watcher.watcher_id, one.watcher.asset_id)

@@ -1,12 +1,12 @@
 """Finds the watchers whose old events must stay, because their messages may be delivered again.
 
-If a message is delivered again, its stored event shows by its idempotency key that the message is not new. So a
+If a message is delivered again, the idempotency key of the stored event shows that the message is not new. So a
 watcher's events may be deleted only once the broker has advanced past their messages. The store does not know the
-broker's position. But the broker has advanced if the stream is in good order:
+broker's position. But the broker has advanced past the messages of a watcher in these conditions:
 
-- an instance has the stream's lease,
-- all watchers of the stream have been running for a while,
-- this watcher has no backlog, and no replay was requested for it.
+- an instance has the lease of the watcher's stream,
+- all watchers of the stream have been running for a while (the stream is in good order),
+- the watcher has no backlog, and no replay was requested for it.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ async def mark_cleaned(
     """Store that events of these watchers from before the instant `before` will be deleted now.
 
     Returns:
-        The watchers whose events must stay nevertheless, because they are behind, or because a replay was requested. A
-        replay that is requested after this call is refused, see `ask_for_replay`.
+        The watchers that are behind, or for which a replay was requested. Their events must stay. For the other
+        watchers, `ask_for_replay` now refuses a replay that needs the deleted events.
     """
     chosen = Watcher.id.in_(watcher_ids)
-    # Lock the watchers in the order of their ids, so that two such transactions cannot deadlock. Replay requests are
-    # read by a later statement. It sees a request whose transaction held the lock before.
+    # Lock the watchers in the order of their ids, so that two such transactions cannot deadlock. The replay requests
+    # are read by a second statement, which also sees the requests of transactions that held the lock before.
     await session.execute(select(Watcher.id).where(chosen).order_by(Watcher.id).with_for_update())
     rows = await session.execute(
         select(Watcher.id, Asset.name, Watcher.name)

@@ -34,11 +34,12 @@ class TriggerRow:
     positions: tuple[LanePosition, ...] = ()
     """The positions of the trigger's watchers that are behind in a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes with parked messages that an operator replays for the trigger's watchers. When the trigger is hosted
-    for the first time: all lanes with stored messages of its watchers.
+    """The lanes with parked messages that an operator replays for the trigger's watchers.
+
+    If this instance does not host the trigger yet, these are all lanes with stored messages for the watchers.
     """
     replays: tuple[ReplayRequest, ...] = ()
-    """Open replay requests for the trigger's watchers, by watcher, in the order of the requests."""
+    """Open replay requests, grouped by watcher. The requests for one watcher are sorted, earliest first."""
     guarantee: str | None = None
     """The lowest delivery guarantee that the DAG files accept. None: they accept any guarantee."""
 
@@ -145,10 +146,10 @@ async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
 
 
 async def write_waiting_reasons(session: AsyncSession, reasons: Mapping[str, str]) -> None:
-    """Store why the watchers of streams without an owner wait, for display. A stream that is being claimed is skipped.
+    """Store, for display, why watchers wait. A stream that has an owner, or is being claimed, is skipped.
 
     Args:
-        reasons: By digest of a stream, the reason why its watchers wait.
+        reasons: By digest of a stream, the reason why the stream's watchers wait.
     """
     now = await database_now(session)
     # Lock the streams as a claim does. Otherwise an instance could claim a stream and store `running` for its watchers,
@@ -174,7 +175,7 @@ async def write_waiting_reasons(session: AsyncSession, reasons: Mapping[str, str
 
 
 async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -> set[int]:
-    """Return the given ids of watchers that DAG files still declare. Their triggers may have changed."""
+    """Return the given ids whose watchers DAG files still declare. The watchers' triggers may have changed."""
     declared = select(Watcher.id).where(
         Watcher.id.in_(list(watcher_ids)), Watcher.trigger_id.is_not(None)
     )

@@ -154,7 +154,7 @@ def _watchers(
 async def list_ailing_watchers(
     session: AsyncSession, dag: str, *, limit: int
 ) -> list[AilingWatcherView]:
-    """Return the watchers, of assets in the DAG's schedule, that are not running. They are sorted by asset and name.
+    """Return the watchers that are not running and whose asset is in the DAG's schedule, sorted by asset and name.
 
     A watcher whose owner has missed a heartbeat is included too, because it may no longer run.
     """

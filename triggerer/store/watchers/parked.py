@@ -128,7 +128,7 @@ class Body(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreBodies:
-    """A step: store these bodies, unless they are stored already. It returns a row (stream digest, key, id) for each.
+    """A step: store these bodies, unless they are stored already. For each body it returns (stream digest, key, id).
 
     This step is no `Statement`, because a `Statement` passes rows as JSON, which has no bytes.
     """
@@ -157,8 +157,8 @@ def write_parked(
     Args:
         changes: The changes in the order of submission.
         bounds: How many messages and bytes may be stored.
-        usage: The space that is used so far. Reads and changes update this object. After an error it must not be used
-            again.
+        usage: The used space. The script updates this object when it reads or stores. After an error the object must
+            not be used again.
     Returns:
         The fences that do not hold, and the changes that a bound did not allow.
     """

@@ -81,7 +81,7 @@ def _parked(
 
 
 async def find_parked(session: AsyncSession, message_id: int) -> ParkedMessageView | None:
-    """Return a message with its traceback and content, or None."""
+    """Return a message with its traceback and content, or None if there is no such message."""
     query = _of_watchers(select(ParkedMessage, Asset.name, Watcher.name, ParkedBody))
     query = query.join(ParkedBody, ParkedBody.id == ParkedMessage.body_id)
     found = (await session.execute(query.where(ParkedMessage.id == message_id))).one_or_none()
@@ -118,7 +118,7 @@ async def choose_parked(
 
     Args:
         ids: The messages to choose. Empty: all messages of the watcher or, if `asset` is None, all messages.
-        asset: Only messages for the watcher of this name of this asset. It needs `watcher`.
+        asset: The name or URI of an asset. Only messages for the asset's watcher `watcher` are chosen.
     Raises:
         UnknownMessage: Some of `ids` do not exist.
         UnknownWatcher: The watcher never existed.
@@ -149,7 +149,7 @@ async def find_undeclared(session: AsyncSession, ids: Sequence[int]) -> dict[int
 
 
 async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
-    """Let the watchers receive the parked messages among these again. Return how many messages were parked.
+    """Hand the parked messages among `ids` to their watchers again. Return the number of these messages.
 
     Raises:
         TriggererError: No file declares the watcher of one of the messages any longer.

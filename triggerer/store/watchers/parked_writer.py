@@ -20,9 +20,9 @@ from triggerer.store.watchers.stored_backlog import read_stored
 
 _MOST_ROWS: Final = 200
 _MOST_BYTES_READ: Final = 4 * 1024 * 1024
-"""4 MiB: the bytes that one read returns for a watcher, at most. The last message may exceed this number."""
+"""A read returns at most 4 MiB for a watcher, except that its last message may exceed the limit."""
 _USAGE_HOLDS_S: Final = 10.0
-"""The used space is read again after this time. Until then it lacks messages that other processes store."""
+"""The used space is read again after this time. Until then, messages that other processes store are not counted."""
 
 
 class ParkedWriter(FencedWriter[ParkedChange]):

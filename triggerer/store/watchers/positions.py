@@ -26,8 +26,8 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.schema.models import Trigger, Watcher, WatcherPosition, WatcherReplay
 from triggerer.store.streams.fences import valid_fences
 
-# Stores positions. The joins leave out watchers that were deleted meanwhile, or whose trigger now belongs to another
-# stream.
+# Stores positions. The joins leave out watchers that were deleted, or got a trigger of another stream, after the
+# position was submitted.
 SAVE: Final = Statement(
     "INSERT INTO watcher_position "
     "(watcher_id, lane, stream_digest, position, since, head, failures, reemit, rewound_to) "
@@ -115,7 +115,7 @@ def _watcher_and_lane(row: Sequence[Any]) -> tuple[int, str]:
 async def load_positions(
     session: AsyncSession, stream_digests: Iterable[str]
 ) -> dict[int, list[LanePosition]]:
-    """Return the positions of the watchers of these streams that are behind, by watcher id."""
+    """Return, by watcher id, the positions of the watchers that are behind in these streams."""
     rows = await session.scalars(
         select(WatcherPosition)
         .join(Watcher, Watcher.id == WatcherPosition.watcher_id)

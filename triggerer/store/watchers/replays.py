@@ -18,8 +18,9 @@ from triggerer.store.schema.models import Asset, Trigger, Watcher, WatcherReplay
 
 _BOOKMARKED: Final = "watcher-"
 _STANDALONE: Final = ("trigger-", _BOOKMARKED)
-"""The beginnings of the digest of a trigger without a shared stream: without and with a bookmark; see `Stream.digest`.
-"""
+"""The prefixes of a `Stream.digest` that belongs to a single trigger, not to a shared stream.
+
+The first prefix is for triggers without a bookmark, the second for triggers with a bookmark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,9 @@ def has_bookmark(stream_digest: str) -> bool:
 async def ask_for_replay(
     session: AsyncSession, asset: str, name: str, *, start: datetime | None, reemit: bool
 ) -> ReplayView:
-    """Store a replay request, and wake the owner of the watcher's stream, which carries it out or shows why it cannot.
+    """Store a replay request, and wake the owner of the watcher's stream.
+
+    The owner carries the request out, or shows why the watcher cannot be replayed.
 
     Args:
         asset: The asset's name or URI.
@@ -57,14 +60,14 @@ async def ask_for_replay(
         reemit: True: create events again, under new keys, for messages that already have events.
     Raises:
         TriggererError: There is no such watcher, it has no shared stream, or `start` is in the future. Or `reemit` is
-            False, and events from after `start` were deleted: the store cannot tell which messages had events.
+            False, and events from after `start` were deleted, so the store cannot tell which messages had events.
     """
     rows = await session.execute(
         select(Watcher, Asset.name, Trigger.stream_digest)
         .join(Asset, Asset.id == Watcher.asset_id)
         .join(Trigger, Trigger.id == Watcher.trigger_id)
         .where(is_asset(asset), Watcher.name == name)
-        # `db clean` takes this lock too, before it looks for replay requests and deletes the watcher's events.
+        # Before `db clean` looks for replay requests and deletes the watcher's events, it takes this lock too.
         .with_for_update(of=Watcher)
     )
     found = rows.first()

@@ -1,7 +1,7 @@
 """Sets watchers back after the database was restored from a backup.
 
-The broker's positions are newer than the backup. Each watcher gets a replay request that its stream carries out before
-it pulls a message. Streams that are no logs drop the request.
+The broker's positions are newer than the backup. Each watcher gets a replay request. The watcher's stream carries the
+request out before it pulls a message. Streams that are no logs drop the request.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class SetBack:
 async def set_back_watchers(
     session: AsyncSession, start: datetime, *, now: datetime
 ) -> list[SetBack]:
-    """Store a request for each watcher with a shared stream, unless an equal or an earlier one is still open.
+    """Store a replay request for each watcher with a shared stream.
+
+    A watcher gets no request if a request of a restore, with an equal or earlier start, is still open.
 
     Returns:
         All watchers that DAG files declare, sorted by asset and name.
@@ -80,8 +82,8 @@ async def _request(
 ) -> datetime:
     """Store a request, and return from which instant on the watcher's log is read again.
 
-    Events from before `cleaned_before` were deleted, and with them the keys that tell a repeat. So the request begins
-    there. The broker had advanced past these messages before the events were deleted.
+    Events from before `cleaned_before` were deleted, and with them the keys that tell a repeat. So the request does not
+    begin before that instant. The broker had advanced past the messages of these events before they were deleted.
     """
     if watcher.cleaned_before is not None:
         start = max(start, watcher.cleaned_before)
@@ -100,7 +102,7 @@ async def _request(
 
 
 async def begin_restoration(session: AsyncSession, start: datetime, *, now: datetime) -> None:
-    """Record the restore. Until all DAG files have been read once, watchers that they add are set back too."""
+    """Record the restore. Watchers that DAG files add are set back too, until all files have been read once."""
     session.add(Restoration(start=start, restored_at=now))
     await session.flush()
 
@@ -108,11 +110,12 @@ async def begin_restoration(session: AsyncSession, start: datetime, *, now: date
 async def set_back_new_watchers(
     session: AsyncSession, watchers: Collection[Watcher], *, is_reading: bool, now: datetime
 ) -> bool:
-    """After a restore, set back the watchers that the backup does not have, because they were declared after it.
+    """After a restore, set back watchers that the backup lacks because they were declared after the backup.
 
     Args:
         watchers: The watchers that this transaction has added, or given a trigger again.
-        is_reading: True if some DAG files are not read yet. False: watchers that are added later are really new.
+        is_reading: True if some DAG files are not read yet. False: watchers that are added after this call are new,
+            and are not set back.
     Returns:
         Whether more DAG files must be read before the restore is complete.
     """

@@ -38,7 +38,7 @@ async def read_stored(
             is empty.
         after: Only messages with higher ids than this.
         lane: Only messages of this lane. None: of all lanes.
-        max_bytes: Reading stops after the message that reaches this size.
+        max_bytes: Reading stops after the message with which the total size reaches this number.
     """
     reads_it = (
         select(Watcher.id)
@@ -78,7 +78,7 @@ async def read_stored(
             summed.c.failures,
         )
         .join(ParkedBody, ParkedBody.id == summed.c.body_id)
-        # The sum covers the messages before this one, so the first message is read even if it alone exceeds the limit.
+        # `bytes_before` does not count the message itself. So the first message is returned even if it is too large.
         .where(summed.c.bytes_before < max_bytes)
         .order_by(summed.c.id)
     )
@@ -126,8 +126,8 @@ async def park_strays(session: AsyncSession) -> None:
     Messages that an operator replays are parked only if the watcher was deleted. A watcher of another stream still
     receives them.
     """
-    # This query joins. With EXISTS, the planner compared all pairs of rows when it had no statistics of a table that
-    # had just grown.
+    # This query uses joins. With EXISTS, the planner compared all pairs of rows while it had no statistics of a table
+    # that had just grown.
     message = aliased(ParkedMessage)
     stray = (
         select(message.id)

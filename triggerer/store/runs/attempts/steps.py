@@ -35,8 +35,8 @@ _LONGEST_DELAY: Final = timedelta(seconds=60)
 def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
     """A step: store that a worker begins an attempt now. It returns one row if this executor still has the run.
 
-    A run's first attempt does not need this step: its claim counts as its beginning, which saves a transaction. If the
-    executor dies, the stored time tells `recover_orphans` that the attempt had begun.
+    A run's first attempt does not need this step, because the attempt counts as begun when it is claimed. This saves a
+    transaction. If the executor dies, the stored time tells `recover_orphans` that the attempt had begun.
     """
     values = {"executor": executor, "run_pk": run_pk, "epoch": epoch, "now": datetime.now(UTC)}
     return TwoStatements(_BEGIN, _LAUNCHING, _BEGIN_AND_LAUNCHING, values)
@@ -51,7 +51,7 @@ def save_launches(
     belongs to the reporting attempt from now on.
 
     Args:
-        news: States of launches in the order of their reports, each with the order of the attempt that reports it.
+        news: States of launches, earliest report first, each with the `RunOrder` of the attempt that reports it.
     Returns:
         None if `news` is empty.
     """
@@ -79,7 +79,7 @@ def leave_attempts(
     """End attempts whose process is gone. An attempt with an open launch becomes `unknown` instead.
 
     An attempt that uses a Spark Connect server may have a session there that was not reported. So a session is stored
-    as an open launch, unless a launch with the attempt's tag is stored already.
+    as an open launch, if no launch with the attempt's tag is stored yet.
 
     Args:
         epochs: The epoch of each attempt, by the run's primary key.
@@ -121,7 +121,7 @@ def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatemen
 def close_launches(
     run_pk: int, state: AttemptState, reason: str, *, before_epoch: int
 ) -> Script[set[int]]:
-    """End all open launches and all unknown attempts of a run that belong to claims before an epoch.
+    """End those open launches and unknown attempts of a run whose epoch is lower than `before_epoch`.
 
     Args:
         state: The final state of the launches and attempts.

@@ -29,7 +29,7 @@ _MAX_RUN_ID: Final = 250
 _STEPS_OF_A_PATH: Final = frozenset({".", ".."})
 """HTTP clients resolve these texts in a path before they send it, so no URL could name a run with such an id."""
 # Beginnings of run ids that only the scheduler may use. If a run has the id of a scheduled run, the scheduler assumes
-# that it created the run.
+# that it created the run itself.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
 

@@ -51,13 +51,13 @@ class Unchanged:
     """A condition for creating a run: the DAG's row has not changed since the scheduler read it.
 
     A scheduler that plans for the DAG changes this row. So if the condition holds, no other scheduler has planned for
-    the DAG meanwhile. The condition is for PostgreSQL only. With it, the step is a whole transaction, and notifies
-    other processes of the run. On SQLite no other process can write between the reading of the row and the creation of
-    the run.
+    the DAG meanwhile. The condition is for PostgreSQL only. A `CreateRun` with this condition is a whole transaction,
+    and notifies other processes of the run. On SQLite no other process can write between the reading of the row and the
+    creation of the run.
 
     Args:
         version: The version (`xmin`) of the DAG's row when it was read.
-        sender: The id of this process, so that it ignores its own notification.
+        sender: The id of this process. A process ignores the wake-ups that it sent itself.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""The step that creates runs of many DAGs in one statement on PostgreSQL, without locking the DAGs before.
+"""The step that creates runs of many DAGs in one statement on PostgreSQL, without locking the DAGs beforehand.
 
 The statement skips each DAG whose row has changed since the scheduler read it (optimistic locking).
 """
@@ -68,7 +68,7 @@ class CreateRuns:
     already is not created, and takes no events. Other processes are notified of the new runs.
 
     Args:
-        sender: The id of this process, so that it ignores its own notification.
+        sender: The id of this process. A process ignores the wake-ups that it sent itself.
     """
 
     dags: Sequence[PlannedDag]
@@ -135,7 +135,7 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
 
 # The rows of the DAGs are locked in order, and rows that another transaction has locked are skipped. So two of these
 # statements never wait for each other. A row that has changed since it was read has another `xmin`. PostgreSQL compares
-# `xmin` on the row's last version. If it is equal, no other scheduler has planned for the DAG since.
+# `xmin` on the row's last version. If `xmin` is equal, no other scheduler has planned for the DAG meanwhile.
 #
 # PostgreSQL takes the statement's snapshot before it reads the time, so a run is never older than one of its events.
 _POSTGRES: Final = f"""
