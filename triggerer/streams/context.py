@@ -37,13 +37,15 @@ class RuntimeContext:
     parked: ParkedStore | None = None
     """Stores parked messages and a queue's backlogs.
 
-    None: a watcher of a queue does not fall behind. A watcher of a log that catches up and cannot process a message
-    stays at the message: its lane waits.
+    None: a watcher of a queue does not fall behind. If a watcher of a log cannot process a message during catch-up, the
+    lane waits at this message.
     """
     states: StateStore | None = None
     """Stores the states of producers whose source stores no position. None: such a producer cannot be opened."""
     with_state: EventsWithState | None = None
-    """Stores events and the producer's state after these events in one transaction. None: the state is stored later."""
+    """Stores events, and the producer's state after these events, in one transaction. None: the state has its own,
+    later transaction.
+    """
     bookmarks: BookmarkStore | None = None
     """Stores the bookmarks of triggers. None: a trigger that has a bookmark cannot be run."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"

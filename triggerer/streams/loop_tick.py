@@ -6,7 +6,7 @@ import asyncio
 
 
 class LoopTick:
-    """Tells whether the event loop has turned, so that other tasks may have run, since `watch` was called."""
+    """Tells whether the event loop has turned since `watch` was called, so that other tasks may have run."""
 
     __slots__ = ("_loop", "has_turned")
 

@@ -47,8 +47,8 @@ class RuntimeSettings:
     leaves room.
     """
     max_pending: int = 20_000
-    """The events without an answer of the store at which a stream's filters pause. So memory is bounded while the store
-    is away.
+    """A stream's filters pause while the store owes the answers to this number of events. So memory is bounded while
+    the store is away.
     """
     most_recent: int = 2_048
     """How many of a lane's newest messages stay in memory while the lane has backlogs, up to 4 MiB.
@@ -62,7 +62,7 @@ class RuntimeSettings:
     If a probe passes and the message then fails again, the message is parked.
     """
     burst: int = 256
-    """Events that the poll broadcasts before other tasks run, if the broker has more."""
+    """The most events that the poll broadcasts before it lets other tasks run."""
     burst_readings: int = 1024
     """The limit of a burst in readings: events, times the subscribers that read each event.
 

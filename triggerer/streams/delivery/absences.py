@@ -1,4 +1,5 @@
-"""For each watcher, the events that it failed, or that were broadcast while it was absent. Synchronous, no I/O."""
+"""Records, for each watcher, the events that it failed or that were broadcast while it was absent. Synchronous, no I/O.
+"""
 
 from __future__ import annotations
 

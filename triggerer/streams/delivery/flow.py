@@ -146,7 +146,7 @@ class Flow:
     async def _pause_until_free(self, key: Hashable) -> None:
         producer = self._state.producer
         if self._state.is_closed:
-            # The poll is being cancelled, but had been woken before and executes one more step. Wait for the
+            # The poll is being cancelled, but it was woken before that and executes one more step. Wait for the
             # cancellation.
             await anyio.sleep_forever()
         # Record the pause before calling the hooks, which may take long.

@@ -42,8 +42,10 @@ class Nacks:
         self.unread = 0
         """A correction to `OutcomeCounts.unread`, the number of subscribers that failed the event without pulling it.
 
-        - Minus one for each subscriber that failed with this event open: it had pulled the event, but counts as unread.
-        - Plus one for each subscriber that did not receive the event (`Ledger.miss`): it does not count as unread.
+        - Minus one for each subscriber that failed with this event open: `OutcomeCounts` counts it, though it pulled
+          the event.
+        - Plus one for each subscriber that did not receive the event (`Ledger.miss`): `OutcomeCounts` does not count
+          it.
         """
         self.refused_by: set[object] | None = None
         """The subscribers that `failed` counts, each once.

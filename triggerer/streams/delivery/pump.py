@@ -108,8 +108,8 @@ class Pump:
                 progress.signal_room()
                 await checkpoint()
             elif turns.has_turned:
-                # The batch before this one is finished, so wake the tasks that wait for room. If no other task has run
-                # since, no task waits yet.
+                # The previous batch is finished, so wake the tasks that wait for room. If the loop has not turned, no
+                # task can have begun to wait.
                 progress.signal_room()
             self._awaited = batch
             if is_first:
@@ -185,8 +185,7 @@ class Pump:
             self._count(began, oldest_at)
         state.lanes.finish(lane)
         await checkpoint_if_cancelled()
-        # Wake the pump, because the lane may be ready again, and the poll, which may wait for the room that is free
-        # now.
+        # The lane may be ready again, so wake the pump. The advance has made room, so this also wakes the poll.
         state.progress.signal()
 
     async def _start_together(
@@ -269,7 +268,7 @@ class Pump:
         self._count(began, oldest_at)
 
     def _count(self, began: float, oldest_at: float) -> None:
-        """Record the duration of one call of the producer, and the age of its oldest message, for the metrics."""
+        """Record, for the metrics, how long one call of the producer took, and the age of the call's oldest message."""
         now = self._state.clock.monotonic()
         self._durations.observe(now - began)
         self._ages.observe(now - oldest_at)

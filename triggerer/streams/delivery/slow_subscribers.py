@@ -33,8 +33,8 @@ class _Filled(NamedTuple):
     first: int
     """The number of the first of these events. -1: all events together fill at most half of the bound."""
     before: int | None
-    """The number of the event before the newest, or -1 if there is none. None: the newest event alone does not fill
-    half of the bound.
+    """If the newest event alone fills more than half of the bound: the number of the event before it, or -1 if there is
+    none. Otherwise None.
     """
     broadcast_at: float
     """When the newest event was broadcast."""
@@ -69,7 +69,7 @@ class SlowSubscribers:
         self._needed = AutoResetEvent()
         self._filled: dict[Lane | None, _Filled] = {}
         self._again_at = math.inf
-        """The time at which to look again if nothing moves before."""
+        """The time at which to look again if nothing has moved by then."""
 
     # Called by the flow control
 

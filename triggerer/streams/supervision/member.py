@@ -57,7 +57,7 @@ class TriggerSpec:
     stored_lanes: tuple[StoredBacklog, ...] = ()
     """The lanes with stored messages for its watchers."""
     stream_id: str | None = None
-    """The digest of its stream key, which tells its stream before the trigger is made. The DAG processor has stored it.
+    """The digest of the trigger's stream key, from the DAG processor. It tells the stream before the trigger is made.
     """
     load: Callable[[], Load] | None = None
     """Begins to load the code of `make` again, because the file of the trigger's class may have changed.
@@ -109,7 +109,7 @@ class Member:
         self.blocked_by: str | None = None
         """The names of the watchers for which its stream waits, because the store has no room for their messages."""
         self.standing: str | None = None
-        """The first lane of its stream that its producer reports as standing still, with the reason, as text."""
+        """The first lane that the stream's producer reports as standing, with the reason, as text."""
         self.replays: tuple[ReplayRequest, ...] = ()
         """The open replays of its watchers."""
         self.replay_errors: dict[int, Exception] = {}
@@ -191,7 +191,7 @@ class Member:
         return True
 
     def mark_catching_up(self) -> None:
-        """Report that one of its watchers has fallen behind, failed while it caught up, or caught up."""
+        """Report that one of the member's watchers has fallen behind, has failed during catch-up, or has caught up."""
         self._on_state(self)
 
     def record_replay_failure(self, watcher_id: int, error: Exception) -> None:
@@ -276,7 +276,8 @@ class Member:
     async def serve(self, group: Group) -> None:
         """Run in the group, and restart whenever the filter ends. Returns when the group is ending, or after `stop`.
 
-        In the testing harness it also returns when the filter has ended, unless watchers may fall behind.
+        If watchers cannot fall behind, the testing harness does not restart a filter: `serve` then returns when the
+        filter has ended.
         """
         with anyio.CancelScope() as self._scope:
             while True:
@@ -308,7 +309,7 @@ class Member:
             await subscriber.run()
         except Exception as raised:
             error = raised
-        # If this task was cancelled, which also ends the filter, leave here: the open message stays unresolved.
+        # Cancelling this task also ends the filter. In this case leave here, so that the open message stays unresolved.
         await checkpoint_if_cancelled()
         if error is not None:
             if not group.is_ending:
