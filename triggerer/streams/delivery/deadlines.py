@@ -106,9 +106,7 @@ class Deadlines:
 
 
 class _Advances:
-    """Remembers when the task first saw each awaited advance. Start times, recorded by the pump, would cost more per
-    event.
-    """
+    """Remembers when the task first saw each awaited advance. Start times from the pump would cost more per event."""
 
     def __init__(self, pump: Pump, timeout: float) -> None:
         self._pump = pump
@@ -117,8 +115,7 @@ class _Advances:
         self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
 
     def mark_awaited(self, now: float) -> float:
-        """Record the awaited advances. Return the time at which the oldest was first seen, or `now` if there is none.
-        """
+        """Record the awaited advances. Return when the oldest was first seen, or `now` if there is none."""
         awaited = self._pump.awaited
         self._first_seen = {
             id(batch): self._first_seen.get(id(batch), (batch, now)) for batch in awaited

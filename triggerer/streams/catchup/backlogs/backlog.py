@@ -72,7 +72,7 @@ class Backlog:
     reemit: Reemission | None = None
     """The range of messages for which a replay makes events again, under other keys. None: there is no such replay."""
     rewound_to: Position | None = None
-    """The position to which a replay has rewound the watcher, until the broker has advanced to that position.
+    """The position to which a replay has rewound the watcher. None once the broker has advanced to that position.
 
     The broker's own position was unknown when the replay began. So the poll may still broadcast a message from before
     `rewound_to`, which the watcher would miss. Such a broadcast rewinds the watcher to that message.

@@ -14,7 +14,7 @@ from triggerer.streams.delivery.lane import Entry, Lane
 from triggerer.streams.delivery.subscribers import Subscribers
 
 _MOST_FAILED: Final = 256
-"""Lanes with a failure that are remembered. When there are more, the empty ones among them are forgotten."""
+"""If more lanes than this number have failed, the lanes without outstanding messages are forgotten."""
 
 
 class FallingBehind:
@@ -27,8 +27,8 @@ class FallingBehind:
     - No watcher acked or rejected the message. Then the broker redelivers this message and all later messages of the
       lane.
 
-    A watcher that was behind already counts as acking if it has read the message while it caught up. Otherwise it does
-    not count.
+    If a watcher was behind before this message, it counts as acking once it has read the message while catching up.
+    Until then it does not count.
 
     Before a failed message is redelivered, the group may have pulled later messages of the lane. No watcher falls
     behind at these messages, because its position would be after the failed message, which it would then miss.
@@ -127,7 +127,8 @@ class FallingBehind:
     ) -> set[WatcherRef]:
         """Return these watchers, except watchers that are behind at the message or have read it while they caught up.
 
-        A watcher whose position is not durable yet stays: the position is written again, and the lane waits for it.
+        A watcher whose position is not durable yet stays in the result, so that the position is written again and the
+        lane waits for it.
         """
         backlogs = self._state.backlogs.by_lane.get(lane.key, {})
         return {

@@ -405,7 +405,7 @@ class CatchUp:
     async def _next_lane(self) -> Backlog | None:
         """Return the lane whose turn it is.
 
-        None: a replayed message comes first, or no lane was ready, and this call has waited until one is.
+        None: a replayed message comes first; or no lane was ready, and `_next_lane` has waited for a turn.
         """
         self._handover.begin_recreated()
         backlog = self._reader.next_lane()

@@ -182,7 +182,7 @@ class CatchUpTasks:
         self.start(member)
 
     def restart(self, member: Member) -> None:
-        """Start a member again that waits for a restart, and try its watchers' failed messages at once."""
+        """Restart a member that waits for this call, and try its watchers' failed messages at once."""
         member.restart()
         self._try_now(member.source.watchers)
         for watcher in member.source.watchers:
@@ -234,7 +234,7 @@ class CatchUpTasks:
             self._tasks.start_soon(self._replays.run, group.state, name=f"replays[{self._key}]")
 
     async def wait_until_restored(self) -> None:
-        """Wait until the stream has carried out the requests that came with a restored database."""
+        """Wait until the stream has carried out the replay requests of a restored database."""
         await self._replays.wait_until_restored()
 
     # Changes
@@ -255,8 +255,8 @@ class CatchUpTasks:
             running.offer(backlog)
 
     def _on_settled(self, backlog: Backlog) -> None:
-        # The broker may have advanced to the backlog's end before the events were durable. Then no advance drops the
-        # backlog.
+        # The broker may have advanced to the backlog's end before the events were durable. In that case no later
+        # advance drops the backlog, so drop it here.
         if self._group is not None:
             self._group.state.end_if_advanced(backlog)
 
@@ -343,7 +343,7 @@ class CatchUpTasks:
 
 
 def _standing_text(standing: Mapping[Hashable, str]) -> str | None:
-    """Return a text for users about the lanes that stand still, with the producer's reason. None: no lane does."""
+    """Return a text for users about the standing lanes, with the producer's reason, or None if no lane stands."""
     if not standing:
         return None
     lane, why = next(iter(standing.items()))

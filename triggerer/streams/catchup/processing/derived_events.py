@@ -25,8 +25,8 @@ class CatchUpDeriver:
 
     Args:
         name: The watcher's name, for errors.
-        in_flight: The messages that the filter received. Each event belongs to the open one, which the filter received
-            last.
+        in_flight: The messages that the filter received. Each event belongs to the open message, which the filter
+            received last.
         deadline: The filter's deadline, whose clock stops while the filter waits for the store.
     """
 
@@ -68,8 +68,8 @@ class CatchUpDeriver:
                 await self._wait_for_room()
             in_flight = messages.open
             if in_flight is None:
-                # Ignore an event that derives from no message: the live filter yields such events too, and they are
-                # stored there.
+                # Ignore an event that derives from no message. The live filter yields such events too, and the store
+                # gets them from there.
                 continue
             ordinal = in_flight.derived
             in_flight.derived += 1

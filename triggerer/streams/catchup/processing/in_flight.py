@@ -93,7 +93,7 @@ class LaneMessageInFlight(_InFlight):
 
 
 class Probe(_InFlight):
-    """A message that is tried only to see whether the filter fails every message, or only the one before it."""
+    """A message that is tried only to see whether the filter fails every message, or only the message that failed."""
 
     __slots__ = ("backlog", "event")
 

@@ -83,7 +83,7 @@ class Probes:
         return probe is not None and probe.has_passed
 
     async def next(self, backlog: Backlog) -> Message | QueueMessage | None:
-        """Return the next probe. None: there is no probe now.
+        """Return the next probe, or None if there is none now.
 
         Raises:
             Exception: The producer's error.

@@ -95,7 +95,7 @@ class BacklogReader:
         self._wake = AutoResetEvent()
         self._is_interrupted = False
         self._at_end: dict[Backlog, tuple[Position, float]] = {}
-        """By lane that was read to its apparent end: the position of the end, and when the reader reached it.
+        """For each lane that was read to its apparent end: the position of the end, and when the reader reached it.
 
         Such a lane leaves its reader slot to other lanes.
         """
@@ -112,7 +112,7 @@ class BacklogReader:
         """The task group of the readers; set before the first reading."""
 
     def wake(self) -> None:
-        """Let every lane be read that waits because it had no message."""
+        """Give a turn to every lane that waits because it had no message."""
         self._turns.end_rests()
         self._wake.set()
 
@@ -130,7 +130,7 @@ class BacklogReader:
     # Which lane, and when
 
     def next_lane(self) -> Backlog | None:
-        """Return the lane to read next. None: no lane may be read now."""
+        """Return the lane to read next, or None if no lane may be read now."""
         self._is_interrupted = False
         if self._watcher.watcher_id in self._state.backlogs.rewinding:
             return None
@@ -142,8 +142,8 @@ class BacklogReader:
     def _gives_way(self, backlog: Backlog) -> bool:
         """Return whether a lane at its end must wait, because no reader slot is free.
 
-        The watcher loses no time. The next broadcast in the lane makes it read again, and no sibling gets that message
-        earlier.
+        The watcher loses no time by this. The next broadcast in the lane ends the wait, and no sibling gets that
+        message earlier.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
@@ -223,7 +223,7 @@ class BacklogReader:
         self._turns.record_failure()
 
     def record_success(self, backlog: Backlog) -> None:
-        """Record that a message of the lane has passed: its next failure waits for the shortest delay."""
+        """Record that a message of the lane has passed, so that the next failure causes the shortest delay."""
         self._turns.record_success(backlog)
 
     def restart(self) -> None:
@@ -330,8 +330,8 @@ class BacklogReader:
             and not (backlog.is_gone or backlog.is_caught_up)
         ):
             if backlog.cursor is not reached:
-                # The cursor was moved back to a message that is earlier than all messages of this pass. End
-                # the pass. The next pass begins at the cursor.
+                # The cursor was moved back, to before all messages of this reading. End the reading, so that the next
+                # one begins at the cursor.
                 return
             if at >= len(messages):
                 messages, at = reader.take(), 0

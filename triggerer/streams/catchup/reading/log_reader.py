@@ -35,7 +35,9 @@ class LogReader:
     ) -> None:
         self.error: Exception | None = None
         self.nothing_before: Position | None = None
-        """The position up to which the producer has found no message since its last one. None: not reported."""
+        """The producer has found no message between its last message and this position. None: it has reported no
+        position.
+        """
         self._producer = producer
         self._lane = lane
         self._position = position

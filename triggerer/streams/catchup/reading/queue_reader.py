@@ -22,7 +22,8 @@ _log = structlog.get_logger(__name__)
 
 _PAGE: Final = 100
 _PAGE_BYTES: Final = 4 * 1024 * 1024
-"""4 MiB: rows in memory, at most, of all lanes of the watcher together. The rows wait until their lanes are read."""
+"""4 MiB: the limit of the rows in memory, for all lanes of the watcher together. They wait until their lanes are read.
+"""
 
 
 class QueueMessage(NamedTuple):
@@ -223,8 +224,8 @@ class QueueReader:
 def begin_giving(backlog: Backlog, message: QueueMessage) -> bool:
     """Record that the filter receives a message.
 
-    Return False if the filter must not receive this copy. That is so if the copy was read from memory, and the group
-    has decided meanwhile whether the message is stored. A stored message is read from the store.
+    Return False if the filter must not receive this copy, because it was read from memory, and the group has decided
+    meanwhile whether to store the message. If the message is stored, the filter receives it from the store.
     """
     stored = backlog.stored_lane
     assert stored is not None

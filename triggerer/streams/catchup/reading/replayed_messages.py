@@ -27,7 +27,7 @@ _PAGE: Final = 100
 
 
 async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> None:
-    """Park a watcher's messages again that an operator replays, because its trigger has no producer to load them.
+    """Park the replayed messages of a watcher again, because its trigger has no producer that could load them.
 
     An error of the store is only logged. The service finds the messages again when it next looks for replays.
     """
