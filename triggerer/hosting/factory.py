@@ -23,8 +23,8 @@ LOAD_TIMEOUT: Final = timedelta(seconds=30)
 class TriggerFactory:
     """Loads the classes of triggers and makes triggers: on the event loop, or isolated in a thread or process.
 
-    Leaving the `async with` block ends the threads and processes of isolated triggers. The triggers must have ended
-    before.
+    Leaving the `async with` block ends the threads and processes of isolated triggers. By then the triggers must have
+    ended.
 
     Args:
         load_class: Turns a class path into the class. Called in a thread.
@@ -92,7 +92,7 @@ class PreparedTrigger:
         self.class_load: ClassLoad = begin(row)
 
     def load(self) -> ClassLoad:
-        """Begin to load the class again. If the load fails, the next call of this object raises its error."""
+        """Begin to load the class again. If the load fails, the next call of this object raises the load's error."""
         self.class_load = self._begin(self.row)
         return self.class_load
 

@@ -50,7 +50,8 @@ class HostSettings:
     stall_threshold: timedelta = timedelta()
     """A call that blocks the event loop for longer than this is logged. Zero: none is logged (for simulated loops)."""
     healthy_after: timedelta = timedelta(seconds=60)
-    """After this time a restarted trigger counts as working, or earlier if it failed quickly before (`Attempts`).
+    """A restarted trigger counts as working after this time, or earlier if its last attempt failed quickly
+    (`Attempts`).
 
     Zero: the trigger counts as working as soon as it runs.
     """
@@ -242,7 +243,7 @@ class TriggerHost:
             self._failed_heartbeats = 0
 
     async def _tick(self) -> None:
-        """Send a heartbeat, give up streams beyond our share or capacity, and host the triggers of the others."""
+        """Send a heartbeat, give up streams beyond our share or capacity, and host the triggers of the rest."""
         heartbeat = await self._ownership.beat(self._roster.ungrown_first, self._marks.in_order())
         self._apply(heartbeat)
         if heartbeat.release:
