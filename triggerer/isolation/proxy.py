@@ -47,7 +47,9 @@ class IsolationSettings:
     log: CoreSettings | None = None
     """How a process logs. None: Python's default."""
     grace: float = 5.0
-    """How many seconds a cancelled filter may take to end. Then its process is killed, or its thread is left behind."""
+    """How many seconds a cancelled filter may take to end. After this, its process is killed or its thread is left
+    behind.
+    """
 
 
 class Isolation:
