@@ -176,8 +176,8 @@ class ChildProcess:
     async def reap(self) -> int:
         """End the process and read all of its output. `supervise` must be running.
 
-        The process has one second to end on its own, so that the result is its own exit code. Then it is killed, and
-        the result is the code of our SIGKILL.
+        The process has one second to end on its own, so that the result is its own exit code. If it takes longer, it is
+        killed, and the result is the code of our SIGKILL.
 
         Returns:
             The exit code, as from `wait`.
