@@ -66,8 +66,8 @@ class Brief(logging.Filter):
         self._said = {
             one: at for one, at in self._said.items() if record.created - at < self._quiet_s
         }
-        # A dropped line counts as a repeat as well. So a stream that restarts again and again logs its start once. It
-        # logs a start again only after it was stable for `quiet_s`.
+        # A dropped line begins the interval again. So a stream that restarts again and again logs its start once. It
+        # logs another start only after it was stable for `quiet_s`.
         self._said[key] = record.created
         return not is_repeat
 
