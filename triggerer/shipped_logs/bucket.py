@@ -39,7 +39,7 @@ class ObjectPart:
 
 
 def require_sdk() -> None:
-    """Check that the SDK is installed, without its import.
+    """Check that the SDK is installed, without importing it.
 
     Raises:
         ConfigurationError: It is not installed.
@@ -65,7 +65,7 @@ class Bucket:
 
         Raises:
             BucketError: S3 refuses, or does not answer. The object is as before.
-        Cancellation: The object is as before, unless the write had ended.
+        Cancellation: If the write had not ended, the object is as before.
         """
         first = await anext(chunks, b"")
         where = {"Bucket": self.name, "Key": key}
@@ -139,7 +139,8 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
     Raises:
         BucketError: The SDK finds no region, or no such profile.
     """
-    # In a thread: the import, and the reading of the API's description, take a quarter of a second the first time.
+    # Use a thread, because importing the SDK and reading the API's description take a quarter of a second the first
+    # time.
     loader = await to_thread.run_sync(_loader)
     from aiobotocore.config import AioConfig
     from aiobotocore.session import AioSession
