@@ -18,8 +18,8 @@ def is_cancelled_by_us() -> bool:
 
     Our code cancels a task of a task group through a scope only. If no scope is cancelled, and `Task.cancelling()` is
     above zero in such a task, plugin code called `Task.cancel()`, perhaps long ago. Some libraries implement their
-    timeouts with this method, and never call `uncancel()`. A task that belongs to no task group of ours is cancelled
-    with `Task.cancel()`.
+    timeouts with this method, and never call `uncancel()`. Only a task that belongs to no task group of ours may be
+    cancelled with `Task.cancel()`.
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
@@ -58,7 +58,9 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 class plugin_code:  # noqa: N801  (a class: a generator as context manager would cost more time than many advances)
-    """Turn three kinds of errors that would not look like the plugin's fault into a `PluginError` that names `what`.
+    """Raise a `PluginError` that names `what` in place of an error that would not look like the plugin's fault.
+
+    There are three such errors:
 
     - A `CancelledError` that no scope of ours caused: the task group would regard the task as cancelled, and continue
       silently.

@@ -12,7 +12,7 @@ _MOST_AHEAD: Final = timedelta(days=1)
 
 
 class Clock(Protocol):
-    """A monotonic clock in seconds. Code can also wait until the clock shows a time."""
+    """A monotonic clock in seconds. A task can wait until the clock shows a given time."""
 
     def monotonic(self) -> float: ...
 

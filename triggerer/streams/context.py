@@ -33,7 +33,9 @@ class RuntimeContext:
 
     sink: EventSink
     positions: PositionSink | None = None
-    """Stores the backlogs of logs. None: no watcher falls behind, and the broker redelivers to all watchers."""
+    """Stores the positions of watchers that are behind in a log. None: no watcher falls behind, and the broker
+    redelivers to all watchers.
+    """
     parked: ParkedStore | None = None
     """Stores parked messages and a queue's backlogs.
 
@@ -55,7 +57,7 @@ class RuntimeContext:
     catch_up_pending: PendingLimit = field(
         default_factory=lambda: PendingLimit(_MOST_PENDING_BEHIND)
     )
-    """The limit of unanswered events that all watchers that catch up share.
+    """The limit of unanswered events, shared by all watchers that catch up.
 
     Events of live filters count against another limit. So a live event waits for at most this number of catch-up
     events, in the group commit before its own.
@@ -67,12 +69,12 @@ class RuntimeContext:
     restarts: bool = True
     """False in the testing harness: no group and no trigger is started again after a delay.
 
-    If watchers may fall behind, `Manager.restart` starts a failed trigger again.
+    In the harness, `Manager.restart` starts a failed trigger again if watchers may fall behind.
     """
     restart_first: float = 1.0
     restart_longest: float = 60.0
     random: Random = field(default_factory=Random)
-    """The jitter of restarts."""
+    """The random numbers for the jitter of restarts."""
     lease: OwnLease = field(default_factory=OwnLease.unlimited)
     """The lease on all streams.
 

@@ -1,4 +1,4 @@
-"""Tells whether the event loop has turned, at a cost that suits code which runs for each message."""
+"""Tells whether the event loop has turned, cheaply enough for code that runs for each message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LoopTick:
         self.has_turned = True
 
     def watch(self) -> None:
-        """Start watching again."""
+        """Begin to watch for the next turn of the event loop."""
         if self.has_turned:
             self.has_turned = False
             self._loop.call_soon(self._record_turn)

@@ -66,8 +66,8 @@ class Admission:
                 and state.reads_log
                 and not state.backlogs.are_stored(self._member.source, lane.key)
             ):
-                # The earlier group ended while a watcher's position was being stored. Fail the message, so that its
-                # lane waits until the position is durable.
+                # An earlier group ended while a watcher's position was being stored. Fail the message, so that its lane
+                # waits until the position is durable.
                 self._miss(entry)
                 return False
             self.open_source = source if source is not self._member.source else None

@@ -219,7 +219,7 @@ class Flow:
         scope.cancel()
 
     async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until each subscriber with a full queue has read an event or is gone: one full queue pauses the poll."""
+        """Wait until each subscriber with a full queue has read an event or is gone. One full queue pauses the poll."""
         while any(
             subscriber.is_present and subscriber.pulled == pulled
             for subscriber, pulled in zip(full, before, strict=True)

@@ -152,7 +152,7 @@ class GroupState:
         return not (self.is_closed or self.lease.is_over)
 
     def submit_parked(self, change: ParkedChange) -> None:
-        """Store a change of parked messages. A closed group is refused, because its lease may be released already."""
+        """Store a change of parked messages. A closed group stores nothing, because its lease may be released."""
         assert self.parked is not None
         if self.is_closed:
             change.on_done(LeaseLost("the stream was closed"))

@@ -251,7 +251,7 @@ class Ledger:
         return member.is_present and order == member.order
 
     def release_passed(self, limit: int = sys.maxsize) -> bool:
-        """Release to the lanes up to `limit` events that all members have passed. Return whether further ones remain.
+        """Release to the lanes up to `limit` events that all members have passed. Return whether more can be released.
 
         The amortised cost is O(number of released events).
         """

@@ -18,9 +18,9 @@ from triggerer.streams.delivery.lane import Lane
 from triggerer.streams.loop_tick import LoopTick
 
 _BURST: Final = 512
-"""Events that the pump handles before other tasks run, if many events become ready at once."""
+"""The most events that the pump handles before it lets other tasks run."""
 _REQUEST: Final = 2_048
-"""Events of one lane in one advance, at most, if lanes advance side by side. Each advance is a request to the broker.
+"""The most events of one lane in one advance, if lanes advance side by side. Each advance is a request to the broker.
 """
 
 
@@ -66,7 +66,7 @@ class Pump:
                     await checkpoint()
                 await self._advance_with_state(tasks)
                 if not state.is_acknowledged:
-                    # There are no advances on the fast path, so wake the callers that wait for the group to drain.
+                    # On the fast path no advance wakes the callers that wait for the group to drain, so wake them here.
                     progress.signal_room()
 
     async def _advance_with_state(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -256,8 +256,8 @@ class Pump:
     ) -> None:
         """Advance, and record how long the advance took.
 
-        Only the first of the advances that the pump makes in one turn is measured. A measurement costs a tenth of the
-        time that the runtime needs for a message.
+        Only the first of the advances that the pump makes in one turn is measured, because a measurement costs a tenth
+        of the time that the runtime needs for a message.
         """
         began, oldest_at = self._state.clock.monotonic(), self._state.lanes.oldest_at
         try:

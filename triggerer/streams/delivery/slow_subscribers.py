@@ -177,7 +177,7 @@ class SlowSubscribers:
         state, ledger, lanes = self._state, self._state.ledger, self._paused_lanes()
         self._again_at = math.inf
         if len(self._filled) > len(lanes) + 1:
-            # Some lanes have room again: drop the results that were found for them.
+            # Some lanes have room again, and their results are outdated. Drop all results.
             self._filled.clear()
         if state.is_ending or state.is_stopping or state.blocked_by or self._is_store_slow:
             # Nothing would be broadcast even if a subscriber fell behind.

@@ -130,8 +130,8 @@ class Manager:
         """Carry out replays for a trigger's watchers once its stream is open. Failures are in `Member.replay_errors`.
 
         Args:
-            requests: All open replays of the trigger's watchers. A request that was passed before is not carried out
-                again.
+            requests: All open replays of the trigger's watchers. A request that an earlier call has passed is not
+                carried out again.
         """
         requests = tuple(requests)
         new = [request for request in requests if request not in member.replays]
@@ -202,7 +202,7 @@ class Manager:
         """Stop pulling messages. Wait until all pulled messages are advanced and the store has answered.
 
         Args:
-            timeout: The longest wait, in seconds. Then `drain` returns even if messages are outstanding.
+            timeout: The longest wait, in seconds. After this time `drain` returns even if messages are outstanding.
             members: The triggers to drain, with their streams. None: all.
         """
         if members is None:

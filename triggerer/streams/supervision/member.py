@@ -234,7 +234,7 @@ class Member:
             await self.clean_up(trigger)
 
     async def clean_up(self, trigger: BaseEventTrigger) -> None:
-        """Call the trigger's `cleanup()`; never raises for its errors."""
+        """Call the trigger's `cleanup()`. An error of `cleanup()` is logged, not raised."""
         await take_back_stray_cancellations()
         with anyio.move_on_after(self._context.settings.close_timeout, shield=True) as scope:
             try:
@@ -400,7 +400,7 @@ class Member:
     # Without a stream
 
     async def serve_standalone(self) -> None:
-        """Run without a shared stream, and restart whenever it ends, until stopped or cancelled."""
+        """Run the trigger without a shared stream, and restart it whenever it ends, until stopped or cancelled."""
         with anyio.CancelScope() as self._scope:
             while not self._is_stopped:
                 started = self._context.clock.monotonic()

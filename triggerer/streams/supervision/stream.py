@@ -53,7 +53,7 @@ class SharedStream:
         self._is_emptied = False
         self._is_draining = False
         self._warned_of = ""
-        """The error of the last restart; empty if there is none to warn of."""
+        """The error of the last restart; empty if the stream never failed or has recovered."""
         self._is_restarting = False
         """True from a failure until the stream has run for `_LASTS_S` again."""
 

@@ -45,7 +45,7 @@ class Replays:
     """Carries out the replays of one stream, across its groups, in order and one at a time.
 
     While a watcher has an open replay, it reads no backlog. If the stream's owner dies during a replay, the next owner
-    repeats the request. It does not rewind again in lanes whose new position is stored.
+    repeats the request. The next owner does not rewind again in lanes whose new position is stored.
 
     Args:
         members: The stream's current members.
@@ -66,7 +66,8 @@ class Replays:
         self._members = members
         self._on_change = on_change
         self._seen: set[int] = set()
-        """The ids of all requests so far, because the store may return a request again after it was carried out."""
+        """The ids of all requests that were ever added. The store may return a request again after it was carried out.
+        """
         self._open: dict[int, ReplayRequest] = {}
         self._stored = anyio.Event()
         self._stored.set()

@@ -30,8 +30,9 @@ class FallingBehind:
     If a watcher was behind before this message, it counts as acking once it has read the message while catching up.
     Until then it does not count.
 
-    Before a failed message is redelivered, the group may have pulled later messages of the lane. No watcher falls
-    behind at these messages, because its position would be after the failed message, which it would then miss.
+    Before a failed message is redelivered, the group may have pulled later messages of the lane. If a watcher fell
+    behind at one of these messages, its position would be after the failed message, and it would miss the failed
+    message. So no watcher falls behind at these messages.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -117,7 +118,8 @@ class FallingBehind:
         """Return the watchers that failed the message, were absent, or derived an event that the store refused."""
         failed = set(self._state.absences.find(entry.seq))
         for refused_by in (entry.nacks and entry.nacks.refused_by) or ():
-            # The subscriber may have left since, because of a later message.
+            # The subscriber may have left meanwhile, because of a later message. Its watchers failed this message all
+            # the same.
             assert isinstance(refused_by, Deriver)
             failed.update(refused_by.source.watchers)
         return failed

@@ -108,7 +108,8 @@ class FallingBehindInQueues(FallingBehind):
                 continue
             assert backlog.stored_lane is not None
             if entry.seq < max(backlog.position[1], backlog.stored_lane.decided_to):
-                # The watcher needs no stored copy: the message's events are durable, or a copy was decided on before.
+                # The watcher needs no further copy: the message's events are durable, or it was decided earlier whether
+                # to store a copy.
                 has_read = True
             elif entry.seq < backlog.cursor[1]:
                 has_read = True
@@ -346,7 +347,7 @@ class FallingBehindInQueues(FallingBehind):
     async def run(self) -> None:
         """Try to store the blocked messages, or to dead-letter them, at growing delays. A task of the group.
 
-        Cancellation: When the group ends. The broker redelivers the messages that were not stored.
+        Cancellation: `run` is cancelled when the group ends. The broker redelivers the messages that were not stored.
         """
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S, random=self._random)
         clock = self._state.clock

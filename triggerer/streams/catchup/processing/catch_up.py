@@ -70,7 +70,7 @@ class CatchUp:
     ) -> None:
         self.watcher = watcher
         self.error: BaseException | None = None
-        """The error of the last attempt. None: a message has passed since."""
+        """The error of the last attempt. None once a message has passed."""
         self._lookup_error: Exception | None = None
         self._was_restarted = False
         """Whether `restart` was called during this attempt."""
@@ -392,8 +392,8 @@ class CatchUp:
     def _may_give(self, backlog: Backlog, message: QueueMessage) -> bool:
         """Return whether the filter receives this message now.
 
-        There are two cases in which it does not. A probe must be tried first. Or the message was read from memory and
-        was stored since, so the filter receives it later from the store.
+        It does not if a probe must be tried first, or if the message was read from memory and has been stored
+        meanwhile. In the second case the filter receives the message later, from the store.
         """
         if message.failures and not backlog.failures:
             # An earlier group counted these failures, and stored their number with the message.

@@ -138,7 +138,7 @@ class CatchUpTasks:
         """Start catching up: the producer is known, and has pulled nothing yet."""
         begin_group(self.backlogs, state, self._members)
         for backlog in self.backlogs.all():
-            # The earlier group may have ended just when the broker had advanced to a backlog's end. Such a backlog is
+            # An earlier group may have ended just when the broker had advanced to a backlog's end. Such a backlog is
             # dropped here.
             state.end_if_advanced(backlog)
         for member in self._members:
@@ -216,7 +216,7 @@ class CatchUpTasks:
                 backlog.try_now()
 
     def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Carry out replays of the member's watchers. A request that was passed before is ignored."""
+        """Carry out replays of the member's watchers. A request that an earlier call has passed is ignored."""
         self._replays.add_requests(member, requests)
         self.start_replaying()
 

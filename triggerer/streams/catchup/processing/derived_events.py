@@ -89,8 +89,8 @@ class CatchUpDeriver:
                     CatchUpDerivedEvent(in_flight, mark_stored), event, source, key, ordinal
                 )
             except BaseException:
-                # The sink has not accepted the event, for example because the payload's own code raised, so it never
-                # answers.
+                # The sink has not accepted the event, so it will never answer. For example, the payload's own code has
+                # raised.
                 in_flight.unresolved -= 1
                 self._give_room()
                 raise

@@ -26,12 +26,12 @@ from triggerer.streams.delivery.group_state import GroupState
 from triggerer.synchronization import AutoResetEvent
 
 _SLICE: Final = 2_000
-"""Messages that are read from memory or the store in one turn of a lane. Then the watcher's next lane has its turn."""
+"""The most messages that are read from memory or the store in one turn of a lane. Then the next lane has its turn."""
 _SLICE_OF_LOG: Final = 50_000
-"""Messages that are read from the log in one turn. Opening the log costs as much as reading thousands of messages."""
+"""The most messages that are read from the log in one turn. Opening the log costs as much as reading thousands."""
 _SLICE_S: Final = 5.0
 _BURST: Final = 16
-"""Messages in a burst. After each burst other tasks run, so that live delivery is not delayed."""
+"""The number of messages in a burst. After each burst other tasks run, so that live delivery is not delayed."""
 _BURST_S: Final = 0.00005
 """50 µs: the size of a burst from the log is adapted, so that the filter needs about this time for it."""
 _MOST_IN_BURST: Final = 128
@@ -42,7 +42,8 @@ If no other lane waits, the lane keeps its turn for longer. At this interval it 
 """
 _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5
-"""If the log does not answer in this number of readings, the lane counts as read to its end. Each reading waits longer.
+"""If the log does not answer in this number of readings, the lane counts as read to its end. Each reading waits longer
+than the one before.
 """
 _LONGEST_WITHOUT_SLOT_S: Final = 300.0
 """After this time a lane that gave up its reader slot at its end is read again, even if other lanes wait for a slot."""
@@ -411,7 +412,7 @@ class BacklogReader:
 
 
 def _adapt(most: int, took_s: float) -> int:
-    """Return the size of the next burst, given how long this one took."""
+    """Return the size of the next burst, given the size of the last one and how long it took."""
     if took_s > _BURST_S:
         return max(most // 2, 1)
     return min(most * 2, _MOST_IN_BURST) if took_s < _BURST_S / 2 else most

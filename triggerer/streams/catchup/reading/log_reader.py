@@ -14,7 +14,7 @@ from triggerer.streams.catchup.reading.lane_tail import Message
 from triggerer.synchronization import AutoResetEvent
 
 _MOST: Final = 1_024
-"""Messages that are read ahead, at most. The filter needs longer for them than the broker needs for its next answer."""
+"""The most messages that are read ahead. The filter needs longer for them than the broker needs for its next answer."""
 _MOST_BYTES: Final = 1024 * 1024
 
 

@@ -54,7 +54,7 @@ class QueueReader:
     async def read(self, backlog: Backlog) -> list[QueueMessage]:
         """Return the next stored messages of a lane, in order.
 
-        Empty: none was read now. `StoredLane.has_unread` then tells whether the store may have more.
+        If the list is empty, `StoredLane.has_unread` tells whether the store may have more.
 
         Raises:
             StoreError: The store cannot be read now.
@@ -92,8 +92,8 @@ class QueueReader:
                 stored.page.append(row)
                 size_bytes += len(row.data)
             else:
-                # The lane was not read for long, or the rows of other lanes fill the limit. Drop the lane's rows. At
-                # its next turn the lane reads them again, in a query of its own.
+                # The lane has not been read for a long time, or the rows of other lanes fill the limit. Drop the lane's
+                # rows. At its next turn the lane reads them again, in a query of its own.
                 stored.page.clear()
                 stored.is_read_alone = True
 

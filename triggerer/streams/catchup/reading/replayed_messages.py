@@ -78,7 +78,7 @@ class ReplayedMessages:
         self._after = 0
 
     async def next(self) -> ReplayedMessageInFlight | None:
-        """Load and return the next message. None: no message is left.
+        """Load and return the next message, or None if no message is left.
 
         Raises:
             StoreError: The store cannot be read now.
