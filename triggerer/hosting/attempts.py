@@ -22,8 +22,8 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: How long the last attempt that ran lasted, in seconds. 0: it lasted `healthy_after_s` or longer, or no
-            attempt has run. An attempt that could not make the trigger does not change this value.
+        lasted: How many seconds the last attempt ran; 0 if it ran for `healthy_after_s` or longer, or if no attempt has
+            run. An attempt that could not make the trigger does not change this value.
         works_at: The instant from which the present attempt counts as a success. None: the trigger does not run now.
     """
 

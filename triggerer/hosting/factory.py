@@ -79,7 +79,8 @@ class TriggerFactory:
 class PreparedTrigger:
     """A callable that makes the trigger of one row. Each call returns a new trigger.
 
-    Before every call except the first, call `load` and wait for its end: the file of the class may have changed.
+    Before every call except the first, call `load` and wait until the load has ended, because the file of the class may
+    have changed.
     """
 
     def __init__(

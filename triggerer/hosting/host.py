@@ -44,7 +44,7 @@ class HostSettings:
     heartbeat: timedelta = timedelta(seconds=3.75)
     """The interval between heartbeats."""
     retry: timedelta = timedelta(seconds=1.25)
-    """The interval after a heartbeat that failed."""
+    """The interval after a heartbeat that failed, in place of `heartbeat`."""
     drain: timedelta = timedelta(seconds=10)
     """How long to wait for outstanding events when a stream goes to another instance or the service stops."""
     stall_threshold: timedelta = timedelta()
@@ -243,7 +243,7 @@ class TriggerHost:
             self._failed_heartbeats = 0
 
     async def _tick(self) -> None:
-        """Send a heartbeat, give up streams beyond our share or capacity, and host the triggers of the rest."""
+        """Send a heartbeat, give up streams beyond our share or capacity, and host the other streams' triggers."""
         heartbeat = await self._ownership.beat(self._roster.ungrown_first, self._marks.in_order())
         self._apply(heartbeat)
         if heartbeat.release:

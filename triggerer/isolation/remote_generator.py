@@ -40,7 +40,7 @@ _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
 
 
 class RemoteGenerator:
-    """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events` in its place.
+    """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events`.
 
     `pump` runs beside `events`, because a filter may read the stream in a child task and yield events meanwhile. The
     pump pulls a raw event from the runtime only after the isolated filter has requested one.

@@ -149,7 +149,7 @@ class LazyLogger:
 
 
 def names_if_few(**names: Collection[str]) -> dict[str, list[str]]:
-    """Return the names as sorted lists, by field, without collections that are empty or have more than ten names.
+    """Return the names as sorted lists, by field. Leave out a collection that is empty or has more than ten names.
 
     The log line has the number of names in any case.
     """

@@ -45,7 +45,7 @@ class ChildProcess:
     """One `python -m <module>`, from `start` to `aclose`.
 
     The child leads its own process group, which is killed as a whole. If the parent dies in any way, the kernel kills
-    the group. The module must first call `triggerer.processes.ipc.connect_to_parent`.
+    the group. The module that the child runs must first call `triggerer.processes.ipc.connect_to_parent`.
 
     Attributes:
         channel: The channel to the child.

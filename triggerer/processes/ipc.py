@@ -209,7 +209,7 @@ class Channel:
 
 
 class ChildChannel:
-    """The child's end. It blocks. Only one thread must receive, and threads that send must take turns."""
+    """The child's end. Its methods block. Only one thread may receive, and threads that send must take turns."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -289,7 +289,7 @@ def connect_to_parent() -> ChildChannel:
     descriptors.
     """
     for stream in (sys.stdout, sys.stderr):
-        # The locale may name another encoding. Then a task would fail if it prints a character that the encoding lacks.
+        # The locale may name another encoding. A task would fail if it printed a character that this encoding lacks.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))

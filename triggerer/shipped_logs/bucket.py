@@ -64,8 +64,8 @@ class Bucket:
         One chunk at a time is in memory.
 
         Raises:
-            BucketError: S3 refuses, or does not answer. The object is as before.
-        Cancellation: If the write had not ended, the object is as before.
+            BucketError: S3 refuses, or does not answer. The object is as it was before the call.
+        Cancellation: If the write had not ended, the object is as it was before the call.
         """
         first = await anext(chunks, b"")
         where = {"Bucket": self.name, "Key": key}

@@ -50,7 +50,7 @@ class Gathering:
         return remove
 
     def text(self) -> bytes:
-        """Return the text for one scrape: all metrics, also of the process and the interpreter."""
+        """Return the text for one scrape: all metrics, including the metrics of the process and the interpreter."""
         from prometheus_client import exposition
 
         self.scrapes += 1

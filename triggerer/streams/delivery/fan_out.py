@@ -21,9 +21,7 @@ def tells_sizes(producer: type[SharedStreamProducer]) -> bool:
 
 
 class FanOut:
-    """Broadcasts each message of the poll. The methods are long, because further calls would cost time for each
-    message.
-    """
+    """Broadcasts each message of the poll. The methods are long, because calls would cost time for each message."""
 
     def __init__(self, state: GroupState, subscribers: Subscribers, flow: Flow) -> None:
         self._state = state

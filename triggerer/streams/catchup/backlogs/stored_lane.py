@@ -114,9 +114,7 @@ class StoredLane:
         return None
 
     def end_storing(self, key: str, given_in: int | None, *, is_stored: bool) -> bool:
-        """Record the store's answer. Return True if the row must be deleted, because the message was resolved
-        meanwhile.
-        """
+        """Record the store's answer. Return True if the row must be deleted because the message has been resolved."""
         self.pending_writes -= 1
         self.storing.discard(key)
         is_needless = key in self.resolved_early
