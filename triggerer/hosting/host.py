@@ -86,8 +86,8 @@ class TriggerHost:
 
         Args:
             runtime: The context of the triggers.
-            writers: The writers of positions and parked messages. A stream starts again only when they have stored its
-                earlier changes.
+            writers: The writers of positions and parked messages. A stream starts again only when the writers have
+                stored its earlier changes.
             takes_over_at_once: True: no other instance can be alive (SQLite), so take over leases before they expire.
         """
         self._database = database

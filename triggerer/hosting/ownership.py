@@ -29,7 +29,7 @@ _KIND: Final = "triggerer"
 # The following constants are fractions of the lease. They leave time for several heartbeats before a lease expires.
 HEARTBEAT_INTERVAL: Final = 1 / 4
 OWN_LEASE_MARGIN: Final = 1 / 12
-"""The last part of a lease. The owner has stopped the streams before it begins.
+"""The last part of a lease. The owner stops the streams before this part begins.
 
 The margin leaves time for an advance that is still under way, and for clocks that differ in speed.
 """

@@ -218,7 +218,7 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
         render = TerminalRenderer(stream, is_whole=is_whole)
         # Redact again after rendering, because the text of an exception may contain a secret.
         return [_redact, lambda *line: redact_text(render(*line))]
-    # By default both formats print the local variables of each frame, which may be secrets and messages. So both
+    # By default both formats print the local variables of each frame, and these may be secrets or messages. So both
     # formats get another way to show a traceback.
     if not as_json:
         plain = structlog.dev.plain_traceback

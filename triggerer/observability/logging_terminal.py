@@ -38,7 +38,9 @@ _RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
 _COLOURS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 _ERRORS: Final = ("error", "reason", "summary")
 _MOST_FIELDS: Final = 3
-"""The most fields to show in a line. They are the first fields of the log call, which are the most important ones."""
+"""The most fields to show in a line. The first fields of the log call are shown, because they are the most important
+ones.
+"""
 _INDENT: Final = " " * 10
 
 

@@ -79,7 +79,7 @@ def _is_heard(signum: int) -> bool:
 
 
 def are_told() -> bool:
-    """True if a handler of `told_to_stop` receives SIGINT. Then Ctrl-C raises no `KeyboardInterrupt`."""
+    """True if a handler of `told_to_stop` receives SIGINT, so that Ctrl-C raises no `KeyboardInterrupt`."""
     return isinstance(signal.getsignal(signal.SIGINT), _Told)
 
 

@@ -162,7 +162,7 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
 
 @cache
 def _loader() -> Any:
-    """Return the reader of the API's descriptions, which remembers what it has read."""
+    """Return a reader of the API's descriptions that remembers what it has read."""
     from aiobotocore.session import AioSession
 
     loader = AioSession().get_component("data_loader")

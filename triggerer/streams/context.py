@@ -78,7 +78,7 @@ class RuntimeContext:
     lease: OwnLease = field(default_factory=OwnLease.unlimited)
     """The lease on all streams.
 
-    Once the lease is over, nothing is opened, broadcast or advanced. The host of the streams then closes them.
+    Once the lease is over, nothing is opened, broadcast or advanced, and the host closes the streams.
     """
     marks: StoreMarks = field(default_factory=StoreMarks)
     """The marks of the streams. Empty without a store, as in the testing harness."""

@@ -65,7 +65,7 @@ class StoreMarks:
         return [fence for fence, mark in self._known.items() if mark.is_in_order]
 
     def adopt(self, marks: Mapping[Fence, StoredMark]) -> None:
-        """Use the marks that a heartbeat has stored and read, from now on. Drop the marks of other leases."""
+        """From now on, use the marks that a heartbeat has stored and read. Drop the marks of other leases."""
         for fence, stored in marks.items():
             if (known := self._known.get(fence)) is None:
                 self._known[fence] = KnownMark(stored)

@@ -1,4 +1,4 @@
-"""Writes all metrics of this process in Prometheus' text format. The library for it is imported at the first scrape."""
+"""Writes all metrics of this process in Prometheus' text format. The first scrape imports the format's library."""
 
 from __future__ import annotations
 

@@ -106,7 +106,10 @@ class Deadlines:
 
 
 class _Advances:
-    """Remembers when the task first saw each awaited advance. Start times from the pump would cost more per event."""
+    """Remembers when the deadlines' task first saw each awaited advance.
+
+    If the pump recorded start times, each event would cost more.
+    """
 
     def __init__(self, pump: Pump, timeout: float) -> None:
         self._pump = pump

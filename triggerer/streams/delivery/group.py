@@ -50,7 +50,7 @@ _log = structlog.get_logger(__name__)
 
 
 def works_beside_poll(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether the class overrides `run`, which then needs a task beside the poll."""
+    """Return whether the class overrides `run`, so that the group needs a task for `run`."""
     return producer.run is not SharedStreamProducer.run
 
 

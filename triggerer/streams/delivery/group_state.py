@@ -95,7 +95,8 @@ class GroupState:
     failing: dict[Hashable, Position] = field(default_factory=dict)
     """By lane, the lowest position that has failed. Deleted once the broker has learned of the failure.
 
-    The broker redelivers all later messages of the lane, including messages that are broadcast until then.
+    The broker redelivers all later messages of the lane, including messages that are broadcast until the broker has
+    learned of the failure.
     """
     redelivered_before: dict[Hashable, int] = field(default_factory=dict)
     """By lane, an event number. Outstanding events before this number are redelivered, because a message failed."""

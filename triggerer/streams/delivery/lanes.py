@@ -41,7 +41,7 @@ class Lanes:
         self.full: dict[Hashable, Lane] = {}
         """The lanes that have been full and are still above half of a bound.
 
-        `on_low_water` is called when a lane has fallen to half of its bounds, and leaves this dictionary.
+        When a lane has fallen to half of its bounds, it leaves this dictionary, and `on_low_water` is called.
         """
         self.newly_full: Lane | None = None
         """The lane that has just reached a bound. The caller of `append` handles it, and sets this to None."""

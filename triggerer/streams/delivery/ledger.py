@@ -85,7 +85,7 @@ class Ledger:
     def broadcast_in_lane(
         self, event: Any, payload: Any, lane: Hashable, now: float, size_bytes: int = 0
     ) -> None:
-        """Append an event, which present members must resolve. For absent members the event counts as failed."""
+        """Append an event that present members must resolve. For absent members the event counts as failed."""
         assert self.lanes is not None
         seq = self.head
         self.entries.append(self.lanes.append(lane, seq, payload, now, size_bytes))

@@ -120,8 +120,8 @@ class Pump:
             if backlogs.by_lane:
                 self._state.mark_advanced(batch)
             if turns.has_turned:
-                # The pump may have been cancelled while the plugin shielded this advance. Then no further advance may
-                # follow. If no other task has run meanwhile, nothing can have cancelled the pump.
+                # The pump may have been cancelled while the plugin shielded this advance. In that case no further
+                # advance may follow. If no other task has run meanwhile, nothing can have cancelled the pump.
                 await checkpoint_if_cancelled()
                 if self._state.lease.is_over:
                     return

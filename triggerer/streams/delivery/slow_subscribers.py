@@ -262,8 +262,8 @@ class SlowSubscribers:
     def _find_filled(self, lane: Lane | None, tail: Entry, half: int, half_bytes: int) -> _Filled:
         """Return the newest events of the lane, or of the stream (None), that fill more than half of a bound.
 
-        The result is used again until a newer event comes. It may include events that all subscribers have passed
-        since.
+        The result is used again until a newer event comes. It may include events that all subscribers have passed in
+        the meantime.
         """
         filled = self._filled.get(lane)
         if filled is None or filled.newest != tail.seq:

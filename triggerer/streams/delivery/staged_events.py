@@ -129,8 +129,8 @@ class Staging:
     def _find_passed(self) -> list[AdvanceItem]:
         """Return the messages that could be advanced if all staged events were durable.
 
-        The list is empty if no staged event belongs to these messages, because their state would be stored without
-        events.
+        The list is empty if no staged event belongs to these messages, because otherwise a state would be stored
+        without events.
         """
         lanes, passed = self._state.lanes, self._state.ledger.passed
         staged: Counter[Entry] = Counter()

@@ -94,7 +94,7 @@ class Member:
         self.stream_name = ""
         """The readable name of the key; empty until the key has been read."""
         self.is_keyed = False
-        """Whether the key has been read, which happens when the trigger is first made."""
+        """True once the key has been read, when the trigger was first made."""
         self.is_absent = False
         """True if the group counts each broadcast as failed for the member, because its filter does not run."""
         self.awaits_restart = False

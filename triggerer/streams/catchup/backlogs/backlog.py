@@ -76,7 +76,7 @@ class Backlog:
     """The position to which a replay has rewound the watcher. None once the broker has advanced to that position.
 
     The broker's own position was unknown when the replay began. So the poll may still broadcast a message from before
-    `rewound_to`, which the watcher would miss. Such a broadcast rewinds the watcher to that message.
+    `rewound_to`, and the watcher would miss this message. Such a broadcast rewinds the watcher to that message.
     """
     in_flight_by: InFlightTracker | None = None
     """The messages that the present reader has handed out. Only their outcomes move the position."""
@@ -85,7 +85,7 @@ class Backlog:
     gap: tuple[Position, Position] | None = None
     """The last stretch of the log that has no messages, for instance after compaction: its beginning and its end."""
     stored_lane: StoredLane | None = None
-    """Set for a queue. The positions are then `[None, number of the event in the group]`, and are not stored."""
+    """Set for a queue, where a position is `[None, number of the event in the group]` and is not stored."""
 
     @property
     def is_reemitting(self) -> bool:

@@ -14,7 +14,7 @@ from triggerer.streams.delivery.lane import Entry, Lane
 from triggerer.streams.delivery.subscribers import Subscribers
 
 _MOST_FAILED: Final = 256
-"""If more lanes than this number have failed, the lanes without outstanding messages are forgotten."""
+"""If a larger number of lanes has failed, the lanes without outstanding messages are forgotten."""
 
 
 class FallingBehind:
@@ -27,8 +27,8 @@ class FallingBehind:
     - No watcher acked or rejected the message. Then the broker redelivers this message and all later messages of the
       lane.
 
-    If a watcher was behind before this message, it counts as acking once it has read the message while catching up.
-    Until then it does not count.
+    A watcher that is behind in the lane counts as acking once it has read this message while catching up. Until then it
+    does not count.
 
     Before a failed message is redelivered, the group may have pulled later messages of the lane. If a watcher fell
     behind at one of these messages, its position would be after the failed message, and it would miss the failed

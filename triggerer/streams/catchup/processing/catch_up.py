@@ -49,7 +49,7 @@ class CatchUp:
 
     A backlog is the messages that the watcher misses in one lane. A second filter of the watcher processes its
     backlogs, and parked messages that are replayed. `Backlog.cursor` moves when this filter passes a message.
-    `Backlog.position`, which is stored, moves when the message's events are durable.
+    `Backlog.position` is stored, and moves when the message's events are durable.
 
     If the filter raises, only its open message has failed. The message's lane waits for a growing delay, and the other
     lanes continue at once with a new filter. A message that fails too often is parked (set aside for an operator).

@@ -182,7 +182,7 @@ class CatchUpTasks:
         self.start(member)
 
     def restart(self, member: Member) -> None:
-        """Restart a member that waits for this call, and try its watchers' failed messages at once."""
+        """Restart the member if it awaits a restart, and try its watchers' failed messages at once."""
         member.restart()
         self._try_now(member.source.watchers)
         for watcher in member.source.watchers:

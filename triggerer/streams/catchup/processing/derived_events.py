@@ -27,7 +27,7 @@ class CatchUpDeriver:
         name: The watcher's name, for errors.
         in_flight: The messages that the filter received. Each event belongs to the open message, which the filter
             received last.
-        deadline: The filter's deadline, whose clock stops while the filter waits for the store.
+        deadline: The filter's deadline. It is suspended while the filter waits for the store.
     """
 
     def __init__(

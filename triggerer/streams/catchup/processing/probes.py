@@ -78,7 +78,7 @@ class Probes:
         )
 
     def blames_message(self, backlog: Backlog) -> bool:
-        """Return whether the filter has accepted a probe, which shows that the failed message is poison."""
+        """Return whether the filter has accepted a probe, so that the failed message must be poison."""
         probe = self._probes.get(backlog)
         return probe is not None and probe.has_passed
 

@@ -224,7 +224,7 @@ class BacklogReader:
         self._turns.record_failure()
 
     def record_success(self, backlog: Backlog) -> None:
-        """Record that a message of the lane has passed, so that the next failure causes the shortest delay."""
+        """Record that a message of the lane has passed, so that the shortest delay follows the lane's next failure."""
         self._turns.record_success(backlog)
 
     def restart(self) -> None:
