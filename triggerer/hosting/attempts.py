@@ -22,8 +22,8 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: How long the last attempt that ran lasted, in seconds. 0: it lasted `healthy_after_s` or longer, or no
-            attempt has run. An attempt that could not make the trigger does not change this value.
+        lasted: How many seconds the last attempt ran; 0 if it ran for `healthy_after_s` or longer, or if no attempt has
+            run. An attempt that could not make the trigger does not change this value.
         works_at: The instant from which the present attempt counts as a success. None: the trigger does not run now.
     """
 
@@ -68,12 +68,12 @@ class Attempts:
             self._failed.pop(member, None)
 
     def error_before(self, member: Member) -> BaseException | None:
-        """Return the error of the trigger's last failure. None: it has not failed, or counts as working again."""
+        """Return the error of the trigger's last failure, or None if it never failed or counts as working again."""
         failed = self._failed.get(member)
         return None if failed is None else failed.error
 
     def next_at(self) -> float | None:
-        """Return the next instant at which a restarted trigger counts as working. None: no trigger waits for that."""
+        """Return the next instant at which a restarted trigger counts as working, or None if no trigger is waiting."""
         return min(
             (one.works_at for one in self._failed.values() if one.works_at is not None),
             default=None,

@@ -160,6 +160,6 @@ def _start_in_thread(perform: Callable[[], Loaded], end: Callable[[Loaded], None
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(end, loaded)
 
-    # The thread is a daemon, so that it does not keep the process alive. It cannot be ended, and may be blocked for
-    # ever.
+    # The thread is a daemon, so that it does not keep the process alive. A thread cannot be ended, and may be blocked
+    # for ever.
     threading.Thread(target=run, name="load-trigger-class", daemon=True).start()

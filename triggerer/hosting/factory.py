@@ -23,8 +23,8 @@ LOAD_TIMEOUT: Final = timedelta(seconds=30)
 class TriggerFactory:
     """Loads the classes of triggers and makes triggers: on the event loop, or isolated in a thread or process.
 
-    Leaving the `async with` block ends the threads and processes of isolated triggers. The triggers must have ended
-    before.
+    Leaving the `async with` block ends the threads and processes of isolated triggers. By then the triggers must have
+    ended.
 
     Args:
         load_class: Turns a class path into the class. Called in a thread.
@@ -79,7 +79,8 @@ class TriggerFactory:
 class PreparedTrigger:
     """A callable that makes the trigger of one row. Each call returns a new trigger.
 
-    Before every call except the first, call `load` and wait for its end: the file of the class may have changed.
+    Before every call except the first, call `load` and wait until the load has ended, because the file of the class may
+    have changed.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class PreparedTrigger:
         self.class_load: ClassLoad = begin(row)
 
     def load(self) -> ClassLoad:
-        """Begin to load the class again. If the load fails, the next call of this object raises its error."""
+        """Begin to load the class again. If the load fails, the next call of this object raises the load's error."""
         self.class_load = self._begin(self.row)
         return self.class_load
 

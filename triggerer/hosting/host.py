@@ -44,13 +44,14 @@ class HostSettings:
     heartbeat: timedelta = timedelta(seconds=3.75)
     """The interval between heartbeats."""
     retry: timedelta = timedelta(seconds=1.25)
-    """The interval after a heartbeat that failed."""
+    """The interval after a heartbeat that failed, in place of `heartbeat`."""
     drain: timedelta = timedelta(seconds=10)
     """How long to wait for outstanding events when a stream goes to another instance or the service stops."""
     stall_threshold: timedelta = timedelta()
     """A call that blocks the event loop for longer than this is logged. Zero: none is logged (for simulated loops)."""
     healthy_after: timedelta = timedelta(seconds=60)
-    """After this time a restarted trigger counts as working, or earlier if it failed quickly before (`Attempts`).
+    """A restarted trigger counts as working after this time, or earlier if its last attempt failed quickly
+    (`Attempts`).
 
     Zero: the trigger counts as working as soon as it runs.
     """
@@ -85,8 +86,8 @@ class TriggerHost:
 
         Args:
             runtime: The context of the triggers.
-            writers: The writers of positions and parked messages. A stream starts again only when they have stored its
-                earlier changes.
+            writers: The writers of positions and parked messages. A stream starts again only when the writers have
+                stored its earlier changes.
             takes_over_at_once: True: no other instance can be alive (SQLite), so take over leases before they expire.
         """
         self._database = database
@@ -242,7 +243,7 @@ class TriggerHost:
             self._failed_heartbeats = 0
 
     async def _tick(self) -> None:
-        """Send a heartbeat, give up streams beyond our share or capacity, and host the triggers of the others."""
+        """Send a heartbeat, give up streams beyond our share or capacity, and host the other streams' triggers."""
         heartbeat = await self._ownership.beat(self._roster.ungrown_first, self._marks.in_order())
         self._apply(heartbeat)
         if heartbeat.release:

@@ -26,12 +26,12 @@ _log = structlog.get_logger(__name__)
 
 _KIND: Final = "triggerer"
 
-# Fractions of the lease. Before a lease expires, they leave time for several heartbeats in succession.
+# The following constants are fractions of the lease. They leave time for several heartbeats before a lease expires.
 HEARTBEAT_INTERVAL: Final = 1 / 4
 OWN_LEASE_MARGIN: Final = 1 / 12
-"""The last part of a lease. The owner has stopped the streams before it begins.
+"""The last part of a lease. The owner stops the streams before this part begins.
 
-The margin leaves time for an advance that is under way then, and for clocks that differ in speed.
+The margin leaves time for an advance that is still under way, and for clocks that differ in speed.
 """
 RETRY_INTERVAL: Final = 1 / 12
 """The interval between a heartbeat that failed and the next try."""
@@ -193,7 +193,7 @@ class Ownership:
 
     async def _give_up(self, session: Any, fences: Iterable[Fence], digests: Iterable[str]) -> None:
         digests = list(digests)
-        # Lock the streams first, as the code that stores DAG files does. Otherwise the two could deadlock.
+        # Lock the streams first, as the code that stores DAG files does. Otherwise the two transactions could deadlock.
         await self._leases.release_streams(session, list(fences))
         await self._queries.reset_to_waiting(session, digests, self._instance_id)
         announce(session, Signal.STREAMS_CHANGED, *digests)

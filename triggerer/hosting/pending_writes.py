@@ -19,9 +19,9 @@ class Writer(Protocol):
 class Unwritten:
     """Stopped streams that must not start again yet, because the store has not answered all of their changes.
 
-    An instance stops its streams when its lease ends by its own clock. If it then extends the lease, the streams start
-    again. A change from before may still be on its way to the store. A stream that did not wait for it would read its
-    rows without this change.
+    An instance stops its streams when its lease ends by its own clock. When it extends the lease afterwards, the
+    streams start again. A change that a stream submitted before the stop may still be on its way to the store. If the
+    stream did not wait for this change, it would read its rows without the change.
 
     An instance also waits for the answers before it releases a lease. Otherwise the store would refuse a late change,
     and the next owner would repeat the work.

@@ -55,7 +55,7 @@ class Reconciliation:
 
         Args:
             owned: The leases, by digest of the stream. If a lease is lost while this method waits, the caller removes
-                it.
+                the lease from `owned`.
         Returns:
             False if the caller must soon divide the streams and call this method again.
         """

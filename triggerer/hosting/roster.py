@@ -36,7 +36,7 @@ class Difference:
     replays_parked: list[tuple[Placed, TriggerRow]]
     """Hosted triggers with watchers whose parked messages are being replayed."""
     alive: Collection[int] = frozenset()
-    """The ids of watchers whose trigger is removed, but which are still declared."""
+    """The ids of the watchers that are still declared although their trigger is removed."""
     rewound: Collection[TriggerRow] = ()
     """Triggers with watchers for which an operator asked to replay the log."""
 

@@ -50,7 +50,7 @@ def main() -> NoReturn:
         reports.put(Terminated(error))
     reports.put(_Ended())
     writer.join()
-    # sys.exit() would wait for threads that the plugin has left running, which may be blocked for ever.
+    # sys.exit() would wait for threads that the plugin has left running, and such a thread may be blocked for ever.
     os._exit(0)
 
 

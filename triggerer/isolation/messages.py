@@ -35,7 +35,7 @@ class GeneratorMethod(Enum):
 
 
 class Start(NamedTuple):
-    """Run the filter, or `run()`, to its end, which `Finished` reports."""
+    """Run the filter, or `run()`, to its end. `Finished` reports the end."""
 
     method: GeneratorMethod
 

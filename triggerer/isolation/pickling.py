@@ -88,7 +88,7 @@ class PackedError(NamedTuple):
         return cls(pickled, text[:_MOST_TEXT], trace[-_MOST_TEXT:])
 
     def unpack(self) -> Exception:
-        """Return the error, or a `PluginError` with its text. Its note has the traceback from the other process."""
+        """Return the error, or a `PluginError` with its text. A note has the traceback from the other process."""
         error = self._unpickled() or PluginError(self.text)
         error.add_note(f"In the other process:\n{self.trace}")
         return error

@@ -67,7 +67,7 @@ class TriggerProcess(RemoteTrigger):
         except OSError as error:
             raise PluginError(f"No process can be started for {self.name}: {error}") from error
         with suppress(ChannelClosed):
-            # The process is dead already. `_listen` will notice this and report it.
+            # If the channel is closed, the process is dead. `_listen` will notice this and report it.
             await self._process.channel.send_bytes(pickle.dumps(self._setup))
 
     def send(self, command: Command) -> None:

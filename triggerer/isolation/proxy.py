@@ -47,7 +47,9 @@ class IsolationSettings:
     log: CoreSettings | None = None
     """How a process logs. None: Python's default."""
     grace: float = 5.0
-    """How many seconds a cancelled filter may take to end. Then its process is killed, or its thread is left behind."""
+    """How many seconds a cancelled filter may take to end. After this, its process is killed or its thread is left
+    behind.
+    """
 
 
 class Isolation:
@@ -151,7 +153,7 @@ class Isolation:
     async def close(self, remote: RemoteTrigger) -> None:
         """End an isolated trigger. While its thread does not end, `new_thread` refuses to start another."""
         self._remotes.discard(remote)
-        # A filter that still runs was cancelled earlier, and its grace is over.
+        # If the filter still runs, it has been cancelled and its grace is over.
         await remote.aclose(0.0 if remote.is_running else self.settings.grace)
         if isinstance(remote, TriggerThread) and remote.is_alive:
             self._left_behind[remote.name] = remote

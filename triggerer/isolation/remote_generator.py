@@ -40,7 +40,7 @@ _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
 
 
 class RemoteGenerator:
-    """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events` in its place.
+    """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events`.
 
     `pump` runs beside `events`, because a filter may read the stream in a child task and yield events meanwhile. The
     pump pulls a raw event from the runtime only after the isolated filter has requested one.
@@ -51,8 +51,8 @@ class RemoteGenerator:
         self._remote = remote
         self._stream = stream
         subscriber = current_subscriber.get()
-        # If a plugin's own test calls the filter, there is no runtime to say which events come next. Then none is sent
-        # ahead.
+        # If a plugin's own test calls the filter, there is no runtime to say which events come next. In that case no
+        # event is sent ahead.
         self._subscriber = subscriber if isinstance(subscriber, Subscriber) else None
         self._requested = 0
         self._pulled = 0
@@ -108,7 +108,7 @@ class RemoteGenerator:
             await self._has_pulled.wait()
 
     async def pump(self) -> None:
-        """At each request, pull a raw event and send it, unless it was sent ahead. End with the stream or by `stop`."""
+        """At each request, pull a raw event, and send it if it was not sent ahead. End with the stream or by `stop`."""
         assert self._stream is not None
         end: EndStream | None = None
         try:

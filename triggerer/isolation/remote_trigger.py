@@ -24,7 +24,7 @@ from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
 
 
 class RemoteTrigger(ABC):
-    """One isolated trigger with its thread or process, from `open` to `aclose`. Use by one task at a time."""
+    """One isolated trigger with its thread or process, from `open` to `aclose`. Only one task at a time may use it."""
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
@@ -41,7 +41,7 @@ class RemoteTrigger(ABC):
 
         Raises:
             PluginError: The thread or process does not start, or the trigger cannot be made there.
-        Cancellation: Call `aclose` afterwards, as also after an error.
+        Cancellation: Call `aclose` afterwards. Call it after an error, too.
         """
 
     @abstractmethod

@@ -205,7 +205,7 @@ class TriggerServer:
     def reject_open_event(self, reason: str | None = None) -> bool:
         """Do the work of `triggerer.abc.reject_shared_stream_event`. Any thread may call this."""
         if self._is_open:
-            # Send a string: another object can perhaps not be pickled.
+            # Send a string, because another object may be impossible to pickle.
             self._report(Rejected(None if reason is None else str(reason)))
         return self._is_open
 

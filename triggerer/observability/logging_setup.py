@@ -149,7 +149,7 @@ class LazyLogger:
 
 
 def names_if_few(**names: Collection[str]) -> dict[str, list[str]]:
-    """Return the names as sorted lists, by field, without collections that are empty or have more than ten names.
+    """Return the names as sorted lists, by field. Leave out a collection that is empty or has more than ten names.
 
     The log line has the number of names in any case.
     """
@@ -173,7 +173,7 @@ _MOST_REMEMBERED: Final = 1_000
 
 
 class SeldomRepeats(logging.Filter):
-    """Drops a library's warning or error that repeats one of the last `every_s` seconds, even with other arguments.
+    """Drops a library's warning or error that repeats a line of the last `every_s` seconds, even with other arguments.
 
     aiokafka, for example, reports each failed attempt to reach a broker, about ten in a second. The next line that is
     not dropped says how many were dropped before it.
@@ -218,7 +218,7 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
         render = TerminalRenderer(stream, is_whole=is_whole)
         # Redact again after rendering, because the text of an exception may contain a secret.
         return [_redact, lambda *line: redact_text(render(*line))]
-    # By default both formats print the local variables of each frame, which may be secrets and messages. So both
+    # By default both formats print the local variables of each frame, and these may be secrets or messages. So both
     # formats get another way to show a traceback.
     if not as_json:
         plain = structlog.dev.plain_traceback

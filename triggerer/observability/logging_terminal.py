@@ -38,7 +38,9 @@ _RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
 _COLOURS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 _ERRORS: Final = ("error", "reason", "summary")
 _MOST_FIELDS: Final = 3
-"""The most fields to show in a line. They are the first fields of the log call, which are the most important ones."""
+"""The most fields to show in a line. The first fields of the log call are shown, because they are the most important
+ones.
+"""
 _INDENT: Final = " " * 10
 
 
@@ -66,8 +68,8 @@ class Brief(logging.Filter):
         self._said = {
             one: at for one, at in self._said.items() if record.created - at < self._quiet_s
         }
-        # A dropped line counts as a repeat as well. So a stream that restarts again and again logs its start once. It
-        # logs a start again only after it was stable for `quiet_s`.
+        # A dropped line begins the interval again. So a stream that restarts again and again logs its start once. It
+        # logs another start only after it was stable for `quiet_s`.
         self._said[key] = record.created
         return not is_repeat
 

@@ -2,7 +2,7 @@
 
 A secret is recognized by its position or by its value. The positions are the value of a key such as
 `sasl_plain_password`, the secret parts of a URL, and the text after `password=`. A value is recognized if
-`remember_secret` stored it before, for instance from the settings. Such a value is hidden wherever it appears.
+`remember_secret` has stored it, for instance from the settings. Such a value is hidden wherever it appears.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SHAPES: Final = (_USER_INFO, _KEY_ALONE, _PARAMETER, _ASSIGNED, _BEARER)
 # The fewest characters of a known secret. Shorter values occur by chance in ordinary text, so half of every line would
 # be hidden.
 _SHORTEST: Final = 6
-# A secret of several lines, such as a private key: each line with this many characters or more is hidden.
+# In a secret of several lines, such as a private key, each line with at least this number of characters is hidden.
 _SHORTEST_LINE: Final = 16
 # The most spellings of secrets to remember. The oldest are forgotten first.
 _MOST_KNOWN: Final = 1000
@@ -70,8 +70,8 @@ def is_secret_key(key: str) -> bool:
 def redact(key: str, value: Any) -> Any:
     """Return a copy of the value with its secrets hidden. References such as `env:NAME` stay readable.
 
-    Mappings and lists are searched. Below a key that names a secret, every value is hidden, except None, an empty text
-    and true or false.
+    Mappings and lists are searched. Below a key that names a secret, every value is hidden, except None, an empty text,
+    True and False.
     """
     if isinstance(value, Mapping):
         if is_secret_key(key):
@@ -94,7 +94,7 @@ def redact_text(text: str) -> str:
 
 
 def _may_have_secret(text: str) -> bool:
-    """Return whether the text has one of the signs that every pattern needs. Most log lines have none of them."""
+    """Return whether the text has a character or word without which no pattern matches. Most log lines have none."""
     if "=" in text or "@" in text or ":" in text:
         return True
     lower = text.lower()

@@ -36,7 +36,7 @@ class KafkaRanges:
 
     Attributes:
         ranges: Sorted by topic and partition.
-        gaps: The offsets inside or before these ranges that are in no event; empty unless gaps were allowed. If the log
+        gaps: The offsets inside or before these ranges that no event has. Empty if gaps were not allowed. If the log
             still has messages in a gap inside a range, Spark reads them too.
     """
 
@@ -145,8 +145,8 @@ class KafkaRanges:
             options: Further options of Spark's source. For an encrypted connection, give `kafka.security.protocol` and
                 the options of the login, because Spark's client does not read the configuration.
         Raises:
-            BrokenRanges: There is no range, or the reasons of `check`.
-            ConfigurationError: The connection is encrypted and `options` has no protocol, or the reasons of `check`.
+            BrokenRanges: There is no range, or `check` raises this error.
+            ConfigurationError: The connection is encrypted and `options` has no protocol, or `check` raises this error.
         """
         found = self.check(
             connection=connection, bootstrap_servers=bootstrap_servers, on_data_loss=on_data_loss

@@ -45,7 +45,7 @@ class ChildProcess:
     """One `python -m <module>`, from `start` to `aclose`.
 
     The child leads its own process group, which is killed as a whole. If the parent dies in any way, the kernel kills
-    the group. The module must first call `triggerer.processes.ipc.connect_to_parent`.
+    the group. The module that the child runs must first call `triggerer.processes.ipc.connect_to_parent`.
 
     Attributes:
         channel: The channel to the child.
@@ -176,8 +176,8 @@ class ChildProcess:
     async def reap(self) -> int:
         """End the process and read all of its output. `supervise` must be running.
 
-        The process has one second to end on its own, so that the result is its own exit code. Then it is killed, and
-        the result is the code of our SIGKILL.
+        The process has one second to end on its own, so that the result is its own exit code. If it takes longer, it is
+        killed, and the result is the code of our SIGKILL.
 
         Returns:
             The exit code, as from `wait`.

@@ -209,7 +209,7 @@ class Channel:
 
 
 class ChildChannel:
-    """The child's end. It blocks. Only one thread must receive, and threads that send must take turns."""
+    """The child's end. Its methods block. Only one thread may receive, and threads that send must take turns."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -221,7 +221,7 @@ class ChildChannel:
         return bool(self._received)
 
     def fileno(self) -> int:
-        """Return the descriptor for `select`. A frame that was read already is not reported there, see `has_more`."""
+        """Return the descriptor for `select`, which does not report a frame that was read already; see `has_more`."""
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
@@ -289,14 +289,14 @@ def connect_to_parent() -> ChildChannel:
     descriptors.
     """
     for stream in (sys.stdout, sys.stderr):
-        # The locale may name another encoding. Then a task would fail if it prints a character that the encoding lacks.
+        # The locale may name another encoding. A task would fail if it printed a character that this encoding lacks.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:
-        # The receiver of the signal belongs to the open file description (fcntl(2), F_SETOWN), which this process
-        # shares with its parent. So open the pipe again.
+        # The open file description has the receiver of the signal (fcntl(2), F_SETOWN), and this process shares the
+        # description with its parent. So open the pipe again, for a description of its own.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

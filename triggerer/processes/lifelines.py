@@ -55,8 +55,8 @@ def arm_again() -> None:
     inherited = _armed.copy()
     _armed.clear()
     for lifeline in inherited:
-        # The receiver of the signal belongs to the open file description (fcntl(2), F_SETOWN), which this process
-        # shares with its parent. So open the pipe again.
+        # The open file description has the receiver of the signal (fcntl(2), F_SETOWN), and this process shares the
+        # description with its parent. So open the pipe again, for a description of its own.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
 

@@ -25,8 +25,9 @@ _STANDARD_ERROR: Final = 2
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, while no service listens for signals.
 
-    A plain `KeyboardInterrupt` would lose our exit code. If it leaves code that was compiled from a string, such as the
-    methods of a dataclass, CPython later ends the process by the signal (`run_eval_code_obj` in pythonrun.c).
+    A plain `KeyboardInterrupt` would lose our exit code. If a `KeyboardInterrupt` leaves code that was compiled from a
+    string, such as the methods of a dataclass, CPython later ends the process by the signal (`run_eval_code_obj` in
+    pythonrun.c).
     """
 
 
@@ -78,7 +79,7 @@ def _is_heard(signum: int) -> bool:
 
 
 def are_told() -> bool:
-    """True if a handler of `told_to_stop` receives SIGINT. Then Ctrl-C raises no `KeyboardInterrupt`."""
+    """True if a handler of `told_to_stop` receives SIGINT, so that Ctrl-C raises no `KeyboardInterrupt`."""
     return isinstance(signal.getsignal(signal.SIGINT), _Told)
 
 

@@ -39,7 +39,7 @@ class ObjectPart:
 
 
 def require_sdk() -> None:
-    """Check that the SDK is installed, without its import.
+    """Check that the SDK is installed, without importing it.
 
     Raises:
         ConfigurationError: It is not installed.
@@ -64,8 +64,8 @@ class Bucket:
         One chunk at a time is in memory.
 
         Raises:
-            BucketError: S3 refuses, or does not answer. The object is as before.
-        Cancellation: The object is as before, unless the write had ended.
+            BucketError: S3 refuses, or does not answer. The object is as it was before the call.
+        Cancellation: If the write had not ended, the object is as it was before the call.
         """
         first = await anext(chunks, b"")
         where = {"Bucket": self.name, "Key": key}
@@ -139,7 +139,8 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
     Raises:
         BucketError: The SDK finds no region, or no such profile.
     """
-    # In a thread: the import, and the reading of the API's description, take a quarter of a second the first time.
+    # Use a thread, because importing the SDK and reading the API's description take a quarter of a second the first
+    # time.
     loader = await to_thread.run_sync(_loader)
     from aiobotocore.config import AioConfig
     from aiobotocore.session import AioSession
@@ -161,7 +162,7 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
 
 @cache
 def _loader() -> Any:
-    """Return the reader of the API's descriptions, which remembers what it has read."""
+    """Return a reader of the API's descriptions that remembers what it has read."""
     from aiobotocore.session import AioSession
 
     loader = AioSession().get_component("data_loader")

@@ -1,4 +1,4 @@
-"""Where in the bucket the copy of a log is."""
+"""Tells where in the bucket the copy of a log is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from triggerer.domain.run_logs import log_path
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A bucket, and the beginning of the keys in it: `[logs] ship`."""
+    """The bucket that the setting `[logs] ship` names, and the prefix of its keys."""
 
     bucket: str
     prefix: str

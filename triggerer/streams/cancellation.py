@@ -14,11 +14,12 @@ from triggerer.processes import signals
 
 
 def is_cancelled_by_us() -> bool:
-    """Return whether one of our scopes was cancelled, or the current task, if it belongs to no task group of ours.
+    """Return whether our code, not plugin code, has cancelled the current task.
 
-    Our code cancels a task of a task group through a scope only. Suppose that no scope is cancelled, and that
-    `Task.cancelling()` is above zero in such a task. Then plugin code called `Task.cancel()`, perhaps long ago: some
-    libraries implement their timeouts with this method, and never call `uncancel()`.
+    Our code cancels a task of a task group through a scope only. If no scope is cancelled, and `Task.cancelling()` is
+    above zero in such a task, plugin code called `Task.cancel()`, perhaps long ago. Some libraries implement their
+    timeouts with this method, and never call `uncancel()`. Only a task that belongs to no task group of ours may be
+    cancelled with `Task.cancel()`.
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
@@ -31,7 +32,7 @@ def _is_in_a_task_group() -> bool:
 
 
 async def take_back_stray_cancellations() -> None:
-    """Undo the calls of `Task.cancel()` that plugin code, which has ended, made on the current task.
+    """Undo the calls of `Task.cancel()` on the current task by plugin code that has ended.
 
     A cancellation that is still pending would be raised at our next `await`. A `Task.cancelling()` that stays above
     zero would keep anyio's scopes from recognising their own cancellations, so the task could not end in order.
@@ -57,7 +58,9 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 class plugin_code:  # noqa: N801  (a class: a generator as context manager would cost more time than many advances)
-    """Turn three kinds of errors that would not look like the plugin's fault into a `PluginError` that names `what`.
+    """Raise a `PluginError` that names `what` in place of an error that would not look like the plugin's fault.
+
+    There are three such errors:
 
     - A `CancelledError` that no scope of ours caused: the task group would regard the task as cancelled, and continue
       silently.

@@ -1,4 +1,4 @@
-"""The clock of the runtime, which a test may replace, and the time at which a message was published."""
+"""The runtime's clock, and the time at which a message was published."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_AHEAD: Final = timedelta(days=1)
 
 
 class Clock(Protocol):
-    """A monotonic clock in seconds. Code can also wait until the clock shows a time."""
+    """A monotonic clock in seconds. A task can wait until the clock shows a given time."""
 
     def monotonic(self) -> float: ...
 
@@ -30,7 +30,7 @@ class SystemClock:
 
 
 def published_at(event: Any) -> datetime | None:
-    """Return the message's `published_at`; None if it has none, or one that is naive or over a day in the future."""
+    """Return the message's `published_at`, or None if it is missing, naive, or over a day in the future."""
     try:
         at = getattr(event, "published_at", None)
     except Exception:

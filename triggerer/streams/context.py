@@ -33,17 +33,21 @@ class RuntimeContext:
 
     sink: EventSink
     positions: PositionSink | None = None
-    """Stores the backlogs of logs. None: no watcher falls behind, and the broker redelivers to all watchers."""
+    """Stores the positions of watchers that are behind in a log. None: no watcher falls behind, and the broker
+    redelivers to all watchers.
+    """
     parked: ParkedStore | None = None
     """Stores parked messages and a queue's backlogs.
 
-    None: a watcher of a queue does not fall behind. A watcher of a log that catches up and cannot process a message
-    stays at the message: its lane waits.
+    None: a watcher of a queue does not fall behind. If a watcher of a log cannot process a message during catch-up, the
+    lane waits at this message.
     """
     states: StateStore | None = None
     """Stores the states of producers whose source stores no position. None: such a producer cannot be opened."""
     with_state: EventsWithState | None = None
-    """Stores events and the producer's state after these events in one transaction. None: the state is stored later."""
+    """Stores events, and the producer's state after these events, in one transaction. None: the state has its own,
+    later transaction.
+    """
     bookmarks: BookmarkStore | None = None
     """Stores the bookmarks of triggers. None: a trigger that has a bookmark cannot be run."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
@@ -53,7 +57,7 @@ class RuntimeContext:
     catch_up_pending: PendingLimit = field(
         default_factory=lambda: PendingLimit(_MOST_PENDING_BEHIND)
     )
-    """The limit of unanswered events that all watchers that catch up share.
+    """The limit of unanswered events, shared by all watchers that catch up.
 
     Events of live filters count against another limit. So a live event waits for at most this number of catch-up
     events, in the group commit before its own.
@@ -65,16 +69,16 @@ class RuntimeContext:
     restarts: bool = True
     """False in the testing harness: no group and no trigger is started again after a delay.
 
-    If watchers may fall behind, `Manager.restart` starts a failed trigger again.
+    In the harness, `Manager.restart` starts a failed trigger again if watchers may fall behind.
     """
     restart_first: float = 1.0
     restart_longest: float = 60.0
     random: Random = field(default_factory=Random)
-    """The jitter of restarts."""
+    """The random numbers for the jitter of restarts."""
     lease: OwnLease = field(default_factory=OwnLease.unlimited)
     """The lease on all streams.
 
-    Once the lease is over, nothing is opened, broadcast or advanced. The host of the streams then closes them.
+    Once the lease is over, nothing is opened, broadcast or advanced, and the host closes the streams.
     """
     marks: StoreMarks = field(default_factory=StoreMarks)
     """The marks of the streams. Empty without a store, as in the testing harness."""

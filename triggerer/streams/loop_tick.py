@@ -1,4 +1,4 @@
-"""Tells whether the event loop has turned, at a cost that suits code which runs for each message."""
+"""Tells whether the event loop has turned, cheaply enough for code that runs for each message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class LoopTick:
-    """Tells whether the event loop has turned, so that other tasks may have run, since `watch` was called."""
+    """Tells whether the event loop has turned since `watch` was called, so that other tasks may have run."""
 
     __slots__ = ("_loop", "has_turned")
 
@@ -15,7 +15,7 @@ class LoopTick:
         self.has_turned = True
 
     def watch(self) -> None:
-        """Start watching again."""
+        """Begin to watch for the next turn of the event loop."""
         if self.has_turned:
             self.has_turned = False
             self._loop.call_soon(self._record_turn)

@@ -15,7 +15,7 @@ _log = structlog.get_logger(__name__)
 
 
 def dump_event(producer: SharedStreamProducer, event: Any) -> bytes | None:
-    """Return the bytes to store for a message (`SharedStreamProducer.dump_event`); None: the message needs no copy.
+    """Return the bytes to store for a message (`SharedStreamProducer.dump_event`), or None if it needs no copy.
 
     Raises:
         Exception: The producer's error.
@@ -30,7 +30,7 @@ def dump_event(producer: SharedStreamProducer, event: Any) -> bytes | None:
 
 
 def idempotency_key(producer: SharedStreamProducer, payload: Any) -> str | None:
-    """Return the message's idempotency key (`SharedStreamProducer.get_idempotency_key`); None: it has no key.
+    """Return the message's idempotency key (`SharedStreamProducer.get_idempotency_key`), or None if it has no key.
 
     Raises:
         Exception: The producer's error.

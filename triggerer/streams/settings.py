@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """Durations in seconds, sizes in events unless the name says bytes."""
+    """The bounds of the runtime. Durations are in seconds. Sizes count events, or bytes if the name says so."""
 
     ack_timeout: float = 300.0
     """How long a subscriber may leave an event unresolved, counted from the event's broadcast.
@@ -15,7 +15,7 @@ class RuntimeSettings:
     A watcher that catches up has this time for each message, counted from the moment when its filter receives it.
     """
     subscriber_queue_size: int = 1024
-    """The unread events of a subscriber at which the poll pauses.
+    """The poll pauses when a subscriber has this number of unread events.
 
     A queue costs no memory, because events are shared.
     """
@@ -25,30 +25,31 @@ class RuntimeSettings:
     The subscriber is failed without this delay if it can fall behind alone and a sibling waits for further events.
     """
     max_outstanding: int = 20_000
-    """The outstanding events of a group at which the poll pauses. Each costs some 200 bytes in addition to the message.
+    """The poll pauses at this number of outstanding events in a group. Each event costs some 200 bytes in addition to
+    the message.
 
     20,000 events are four group commits of the largest size, and twice the bound of a lane.
     """
     max_outstanding_per_lane: int = 10_000
-    """Outstanding events of a lane at which the poll pauses.
+    """The poll pauses at this number of outstanding events in one lane.
 
     10,000 events are two group commits of the largest size (5,000 rows). So even a single lane fills the next commit
     while the previous commit is being written. The bound is half of the group's, so that a stuck lane leaves room for
     other lanes.
     """
     max_outstanding_bytes: int = 64 * 1024 * 1024
-    """The outstanding bytes of a group at which the poll pauses, if the producer tells the sizes.
+    """The poll pauses at this number of outstanding bytes in a group, if the producer tells the sizes.
 
     Messages larger than 3 KiB on average reach this bound before `max_outstanding`. 64 messages of 1 MiB are enough to
     keep a broker's connection busy. The message that reaches the bound may exceed it.
     """
     max_outstanding_bytes_per_lane: int = 32 * 1024 * 1024
-    """The outstanding bytes of a lane at which the poll pauses. It is half of a group's bound, so that a stuck lane
-    leaves room.
+    """The poll pauses at this number of outstanding bytes in one lane. The bound is half of the group's, so that a
+    stuck lane leaves room.
     """
     max_pending: int = 20_000
-    """The events without an answer of the store at which a stream's filters pause. So memory is bounded while the store
-    is away.
+    """A stream's filters pause while the store owes the answers to this number of events. So memory is bounded while
+    the store is away.
     """
     most_recent: int = 2_048
     """How many of a lane's newest messages stay in memory while the lane has backlogs, up to 4 MiB.
@@ -57,12 +58,12 @@ class RuntimeSettings:
     watcher that is further behind reads the log.
     """
     max_deliveries: int = 10
-    """Failures of a message during catch-up after which later messages are tried as probes.
+    """After this number of failures of one message during catch-up, later messages are tried as probes.
 
     If a probe passes and the message then fails again, the message is parked.
     """
     burst: int = 256
-    """Events that the poll broadcasts before other tasks run, if the broker has more."""
+    """The most events that the poll broadcasts before it lets other tasks run."""
     burst_readings: int = 1024
     """The limit of a burst in readings: events, times the subscribers that read each event.
 

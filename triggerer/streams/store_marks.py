@@ -57,7 +57,7 @@ class StoreMarks:
         self._known: dict[Fence, KnownMark] = {}
 
     def find(self, fence: Fence | None) -> KnownMark | None:
-        """Return the mark of a stream. None: no heartbeat has read one, as in tests without a store."""
+        """Return the mark of a stream, or None if no heartbeat has read a mark, as in tests without a store."""
         return None if fence is None else self._known.get(fence)
 
     def in_order(self) -> list[Fence]:
@@ -65,7 +65,7 @@ class StoreMarks:
         return [fence for fence, mark in self._known.items() if mark.is_in_order]
 
     def adopt(self, marks: Mapping[Fence, StoredMark]) -> None:
-        """Use these marks from now on, which a heartbeat has stored and read. Marks of other leases are dropped."""
+        """From now on, use the marks that a heartbeat has stored and read. Drop the marks of other leases."""
         for fence, stored in marks.items():
             if (known := self._known.get(fence)) is None:
                 self._known[fence] = KnownMark(stored)

@@ -1,4 +1,4 @@
-"""Writes all metrics of this process in Prometheus' text format. The library for it is imported at the first scrape."""
+"""Writes all metrics of this process in Prometheus' text format. The first scrape imports the format's library."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Gathering:
         return remove
 
     def text(self) -> bytes:
-        """Return the text for one scrape: all metrics, also of the process and the interpreter."""
+        """Return the text for one scrape: all metrics, including the metrics of the process and the interpreter."""
         from prometheus_client import exposition
 
         self.scrapes += 1

@@ -1,7 +1,7 @@
 """Counters and histograms without a library, so that counting is cheap and needs no further import.
 
 Only one thread at a time may change a counter or histogram. Another thread may read at any time without a lock, because
-a reader first copies the values, which the interpreter does in one step.
+a reader first copies the values, and the interpreter makes this copy in one step.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Metric:
     source: str = ""
     """The parts of the service that serve the metric, as text for the documentation."""
     otel: str | None = None
-    """The metric's name in OpenTelemetry's semantic conventions. None: they do not have the metric."""
+    """The metric's name in OpenTelemetry's semantic conventions. None: the conventions do not have the metric."""
 
 
 class Counter:

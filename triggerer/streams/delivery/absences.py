@@ -1,4 +1,4 @@
-"""For each watcher, the events that it failed, or that were broadcast while it was absent. Synchronous, no I/O."""
+"""Records, for each watcher, the events that it failed, or that were broadcast while it was absent. No I/O."""
 
 from __future__ import annotations
 

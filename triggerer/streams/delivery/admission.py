@@ -12,7 +12,7 @@ from triggerer.streams.delivery.lane import Entry, Lane
 class Admission:
     """Decides for one subscriber which messages its filter receives, and for which watchers their events count.
 
-    A lane is a partition or a FIFO group; a watcher that is behind in it misses messages there, its backlog. The
+    A watcher that is behind in a lane (a partition or a FIFO group) has missed messages there, its backlog. The
     subscriber asks this class only while a lane of the stream has a backlog, or if its filter was absent.
     """
 
@@ -66,8 +66,8 @@ class Admission:
                 and state.reads_log
                 and not state.backlogs.are_stored(self._member.source, lane.key)
             ):
-                # The earlier group ended while a watcher's position was being stored. Fail the message, so that its
-                # lane waits until the position is durable.
+                # An earlier group ended while a watcher's position was being stored. Fail the message, so that its lane
+                # waits until the position is durable.
                 self._miss(entry)
                 return False
             self.open_source = source if source is not self._member.source else None
@@ -96,7 +96,7 @@ class Admission:
         return state.backlogs.live_source(self._member.source, lane.key, position) is None
 
     def _miss(self, entry: Entry) -> None:
-        """Count a message that the filter does not receive as failed.
+        """Count this message, which the filter does not receive, as failed.
 
         Whether the filter's watchers fall behind at the message is decided when it is at the head of its lane.
         """

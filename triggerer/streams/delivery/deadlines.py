@@ -106,7 +106,10 @@ class Deadlines:
 
 
 class _Advances:
-    """When this task first saw each awaited advance. If the pump recorded start times, each event would cost more."""
+    """Remembers when the deadlines' task first saw each awaited advance.
+
+    If the pump recorded start times, each event would cost more.
+    """
 
     def __init__(self, pump: Pump, timeout: float) -> None:
         self._pump = pump
@@ -115,7 +118,7 @@ class _Advances:
         self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
 
     def mark_awaited(self, now: float) -> float:
-        """Record the awaited advances. Return the time at which the oldest was first seen, or `now`."""
+        """Record the awaited advances. Return when the oldest was first seen, or `now` if there is none."""
         awaited = self._pump.awaited
         self._first_seen = {
             id(batch): self._first_seen.get(id(batch), (batch, now)) for batch in awaited
@@ -123,7 +126,7 @@ class _Advances:
         return min((since for _, since in self._first_seen.values()), default=now)
 
     def has_overdue(self, at: float) -> bool:
-        """Return whether an advance is still awaited whose timeout was over at `at`."""
+        """Return whether an advance whose timeout was over at `at` is still awaited."""
         awaited = {id(batch) for batch in self._pump.awaited}
         return any(
             since + self._timeout <= at and batch in awaited

@@ -59,7 +59,7 @@ class DerivedEvent:
 
     @property
     def overdue_since(self) -> float:
-        """The time at which the event's message was broadcast. Infinite: the event belongs to no message."""
+        """The time at which the event's message was broadcast; infinite if the event belongs to no message."""
         return self.entry.broadcast_at if isinstance(self.entry, Entry) else math.inf
 
     @property
@@ -96,8 +96,8 @@ class DerivedEvent:
         entry.unresolved -= 1
         if not entry.unresolved:
             lane = entry.lane
-            # Only a lane whose head is ready is queued. When the head is advanced, `Lanes.finish` queues the lane for
-            # this entry.
+            # Queue the lane only if this entry is its head. Otherwise `Lanes.finish` queues the lane, once the entries
+            # before this one are advanced.
             if lane is not None and lane.head is entry:
                 state = subscriber.state
                 state.lanes.queue(lane)

@@ -21,7 +21,10 @@ def tells_sizes(producer: type[SharedStreamProducer]) -> bool:
 
 
 class FanOut:
-    """Broadcasts each message of the poll. The methods are long, because each call costs time for each message."""
+    """Broadcasts each message of the poll.
+
+    The methods are long, because a call of another function would cost time for each message.
+    """
 
     def __init__(self, state: GroupState, subscribers: Subscribers, flow: Flow) -> None:
         self._state = state

@@ -146,10 +146,10 @@ class Flow:
     async def _pause_until_free(self, key: Hashable) -> None:
         producer = self._state.producer
         if self._state.is_closed:
-            # The poll is being cancelled, but had been woken before and executes one more step. Wait for the
+            # The poll is being cancelled, but it was woken before that and executes one more step. Wait for the
             # cancellation.
             await anyio.sleep_forever()
-        # Record the pause before calling the hooks, which may take long.
+        # Record the pause before calling the hooks, because the hooks may take long.
         self._slow_subscribers.mark_poll_paused(
             self._lanes.full.get(key) if self._must_wait(key) else None
         )
@@ -219,7 +219,10 @@ class Flow:
         scope.cancel()
 
     async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until each subscriber with a full queue has read an event or is gone: one full queue pauses the poll."""
+        """Wait until each subscriber with a full queue has read an event or is gone.
+
+        A single full queue keeps the poll paused.
+        """
         while any(
             subscriber.is_present and subscriber.pulled == pulled
             for subscriber, pulled in zip(full, before, strict=True)

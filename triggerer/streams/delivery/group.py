@@ -50,7 +50,7 @@ _log = structlog.get_logger(__name__)
 
 
 def works_beside_poll(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether the class overrides `run`, which then needs a task beside the poll."""
+    """Return whether the class overrides `run`, so that the group needs a task for `run`."""
     return producer.run is not SharedStreamProducer.run
 
 
@@ -168,8 +168,8 @@ class Group:
         """
         key, state = self.key, self.state
         try:
-            # Open before the tasks start: a producer that cannot be created then ends the group as a later failure
-            # does.
+            # Open the stream before the tasks start, so that a producer that cannot be created ends the group in the
+            # same way as a later failure.
             events = await self._open()
             _log.info(f"Shared stream group started key={key}", stream=state.name)
             async with anyio.create_task_group() as tasks:
@@ -276,7 +276,7 @@ class Group:
         return ended
 
     def _cancel_later(self, subscriber: Subscriber) -> None:
-        """Cancel a filter that was ended, if it still runs after the close timeout."""
+        """Cancel the filter of an ended subscriber, if the filter still runs after the close timeout."""
         if self._tasks is not None and not self.is_ending:
             self._tasks.start_soon(self._cancel_at, subscriber, self.state.clock.monotonic())
 

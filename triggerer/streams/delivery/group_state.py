@@ -95,7 +95,8 @@ class GroupState:
     failing: dict[Hashable, Position] = field(default_factory=dict)
     """By lane, the lowest position that has failed. Deleted once the broker has learned of the failure.
 
-    The broker redelivers all later messages of the lane, including messages that are broadcast until then.
+    The broker redelivers all later messages of the lane, including messages that are broadcast until the broker has
+    learned of the failure.
     """
     redelivered_before: dict[Hashable, int] = field(default_factory=dict)
     """By lane, an event number. Outstanding events before this number are redelivered, because a message failed."""
@@ -109,14 +110,16 @@ class GroupState:
     """By watcher id, the selector of the watcher's newest trigger."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """By lane with backlogs: its dictionary of backlogs at the tail's start, and the tail (the newest messages).
+    """For each lane with backlogs: the lane's dictionary of backlogs when the tail began, and the tail (the newest
+    messages).
 
-    If `Backlogs` has another dictionary for the lane now, the earlier backlogs have ended, and the tail is outdated.
+    If `Backlogs` now has another dictionary for the lane, the backlogs of the tail have ended, and the tail is
+    outdated.
     """
     newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
     """The last broadcasts of a queue that has backlogs.
 
-    A watcher that catches up may try these messages as probes. They tell whether it fails every message, or only one.
+    A watcher that catches up may try these messages as probes, to find out whether it fails every message or only one.
     """
     lane_ends: LaneEnds = field(default_factory=LaneEnds)
     progress: Progress = field(default_factory=Progress)
@@ -150,7 +153,7 @@ class GroupState:
         return not (self.is_closed or self.lease.is_over)
 
     def submit_parked(self, change: ParkedChange) -> None:
-        """Store a change of parked messages. A closed group is refused, because its lease may be released already."""
+        """Store a change of parked messages. A closed group stores nothing, because its lease may be released."""
         assert self.parked is not None
         if self.is_closed:
             change.on_done(LeaseLost("the stream was closed"))
@@ -229,7 +232,7 @@ class GroupState:
             self.newest.append(Newest(entry.lane.key, entry.event, entry.payload, entry.seq))
 
     def mark_advanced(self, batch: Sequence[AdvanceItem]) -> None:
-        """Drop each backlog of the lane that has caught up and whose end the broker has reached with this advance."""
+        """After an advance, drop the lane's backlogs that have caught up and whose end the broker has reached."""
         assert self.producer is not None
         key = self.producer.get_advance_lane(batch[-1].broker_payload)
         if self.stores_messages:
@@ -300,7 +303,7 @@ class GroupState:
         return lowest, furthest
 
     def lane_tail_of(self, lane: Hashable) -> LaneTail:
-        """Return the tail of a lane, which begins with the lane's first backlog. Without a backlog it is empty."""
+        """Return a lane's tail: the broadcasts since its first backlog began. Without a backlog the tail is empty."""
         backlogs = self.backlogs.by_lane.get(lane)
         if backlogs is None:
             self.lane_tail.pop(lane, None)
@@ -315,10 +318,7 @@ class GroupState:
         return lane_tail
 
     def position_since_cut(self, lane: Hashable, position: Position) -> Position:
-        """Return the position at which a watcher that missed the message at `position` continues.
-
-        If the log was cut before the message, this position is the cut. Otherwise it is `position`.
-        """
+        """Return where a watcher that missed the message at `position` continues: there, or at a cut before it."""
         return cut_before(position, self.lane_tail_of(lane).incarnation) or position
 
     def trim_lane_tail(self) -> None:
@@ -327,7 +327,7 @@ class GroupState:
             del self.lane_tail[lane]
 
     def store_position(self, backlog: Backlog) -> None:
-        """Store the position of a backlog, with the end of its lane if the end is known, for users."""
+        """Store the position of a backlog and, to show it to users, the end of its lane, if that is known."""
         if backlog.is_gone or backlog.stored_lane is not None:
             return
         backlog.stored_at = self.clock.monotonic()
@@ -356,7 +356,7 @@ class GroupState:
             self._end(backlog)
 
     def _is_advanced_to(self, backlog: Backlog) -> bool:
-        """Return whether the broker has advanced to the backlog's end, or need not. False: no, or unknown."""
+        """Return whether the broker has advanced to the backlog's end, or need not. False if that is unknown."""
         end = backlog.last_end
         advanced_to = self.backlogs.advanced_to.get(backlog.lane)
         if advanced_to is not None and (advanced_to == end or is_before(end, advanced_to)):
@@ -370,12 +370,12 @@ class GroupState:
         failed = self.failed_in.get(backlog.lane)
         if failed is not None and is_before(failed, end):
             # A message before the end has failed, and its redelivery is still to come. If the broker had advanced past
-            # it since, `advanced_to` would be after it.
+            # this message since, `advanced_to` would be after the message.
             return False
         return not is_before(following(newest), end)
 
     def _end_in_queue(self, backlog: Backlog) -> None:
-        """Drop a backlog that has caught up, if its events are durable and no message that it read is outstanding."""
+        """Drop a caught-up backlog if its events are durable and no message that its watcher read is outstanding."""
         head = self.head_of(backlog.lane)
         assert backlog.stored_lane is not None
         if (

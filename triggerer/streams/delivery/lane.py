@@ -42,8 +42,10 @@ class Nacks:
         self.unread = 0
         """A correction to `OutcomeCounts.unread`, the number of subscribers that failed the event without pulling it.
 
-        - Minus one for each subscriber that failed with this event open: it had pulled the event, but counts as unread.
-        - Plus one for each subscriber that did not receive the event (`Ledger.miss`): it does not count as unread.
+        - Minus one for each subscriber that failed with this event open. `OutcomeCounts` counts the subscriber,
+          although it pulled the event.
+        - Plus one for each subscriber that did not receive the event (`Ledger.miss`). `OutcomeCounts` does not count
+          the subscriber.
         """
         self.refused_by: set[object] | None = None
         """The subscribers that `failed` counts, each once.
@@ -190,7 +192,7 @@ class Lane:
     has_failed: bool
     """Whether an event of the current `advance` has failed."""
     clean_to: int
-    """If `has_failed`: the number after the last event that precedes the first failed event of the current `advance`.
+    """If `has_failed`: the events of the current `advance` before this number precede the first failed event.
 
     0: the first failed event is the first of its batch.
     """
@@ -249,7 +251,7 @@ class Lane:
 
 
 Decide = Callable[[Entry, AdvanceOutcome], AdvanceOutcome | None]
-"""Decides the outcome for `advance` of an event at its lane's head.
+"""Decides which outcome `advance` receives for an event at its lane's head.
 
 The function is called if a subscriber failed or rejected the event, and for every event of a lane in
 `Lanes.decided_lanes`. If it returns None, the event waits: the function has made the event unresolved again, and the

@@ -37,11 +37,11 @@ class Lanes:
         self.bound = bound
         """The bound of one lane's outstanding events."""
         self.bound_bytes = bound_bytes
-        """The bound of the sum of these events' sizes, in bytes."""
+        """The bound of the total size of one lane's outstanding events, in bytes."""
         self.full: dict[Hashable, Lane] = {}
         """The lanes that have been full and are still above half of a bound.
 
-        `on_low_water` is called when a lane has fallen to half of its bounds, and leaves this dictionary.
+        When a lane has fallen to half of its bounds, it leaves this dictionary, and `on_low_water` is called.
         """
         self.newly_full: Lane | None = None
         """The lane that has just reached a bound. The caller of `append` handles it, and sets this to None."""
@@ -63,7 +63,7 @@ class Lanes:
         return iter(self._lanes.values())
 
     def get(self, key: Hashable) -> Lane | None:
-        """Return the lane, which may be empty. None: the lane is not known, and has no outstanding events."""
+        """Return the lane, which may be empty, or None if the lane is unknown and so has no outstanding events."""
         return self._lanes.get(key)
 
     def is_full(self, lane: Lane) -> bool:
@@ -126,7 +126,7 @@ class Lanes:
     def has_ready(self) -> bool:
         ready = self._ready
         while ready and not ready[0].is_ready:
-            # The head was resolved when the lane was queued, but waits again: its filter rejected the message and then
+            # The head was resolved when the lane was queued, but waits again: a filter rejected the message and then
             # derived one more event from it. The lane is queued again when the store has answered.
             ready.popleft().is_scheduled = False
         return bool(ready)

@@ -27,7 +27,7 @@ from triggerer.streams.delivery.lane import Entry, OutcomeCounts, Rejection
 from triggerer.streams.delivery.lanes import Lanes
 
 IDLE: Final = sys.maxsize
-"""The cursor of an idle member, which passes every event as it is broadcast, until `Ledger.mark_active`."""
+"""The cursor of an idle member. Until `Ledger.mark_active`, the member passes every event as it is broadcast."""
 _TRIM_AT = 512
 _TRIM_AT_BYTES = 1024 * 1024
 _number = itemgetter(0)
@@ -85,7 +85,7 @@ class Ledger:
     def broadcast_in_lane(
         self, event: Any, payload: Any, lane: Hashable, now: float, size_bytes: int = 0
     ) -> None:
-        """Append an event, which present members must resolve. For absent members the event counts as failed."""
+        """Append an event that present members must resolve. For absent members the event counts as failed."""
         assert self.lanes is not None
         seq = self.head
         self.entries.append(self.lanes.append(lane, seq, payload, now, size_bytes))
@@ -251,7 +251,7 @@ class Ledger:
         return member.is_present and order == member.order
 
     def release_passed(self, limit: int = sys.maxsize) -> bool:
-        """Release to the lanes up to `limit` events that all members have passed. Return whether more could follow.
+        """Release to the lanes up to `limit` events that all members have passed. Return whether more can be released.
 
         The amortised cost is O(number of released events).
         """
@@ -268,7 +268,8 @@ class Ledger:
             or 2 * behind >= len(self.events)
             or self._passed_bytes >= _TRIM_AT_BYTES
         ):
-            # Trim often, so that few old events stay, but only if more items are removed than moved.
+            # Trim often, so that few old events stay. But a trim moves all later items, so let it remove at least 512
+            # events, 1 MiB, or half of the list.
             del self.events[:behind]
             del self.entries[:behind]
             self.base = until
@@ -293,8 +294,8 @@ class Ledger:
                 unresolved = entry.unresolved = entry.unresolved - 1
                 if not unresolved:
                     lane = entry.lane
-                    # Only a lane whose head is ready is queued. When the head is advanced, `Lanes.finish` queues the
-                    # lane for this entry.
+                    # Queue the lane only if this entry is its head. Otherwise `Lanes.finish` queues the lane, once the
+                    # entries before this one are advanced.
                     if lane is not None and lane.head is entry:
                         queue(lane)
             at = end

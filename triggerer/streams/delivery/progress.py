@@ -12,9 +12,9 @@ class Progress:
 
     def __init__(self) -> None:
         self.is_signalled = False
-        """Whether `signal` was called since the pump last ran, and since a task last began to wait for room.
+        """True if `signal` was called after the pump last ran, and after a task last began to wait for room.
 
-        Check this first, to save the call of `signal`.
+        Check this before a call of `signal`: while it is True, the call is not needed.
         """
         self._moved = AutoResetEvent()
         self._room = Notifier()
@@ -40,7 +40,7 @@ class Progress:
 
     async def wait_for_room(self) -> None:
         """Wait until something is read or advanced. For any number of tasks."""
-        # Clear the flag, so that the next movement calls `signal`. The pump does not clear it while it awaits an
-        # advance.
+        # Clear the flag, because other code does not call `signal` while the flag is set. The pump clears the flag too,
+        # but not while it awaits an advance.
         self.is_signalled = False
         await self._room.wait()

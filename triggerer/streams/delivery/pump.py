@@ -18,9 +18,9 @@ from triggerer.streams.delivery.lane import Lane
 from triggerer.streams.loop_tick import LoopTick
 
 _BURST: Final = 512
-"""Events that the pump handles before other tasks run, if many events become ready at once."""
+"""The most events that the pump handles before it lets other tasks run."""
 _REQUEST: Final = 2_048
-"""Events of one lane in one advance, at most, if lanes advance side by side. Each advance is a request to the broker.
+"""The most events of one lane in one advance, if lanes advance side by side. Each advance is a request to the broker.
 """
 
 
@@ -66,7 +66,7 @@ class Pump:
                     await checkpoint()
                 await self._advance_with_state(tasks)
                 if not state.is_acknowledged:
-                    # There are no advances on the fast path, so wake the callers that wait for the group to drain.
+                    # On the fast path no advance wakes the callers that wait for the group to drain, so wake them here.
                     progress.signal_room()
 
     async def _advance_with_state(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -108,8 +108,8 @@ class Pump:
                 progress.signal_room()
                 await checkpoint()
             elif turns.has_turned:
-                # The batch before this one is finished, so wake the tasks that wait for room. If no other task has run
-                # since, no task waits yet.
+                # The previous batch is finished, so wake the tasks that wait for room. If the loop has not turned, no
+                # task can have begun to wait.
                 progress.signal_room()
             self._awaited = batch
             if is_first:
@@ -120,8 +120,8 @@ class Pump:
             if backlogs.by_lane:
                 self._state.mark_advanced(batch)
             if turns.has_turned:
-                # The pump may have been cancelled while the plugin shielded this advance. Then no further advance may
-                # follow. If no other task has run meanwhile, nothing can have cancelled the pump.
+                # The pump may have been cancelled while the plugin shielded this advance. In that case no further
+                # advance may follow. If no other task has run meanwhile, nothing can have cancelled the pump.
                 await checkpoint_if_cancelled()
                 if self._state.lease.is_over:
                     return
@@ -185,8 +185,7 @@ class Pump:
             self._count(began, oldest_at)
         state.lanes.finish(lane)
         await checkpoint_if_cancelled()
-        # Wake the pump, because the lane may be ready again, and the poll, which may wait for the room that is free
-        # now.
+        # The lane may be ready again, so wake the pump. The advance has made room, so this also wakes the poll.
         state.progress.signal()
 
     async def _start_together(
@@ -257,8 +256,8 @@ class Pump:
     ) -> None:
         """Advance, and record how long the advance took.
 
-        Only the first of the advances that the pump makes in one turn is measured. A measurement costs a tenth of the
-        time that the runtime needs for a message.
+        Only the first of the advances that the pump makes in one turn is measured, because a measurement costs a tenth
+        of the time that the runtime needs for a message.
         """
         began, oldest_at = self._state.clock.monotonic(), self._state.lanes.oldest_at
         try:
@@ -269,7 +268,7 @@ class Pump:
         self._count(began, oldest_at)
 
     def _count(self, began: float, oldest_at: float) -> None:
-        """Record the duration of one call of the producer, and the age of its oldest message, for the metrics."""
+        """Record, for the metrics, how long one call of the producer took, and the age of the call's oldest message."""
         now = self._state.clock.monotonic()
         self._durations.observe(now - began)
         self._ages.observe(now - oldest_at)

@@ -39,8 +39,8 @@ class Rejected:
     """Wraps another decision about a lane's head (`decide`): parks rejected messages before they are advanced.
 
     A rejected message that the producer does not dead-letter would be lost. So the message is stored for each watcher
-    that rejected it, under its idempotency key. A redelivery has the same key, and stores nothing new. The lane waits
-    until the message is stored. If it cannot be stored, it counts as failed for the watcher.
+    that rejected it, under the message's idempotency key. A redelivery has the same key, and stores nothing new. The
+    lane waits until the message is stored. If it cannot be stored, it counts as failed for the watcher.
     """
 
     def __init__(self, state: GroupState, decide: Decide) -> None:
@@ -87,7 +87,7 @@ class Rejected:
             following = following.next
 
     def _begin(self, entry: Entry) -> bool:
-        """Park a message for the watchers that rejected it. False: it need not be parked, or was parked before."""
+        """Park a message for the watchers that rejected it. Return False if this is not needed, or has been done."""
         nacks, producer = entry.nacks, self._state.producer
         assert producer is not None
         if nacks is None or nacks.is_set_aside or dead_letters_rejected(producer, entry.payload):
@@ -171,7 +171,7 @@ class Rejected:
             del self._known[next(iter(self._known))]
 
     def _refuse(self, entry: Entry, nacks: Nacks, member: Subscriber, error: Exception) -> None:
-        """Count a message that could not be stored as failed for the watcher."""
+        """After a message could not be stored, count the message as failed for the watcher."""
         nacks.is_set_aside = False
         self._state.ledger.refuse(member, entry)
         if member.on_refused is not None:

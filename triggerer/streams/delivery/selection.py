@@ -1,8 +1,8 @@
 """Finds the subscribers that want an event, by the values that their selectors name.
 
-A selector's `by` names the value of an event that it reads, and `values` are the values that it wants. Selectors with
-an equal `by` share one lookup per event, for any number of subscribers. A subscriber sleeps until an event has one of
-its values (`Ledger.mark_idle`).
+A selector's `by` names the value that the selector reads from an event. Its `values` are the values that it wants.
+Selectors with an equal `by` share one lookup per event, for any number of subscribers. A subscriber sleeps until an
+event has one of its values (`Ledger.mark_idle`).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def is_wanted(selector: SharedStreamSelector | None, event: Any) -> bool:
 
 
 def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
-    """Return the trigger's selector. None: it has no selector, or the selector does not belong to its filter.
+    """Return the trigger's selector, or None if it has none, or has one that does not belong to its filter.
 
     Raises:
         PluginError: `shared_stream_selector` returned something else, the selector's `values` are no frozenset, or its
@@ -155,8 +155,8 @@ def _check(selector: Any, method: str) -> None:
 def is_selecting(cls: type[BaseEventTrigger]) -> bool:
     """Return whether the class's selector belongs to its filter.
 
-    They belong together if one class defines both, or a subclass defines the selector. If a subclass overrides the
-    filter alone, its filter may want events that the inherited selector does not name.
+    Selector and filter belong together if one class defines both, or a subclass defines the selector. If a subclass
+    overrides the filter alone, its filter may want events that the inherited selector does not name.
     """
     for one in cls.__mro__:
         if "shared_stream_selector" in vars(one):

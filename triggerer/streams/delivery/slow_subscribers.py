@@ -33,8 +33,8 @@ class _Filled(NamedTuple):
     first: int
     """The number of the first of these events. -1: all events together fill at most half of the bound."""
     before: int | None
-    """The number of the event before the newest, or -1 if there is none. None: the newest event alone does not fill
-    half of the bound.
+    """If the newest event alone fills more than half of the bound: the number of the event before it, or -1 if there is
+    none. Otherwise None.
     """
     broadcast_at: float
     """When the newest event was broadcast."""
@@ -69,7 +69,7 @@ class SlowSubscribers:
         self._needed = AutoResetEvent()
         self._filled: dict[Lane | None, _Filled] = {}
         self._again_at = math.inf
-        """The time at which to look again if nothing moves before."""
+        """The time at which to look again if nothing has moved by then."""
 
     # Called by the flow control
 
@@ -177,7 +177,7 @@ class SlowSubscribers:
         state, ledger, lanes = self._state, self._state.ledger, self._paused_lanes()
         self._again_at = math.inf
         if len(self._filled) > len(lanes) + 1:
-            # Some lanes have room again: drop the results that were found for them.
+            # Some lanes have room again, and their results are outdated. Drop all results.
             self._filled.clear()
         if state.is_ending or state.is_stopping or state.blocked_by or self._is_store_slow:
             # Nothing would be broadcast even if a subscriber fell behind.
@@ -262,8 +262,8 @@ class SlowSubscribers:
     def _find_filled(self, lane: Lane | None, tail: Entry, half: int, half_bytes: int) -> _Filled:
         """Return the newest events of the lane, or of the stream (None), that fill more than half of a bound.
 
-        The result is used again until a newer event comes. It may include events that all subscribers have passed
-        since.
+        The result is used again until a newer event comes. It may include events that all subscribers have passed in
+        the meantime.
         """
         filled = self._filled.get(lane)
         if filled is None or filled.newest != tail.seq:

@@ -16,13 +16,13 @@ from triggerer.streams.delivery.lane import Entry
 from triggerer.streams.supervision.stream_state import StoredState, tells_state_ahead
 
 _MOST: Final = 512
-"""Messages, at most, whose passing one stored state records. The pump handles the same number in one burst."""
+"""The most messages that one stored state covers. The pump handles the same number in one burst."""
 
 
 def stage(
     state: GroupState, sink: EventSink, with_state: EventsWithState | None, stored: StreamState
 ) -> Staging | None:
-    """Return the group's staging, if its producer has `state_after`. None: the state is stored after the events."""
+    """Return the group's staging, or None if the producer's state is stored after the events."""
     producer = state.producer
     assert producer is not None
     if (
@@ -38,9 +38,9 @@ def stage(
 class Staging:
     """The `EventSink` of the subscribers of a group whose producer has `state_after`.
 
-    Derived events are submitted when the pump next runs. Usually all subscribers have moved past the message by then,
-    and the producer's state after the message is stored in the same transaction. Otherwise the events are submitted
-    without a state. The state is then stored with later events of the message, or by `advance`.
+    Derived events are submitted when the pump next runs. Usually all subscribers have moved past the events' message by
+    then, and the producer's state after this message is stored in the same transaction. Otherwise the events are
+    submitted without a state. The state is then stored with later events of the message, or by `advance`.
 
     While a state is being stored, no event is advanced, and no other state is submitted.
     """
@@ -129,8 +129,8 @@ class Staging:
     def _find_passed(self) -> list[AdvanceItem]:
         """Return the messages that could be advanced if all staged events were durable.
 
-        The list is empty if no staged event belongs to one of these messages: a state would then be stored without
-            events.
+        The list is empty if no staged event belongs to these messages, because otherwise a state would be stored
+        without events.
         """
         lanes, passed = self._state.lanes, self._state.ledger.passed
         staged: Counter[Entry] = Counter()

@@ -116,8 +116,8 @@ class Subscriber(Deriver):
         If the filter awaits the stream, the stream raises the error there. Otherwise the filter is cancelled.
 
         Returns:
-            True: the stream raises the error, which the filter may catch to continue; see `cancel`. False: the filter
-            was cancelled, or had been ended before.
+            True: the stream raises the error. If the filter catches the error and continues, call `cancel`. False: the
+            filter was cancelled, or had been ended before this call.
         """
         if self.error is not None:
             return False
@@ -272,7 +272,7 @@ class Subscriber(Deriver):
     def _select(self, selector: SharedStreamSelector | None) -> None:
         for watcher in self.source.watchers:
             self.state.selectors[watcher.watcher_id] = selector
-        # A subscriber that was ended before it started must not be added, because nothing would remove it again.
+        # A subscriber that was ended before `run` must not be added to the selection, because nothing would remove it.
         if selector is not None and self.may_read:
             # The events since the subscriber joined were broadcast before the selector was known, so the filter gets
             # all of them.
@@ -328,8 +328,8 @@ class Subscriber(Deriver):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             ordinal += 1
-            # Wait for the sink first: while the service stops, `pending` never has room again, and this wait ends with
-            # a cancellation.
+            # Wait for the sink before `pending`. While the service stops, `pending` never has room again, and the wait
+            # for it ends with a cancellation.
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:

@@ -46,7 +46,7 @@ class Subscribers:
         return len(self.present)
 
     def answered_for(self, seq: int) -> Iterator[Subscriber]:
-        """Yield the present subscribers that must resolve this event, and the former ones that passed it."""
+        """Yield the present subscribers that must resolve this event, and the former subscribers that passed it."""
         for subscriber in self.present:
             if subscriber.joined_at <= seq:
                 yield subscriber
@@ -64,7 +64,7 @@ class Subscribers:
         was_absent: bool = False,
         on_refused: Callable[[Exception], None] | None = None,
     ) -> Subscriber:
-        """Add a subscriber for `trigger`, which must resolve every event that is broadcast from now on.
+        """Add a subscriber for `trigger`. The subscriber must resolve every event that is broadcast from now on.
 
         Args:
             on_refused: Called with the store's error when it refuses an event of the subscriber. Synchronous, and must
@@ -135,7 +135,7 @@ class Subscribers:
         self._state.absences.begin(watchers, self._state.ledger.head)
 
     def remove_absent(self, watchers: Sequence[WatcherRef]) -> None:
-        """Stop counting broadcasts as failed for a member that has failed or never joined: it has left."""
+        """Stop counting broadcasts as failed for a member that leaves after it failed, or without having joined."""
         self._state.ledger.remove_absent()
         self._state.absences.end(watchers, self._state.ledger.head)
 

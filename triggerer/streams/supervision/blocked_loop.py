@@ -82,9 +82,9 @@ class StallWatch:
     """Watches the running event loop from a thread, for as long as the `with` block lasts.
 
     The thread puts a callback on the loop every `threshold / 2` seconds. If the callback has not run after `threshold`
-    seconds, the thread reports a stall. So a stall shorter than `threshold` is never reported, and a stall of 1.5
-    `threshold` always, unless the system had paused the thread or the process. `Stall.seconds` counts from the
-    callback, and may lack up to `threshold / 2` seconds of the stall's beginning.
+    seconds, the thread reports a stall. So a stall shorter than `threshold` is never reported. A stall of 1.5
+    `threshold` or more is always reported, except if the system had paused the thread or the process. `Stall.seconds`
+    counts from the callback, and may lack up to `threshold / 2` seconds of the stall's beginning.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:
@@ -142,7 +142,7 @@ class StallWatch:
                 self._sink.ended(stall, time.monotonic() - due)
 
     def _find_stall(self, since: float, before: Usage) -> Stall | None:
-        """Return the stall. None: the loop runs again, or the system had paused its thread or the process."""
+        """Return the stall, or None if the loop runs again, or the system had paused its thread or the process."""
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  (documented, for this)
         if frame is None or self._answered.is_set():
@@ -222,7 +222,7 @@ def _is_most(before: float | None, after: float | None, seconds: float) -> bool 
 
 
 def _owner_of(task: asyncio.Task[Any] | None) -> tuple[str | None, str | None, str | None]:
-    """Return the task's name, and the owner of the code that it runs: the owner's kind, such as `watcher`, and name."""
+    """Return the task's name, and the owner of the task's code: the owner's kind, such as `watcher`, and its name."""
     if task is None:
         return None, None, None
     name = task.get_name()

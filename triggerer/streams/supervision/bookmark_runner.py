@@ -56,8 +56,8 @@ async def run_from_bookmark(
     async with aclosing(batches):
         async for batch in batches:
             events, value = _checked(batch, name)
-            # While the service stops, the limit is zero. This call then waits until it is cancelled, so nothing new is
-            # stored.
+            # While the service stops, the limit is zero. `wait_for_room` then waits until it is cancelled, so nothing
+            # new is stored.
             await pending.wait_for_room()
             answer = _Answer(pending)
             change = BookmarkChange(

@@ -30,8 +30,8 @@ def read_streams(manager: Manager, *, most_lanes: int = MOST_LANES) -> list[Stre
     """Return the live state of the streams that this process reads, sorted by readable name.
 
     Args:
-        most_lanes: How many lanes of a stream are described at most. With many streams there are fewer. The sums cover
-            all lanes.
+        most_lanes: How many lanes of a stream are described at most. If there are many streams, the limit is lower. The
+            sums cover all lanes.
     """
     streams = list(manager.streams_by_id.items())
     # All streams of an instance share one row of the store, so the row describes a limited number of lanes.
@@ -101,7 +101,7 @@ def _lanes(group: Group) -> list[Lane]:
 
 
 def _lane_views(group: Group, waiting: Mapping[Hashable, int], *, is_known: bool) -> list[LaneLive]:
-    """Return the lanes that have messages, or that the producer reports as standing still (standing).
+    """Return the lanes that have messages, or that the producer reports as standing.
 
     Args:
         waiting: By lane, how many messages wait at the broker.
@@ -150,7 +150,7 @@ def _lane_name(lane: Hashable) -> str:
 
 
 def _waiting(group: Group) -> Mapping[Hashable, int] | None:
-    """Return how many messages wait at the broker, by lane; None: the producer cannot tell."""
+    """Return how many messages wait at the broker, by lane, or None if the producer cannot tell."""
     producer = group.state.producer
     if producer is None:
         return None

@@ -1,4 +1,4 @@
-"""The manager: hosts triggers. Those with equal stream keys share one stream; those without a key run alone."""
+"""The manager hosts triggers. Triggers with equal stream keys share one stream; a trigger without a key runs alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Manager:
         self._ending: dict[Hashable, SharedStream] = {}
         """Streams that were closed and whose tasks have not ended, by key."""
         self._unmade: dict[str | None, dict[Member, None]] = {}
-        """Triggers that could not be made yet, by the id of their stream, which no other trigger has opened."""
+        """Triggers that could not be made yet, by the id of their stream. No other trigger has opened that stream."""
         self._standalone: dict[Member, None] = {}
         self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -130,8 +130,8 @@ class Manager:
         """Carry out replays for a trigger's watchers once its stream is open. Failures are in `Member.replay_errors`.
 
         Args:
-            requests: All open replays of the trigger's watchers. A request that was passed before is not carried out
-                again.
+            requests: All open replays of the trigger's watchers. A request that an earlier call has passed is not
+                carried out again.
         """
         requests = tuple(requests)
         new = [request for request in requests if request not in member.replays]
@@ -184,7 +184,7 @@ class Manager:
     def close_stream_known_as(self, stream_id: str) -> None:
         """Close the stream with this id, as `close_stream` does by key.
 
-        The members of the stream may have left already, while its last events are still resolved.
+        All members may have left the stream while its last events are being resolved.
         """
         stream = self._by_id.get(stream_id)
         if stream is not None:
@@ -202,7 +202,7 @@ class Manager:
         """Stop pulling messages. Wait until all pulled messages are advanced and the store has answered.
 
         Args:
-            timeout: The longest wait, in seconds. Then `drain` returns even if messages are outstanding.
+            timeout: The longest wait, in seconds. After this time `drain` returns even if messages are outstanding.
             members: The triggers to drain, with their streams. None: all.
         """
         if members is None:
@@ -273,7 +273,7 @@ class Manager:
 
     async def _run_stream(self, stream: SharedStream, predecessor: SharedStream | None) -> None:
         if predecessor is not None:
-            # A key has one poll at a time, so the stream that was closed before must close its producer first.
+            # A key has one poll at a time. So wait until the closed stream with this key has closed its producer.
             await predecessor.ended.wait()
         try:
             with stream.scope:

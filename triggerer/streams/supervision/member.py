@@ -57,7 +57,7 @@ class TriggerSpec:
     stored_lanes: tuple[StoredBacklog, ...] = ()
     """The lanes with stored messages for its watchers."""
     stream_id: str | None = None
-    """The digest of its stream key, which tells its stream before the trigger is made. The DAG processor has stored it.
+    """The digest of the trigger's stream key, from the DAG processor. It tells the stream before the trigger is made.
     """
     load: Callable[[], Load] | None = None
     """Begins to load the code of `make` again, because the file of the trigger's class may have changed.
@@ -94,7 +94,7 @@ class Member:
         self.stream_name = ""
         """The readable name of the key; empty until the key has been read."""
         self.is_keyed = False
-        """Whether the key has been read, which happens when the trigger is first made."""
+        """True once the key has been read, when the trigger was first made."""
         self.is_absent = False
         """True if the group counts each broadcast as failed for the member, because its filter does not run."""
         self.awaits_restart = False
@@ -109,7 +109,7 @@ class Member:
         self.blocked_by: str | None = None
         """The names of the watchers for which its stream waits, because the store has no room for their messages."""
         self.standing: str | None = None
-        """The first lane of its stream that its producer reports as standing still, with the reason, as text."""
+        """The first lane that the stream's producer reports as standing, with the reason, as text."""
         self.replays: tuple[ReplayRequest, ...] = ()
         """The open replays of its watchers."""
         self.replay_errors: dict[int, Exception] = {}
@@ -191,7 +191,7 @@ class Member:
         return True
 
     def mark_catching_up(self) -> None:
-        """Report that one of its watchers has fallen behind, failed while it caught up, or caught up."""
+        """Report that one of the member's watchers has fallen behind, has failed during catch-up, or has caught up."""
         self._on_state(self)
 
     def record_replay_failure(self, watcher_id: int, error: Exception) -> None:
@@ -234,7 +234,7 @@ class Member:
             await self.clean_up(trigger)
 
     async def clean_up(self, trigger: BaseEventTrigger) -> None:
-        """Call the trigger's `cleanup()`; never raises for its errors."""
+        """Call the trigger's `cleanup()`. An error of `cleanup()` is logged, not raised."""
         await take_back_stray_cancellations()
         with anyio.move_on_after(self._context.settings.close_timeout, shield=True) as scope:
             try:
@@ -276,7 +276,8 @@ class Member:
     async def serve(self, group: Group) -> None:
         """Run in the group, and restart whenever the filter ends. Returns when the group is ending, or after `stop`.
 
-        In the testing harness it also returns when the filter has ended, unless watchers may fall behind.
+        If watchers cannot fall behind, the testing harness does not restart a filter: `serve` then returns when the
+        filter has ended.
         """
         with anyio.CancelScope() as self._scope:
             while True:
@@ -308,7 +309,7 @@ class Member:
             await subscriber.run()
         except Exception as raised:
             error = raised
-        # If this task was cancelled, which also ends the filter, leave here: the open message stays unresolved.
+        # Cancelling this task also ends the filter. In this case leave here, so that the open message stays unresolved.
         await checkpoint_if_cancelled()
         if error is not None:
             if not group.is_ending:
@@ -399,7 +400,7 @@ class Member:
     # Without a stream
 
     async def serve_standalone(self) -> None:
-        """Run without a shared stream, and restart whenever it ends, until stopped or cancelled."""
+        """Run the trigger without a shared stream, and restart it whenever it ends, until stopped or cancelled."""
         with anyio.CancelScope() as self._scope:
             while not self._is_stopped:
                 started = self._context.clock.monotonic()

@@ -1,4 +1,4 @@
-"""Events of one trigger that the store has refused: logged, and shown with its watchers."""
+"""Logs the events of one trigger that the store has refused, and describes them for the reports of its watchers."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class SharedStream:
         self.counts = StreamCounts()
         self.scope = anyio.CancelScope()
         self.ended = anyio.Event()
-        """Set when its last producer is closed and none of its tasks runs."""
+        """Set when the stream's last producer is closed and none of the stream's tasks runs."""
         self.pending = PendingLimit(context.settings.max_pending)
         self.behind = CatchUpTasks(key, self.members.keys(), context)
         """The catch-up tasks of its members' watchers."""
@@ -53,7 +53,7 @@ class SharedStream:
         self._is_emptied = False
         self._is_draining = False
         self._warned_of = ""
-        """The error of the last restart; empty if there is none to warn of."""
+        """The error of the last restart; empty if the stream never failed or has recovered."""
         self._is_restarting = False
         """True from a failure until the stream has run for `_LASTS_S` again."""
 
@@ -143,8 +143,7 @@ class SharedStream:
             if error is None:
                 continue
             if not self._context.restarts:
-                # All members of the group that failed have ended. A member that is here now joined while the group was
-                # ending.
+                # All members of the failed group have ended. A remaining member was added while the group was ending.
                 continue
             delay = self._backoff.next_delay(self._context.clock.monotonic() - started)
             self._log_restart(str(error.__cause__ or error), delay)
@@ -166,7 +165,7 @@ class SharedStream:
         _log.info("shared stream is read again", stream=self.name)
 
     async def drain(self) -> None:
-        """Stop pulling messages. Wait until all are advanced or the group has ended, and the store has answered.
+        """Stop pulling messages. Wait until they are advanced or the group has ended, and until the store has answered.
 
         No new group is opened. The caller closes the stream next.
         """

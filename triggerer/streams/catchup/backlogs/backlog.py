@@ -15,7 +15,7 @@ from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 
 
 class InFlightTracker(Protocol):
-    """The messages that a filter has received, while not all events derived from them are durable."""
+    """The messages that a filter has received and whose derived events are not all durable."""
 
     def forget(self, backlog: Backlog) -> None:
         """Ignore the outcomes of the messages that were read from this lane."""
@@ -51,7 +51,8 @@ class Backlog:
     log_end: int | None = None
     """The number that the log's next message will probably have. It is only shown to users."""
     end: Position | None = None
-    """The end of the lane, which is looked up after the watcher fell behind. None: this group has not looked it up yet.
+    """The position of the lane's end, looked up after the watcher fell behind. None: this group has not looked it up
+    yet.
     """
     broadcast_to: Position | None = None
     """The last message of the lane that was broadcast before the watcher fell behind. None: not known."""
@@ -72,19 +73,19 @@ class Backlog:
     reemit: Reemission | None = None
     """The range of messages for which a replay makes events again, under other keys. None: there is no such replay."""
     rewound_to: Position | None = None
-    """The position to which a replay has rewound the watcher, until the broker has advanced to that position.
+    """The position to which a replay has rewound the watcher. None once the broker has advanced to that position.
 
     The broker's own position was unknown when the replay began. So the poll may still broadcast a message from before
-    `rewound_to`, which the watcher would miss. Such a broadcast rewinds the watcher to that message.
+    `rewound_to`, and the watcher would miss this message. Such a broadcast rewinds the watcher to that message.
     """
     in_flight_by: InFlightTracker | None = None
     """The messages that the present reader has handed out. Only their outcomes move the position."""
     blocked: Blocked | None = None
     """The message at which the lane waits. It is stored here, because the reader may end before the store answers."""
     gap: tuple[Position, Position] | None = None
-    """The last stretch of the log that has no messages, for instance after compaction: its begin and its end."""
+    """The last stretch of the log that has no messages, for instance after compaction: its beginning and its end."""
     stored_lane: StoredLane | None = None
-    """Set for a queue. The positions are then `[None, number of the event in the group]`, and are not stored."""
+    """Set for a queue, where a position is `[None, number of the event in the group]` and is not stored."""
 
     @property
     def is_reemitting(self) -> bool:
@@ -93,7 +94,7 @@ class Backlog:
 
     @property
     def last_end(self) -> Position:
-        """`position`, or the begin of a stretch without messages if such a stretch ends at `position`.
+        """`position`, or the beginning of a stretch without messages if such a stretch ends at `position`.
 
         Compare this property with the broker's position: the broker advances past messages only, never past such a
         stretch.
@@ -105,10 +106,10 @@ class Backlog:
     def stored_position(self) -> Position:
         """The position that is stored: usually `position`.
 
-        If a stretch without messages ends at `position`, the begin of the stretch is stored. Otherwise a later owner
-        would wait until the broker has advanced past the stretch, which the broker never does. Suppose that messages 5
-        to 9 were compacted, and the watcher is at 10: 5 is stored. But once the filter has failed with message 10, the
-        position 10 is stored, because the count of failures belongs to message 10.
+        If a stretch without messages ends at `position`, the beginning of the stretch is stored. Otherwise a later
+        owner would wait until the broker has advanced past the stretch, which the broker never does. Suppose that
+        messages 5 to 9 were compacted, and the watcher is at 10: 5 is stored. But once the filter has failed with
+        message 10, the position 10 is stored, because the count of failures belongs to message 10.
         """
         has_failed = self.failures and self.position == self.cursor
         return self.position if has_failed else self.last_end

@@ -101,7 +101,7 @@ class Backlogs:
         return self.by_lane.get(lane, {}).get(watcher_id)
 
     def load(self, watcher: WatcherRef, fence: Fence, row: LanePosition) -> None:
-        """Add a backlog from the store, unless the watcher has one in this lane already: that one is newer."""
+        """Add a backlog from the store, unless the watcher has a newer backlog in this lane."""
         lane = decode_lane(row.lane)
         if self.find(lane, watcher.watcher_id) is None:
             self._add(
@@ -133,7 +133,7 @@ class Backlogs:
     ) -> bool:
         """Let the watcher catch up from `position`, or from its earlier position if it is behind already.
 
-        Return False if the lane cannot be stored, because the lane is not JSON.
+        Return False if the lane cannot be stored, because its key is not JSON.
 
         Args:
             broadcast_to: See `Backlog.broadcast_to`.
@@ -166,7 +166,7 @@ class Backlogs:
     def _replace(
         self, backlog: Backlog, position: Position, now: datetime, **changes: Any
     ) -> Backlog:
-        """Replace a backlog by a new object, so that the outcomes of messages that were read before are ignored."""
+        """Replace a backlog by a new object, so that the outcomes of messages that were already read are ignored."""
         new = replace(
             backlog,
             since=now if backlog.is_caught_up else backlog.since,
@@ -223,7 +223,7 @@ class Backlogs:
         now: datetime,
         on_stored: Callable[[Exception | None], None] = _ignore,
     ) -> None:
-        """Let a watcher read again from `position`. Outcomes of messages that it read before are ignored.
+        """Let a watcher read again from `position`. Outcomes of messages that it has already read are ignored.
 
         Args:
             reemit: The range of messages for which the watcher makes events again, under other keys. None: no such

@@ -24,8 +24,8 @@ class PositionWrites:
     def close(self) -> None:
         """Submit no further position, even if events become durable.
 
-        A new `SharedStream` for this key may begin under the same lease. A late write of this one would replace its
-        positions.
+        A new `SharedStream` for this key may begin under the same lease. A late write of the closed stream would
+        replace the positions of the new stream.
         """
         self._is_closed = True
 
@@ -56,7 +56,7 @@ class PositionWrites:
         position: Position | None,
         on_done: Callable[[Exception | None], None],
     ) -> None:
-        """Store a position of the backlog. None: delete its row.
+        """Store a position of the backlog, or delete the backlog's row if `position` is None.
 
         Args:
             on_done: Called once, when the position is durable or was refused.

@@ -24,7 +24,7 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
     for backlog in backlogs.all():
         if state.stores_messages and backlog.stored_lane is not None:
             # The positions of a queue are event numbers of one group, so they begin again at 0. Messages whose events
-            # are not durable are read again. After `forget`, late answers for the earlier group do not move the new
+            # are not durable are read again. After `forget`, late answers for an earlier group do not move the new
             # position.
             if backlog.in_flight_by is not None:
                 backlog.in_flight_by.forget(backlog)
@@ -40,7 +40,7 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
         elif state.stores_messages or backlog.stored_lane is not None:
             backlogs.forget(backlog)
         else:
-            # Look up the lane's end again, because the earlier group may have broadcast messages beyond it.
+            # Look up the lane's end again, because an earlier group may have broadcast messages beyond the known end.
             backlog.end = None
     if state.stores_messages:
         for member in members:

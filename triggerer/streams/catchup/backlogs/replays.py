@@ -45,7 +45,7 @@ class Replays:
     """Carries out the replays of one stream, across its groups, in order and one at a time.
 
     While a watcher has an open replay, it reads no backlog. If the stream's owner dies during a replay, the next owner
-    repeats the request. It does not rewind again in lanes whose new position is stored.
+    repeats the request. The next owner does not rewind again in lanes whose new position is stored.
 
     Args:
         members: The stream's current members.
@@ -66,7 +66,8 @@ class Replays:
         self._members = members
         self._on_change = on_change
         self._seen: set[int] = set()
-        """The ids of all requests so far, because the store may return a request again after it was carried out."""
+        """The ids of all requests that were ever added. The store may return a request again after it was carried out.
+        """
         self._open: dict[int, ReplayRequest] = {}
         self._stored = anyio.Event()
         self._stored.set()
@@ -74,7 +75,7 @@ class Replays:
         self._ended = Notifier()
         """Wakes `wait_until_restored` when a request is no longer open."""
         self._restored_to: dict[datetime | None, Mapping[Hashable, Position]] = {}
-        """The positions from the look-ups for restores, by start, in the present group."""
+        """By start, the positions that the present group has looked up for requests of a restore."""
         self._backoff = context.restart_backoff()
 
     def __bool__(self) -> bool:
@@ -96,7 +97,7 @@ class Replays:
             self._release(request)
 
     async def wait_until_restored(self) -> None:
-        """Wait until no request is open that came with a restored database."""
+        """Wait until no request of a restored database is open."""
         while any(request.is_restore for request in self._open.values()):
             await self._ended.wait()
 
@@ -158,9 +159,10 @@ class Replays:
     async def _look_up_once(
         self, state: GroupState, producer: SharedStreamProducer, start: datetime | None
     ) -> tuple[Mapping[Hashable, Position], Mapping[Hashable, Position]]:
-        """Return the positions at `start` and the ends. All requests of one restore share the look-ups of a group.
+        """Return each lane's position at `start`, and each lane's end.
 
-        The stream has pulled no message yet, so the ends need not be newer than the request.
+        All requests of one restore share the look-ups of a group. The stream has pulled no message yet, so the ends
+        need not be newer than the request.
         """
         if start not in self._restored_to:
             self._restored_to[start] = await find_positions(producer, start)
@@ -272,8 +274,8 @@ class Replays:
 def _may_pass(request: ReplayRequest, error: Exception) -> bool:
     """Return whether to try the request again.
 
-    After a restore, a stream that began without its request would skip messages. So only a request that can never be
-    carried out is given up.
+    After a restore, a stream would skip messages if it began before its request was carried out. So a request of a
+    restore is given up only if it can never be carried out.
     """
     if request.is_restore:
         return not isinstance(error, _Impossible)

@@ -28,11 +28,11 @@ class Rewind:
     meanwhile.
 
     Args:
-        start: Where the replay begins, unless an earlier message is outstanding, or has events that are not durable.
-            The replay then begins at that message.
+        start: Where the replay begins. If an earlier message is outstanding, or has events that are not durable, the
+            replay begins at that message instead.
         end: The lane's end at a moment after the request.
-        on_stored: Called once. None: the position is durable. `GroupEnded`: the group ended before, so the next group
-            must begin the replay again.
+        on_stored: Called once. None: the position is durable. `GroupEnded`: the group ended before that, so the next
+            group must begin the replay again.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Rewind:
         return place
 
     def _aim(self, backlog: Backlog) -> tuple[Position, Reemission | None] | None:
-        """Return the new position and re-emission of an existing backlog. None: the backlog needs no change."""
+        """Return the new position and re-emission of an existing backlog, or None if the backlog needs no change."""
         reemit, known = self._reemission, backlog.reemit
         if backlog.is_caught_up:
             return self._begin_at(backlog), reemit

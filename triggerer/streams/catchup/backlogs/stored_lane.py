@@ -51,7 +51,7 @@ class StoredLane:
         self.arrivals = 0
         """How often a row was added after the rows that were already read."""
         self.resets = 0
-        """How often the reading went back to the first row. A page whose query began before the last time is outdated.
+        """How often the reading went back to the first row. A page whose query began before the last reset is outdated.
         """
         self.rereads = 0
         """How often the reading went back so that the filter receives all messages again, for example after a failure.
@@ -71,7 +71,9 @@ class StoredLane:
         self.storing: set[str] = set()
         """The keys of messages that are being stored."""
         self.resolved_early: set[str] = set()
-        """The keys of messages that were resolved while they are being stored. Their rows are deleted afterwards."""
+        """The keys of messages that are being stored, but were resolved in the meantime. Their rows are deleted
+        afterwards.
+        """
         self.in_flight_keys: set[str] = set()
         """The keys of messages that the filter received and whose rows still exist."""
         self.failed_with: str | None = None
@@ -112,7 +114,7 @@ class StoredLane:
         return None
 
     def end_storing(self, key: str, given_in: int | None, *, is_stored: bool) -> bool:
-        """Record the store's answer. Return True if the row must be deleted: the message was resolved meanwhile."""
+        """Record the store's answer. Return True if the row must be deleted because the message has been resolved."""
         self.pending_writes -= 1
         self.storing.discard(key)
         is_needless = key in self.resolved_early

@@ -14,7 +14,7 @@ from triggerer.streams.delivery.lane import Entry, Lane
 from triggerer.streams.delivery.subscribers import Subscribers
 
 _MOST_FAILED: Final = 256
-"""Lanes with a failure that are remembered. When there are more, the empty ones among them are forgotten."""
+"""If a larger number of lanes has failed, the lanes without outstanding messages are forgotten."""
 
 
 class FallingBehind:
@@ -27,11 +27,12 @@ class FallingBehind:
     - No watcher acked or rejected the message. Then the broker redelivers this message and all later messages of the
       lane.
 
-    A watcher that was behind already counts as acking if it has read the message while it caught up. Otherwise it does
-    not count.
+    A watcher that is behind in the lane counts as acking once it has read this message while catching up. Until then it
+    does not count.
 
-    Before a failed message is redelivered, the group may have pulled later messages of the lane. No watcher falls
-    behind at these messages, because its position would be after the failed message, which it would then miss.
+    Before a failed message is redelivered, the group may have pulled later messages of the lane. If a watcher fell
+    behind at one of these messages, its position would be after the failed message, and it would miss the failed
+    message. So no watcher falls behind at these messages.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -117,7 +118,8 @@ class FallingBehind:
         """Return the watchers that failed the message, were absent, or derived an event that the store refused."""
         failed = set(self._state.absences.find(entry.seq))
         for refused_by in (entry.nacks and entry.nacks.refused_by) or ():
-            # The subscriber may have left since, because of a later message.
+            # The subscriber may have left meanwhile, because of a later message. Its watchers failed this message all
+            # the same.
             assert isinstance(refused_by, Deriver)
             failed.update(refused_by.source.watchers)
         return failed
@@ -127,7 +129,8 @@ class FallingBehind:
     ) -> set[WatcherRef]:
         """Return these watchers, except watchers that are behind at the message or have read it while they caught up.
 
-        A watcher whose position is not durable yet stays: the position is written again, and the lane waits for it.
+        A watcher whose position is not durable yet stays in the result, so that the position is written again and the
+        lane waits for it.
         """
         backlogs = self._state.backlogs.by_lane.get(lane.key, {})
         return {

@@ -90,7 +90,7 @@ class FallingBehindInQueues(FallingBehind):
         state = self._state
         if state.is_poll_waiting and lane.key in state.failed_in:
             # The poll pulled one more message before the failure, and waits to broadcast it. The broker redelivers that
-            # message too. So it is included: it will get the next event number.
+            # message too, so count it as well: it will get the next event number.
             state.redelivered_before[lane.key] += 1
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
@@ -108,7 +108,8 @@ class FallingBehindInQueues(FallingBehind):
                 continue
             assert backlog.stored_lane is not None
             if entry.seq < max(backlog.position[1], backlog.stored_lane.decided_to):
-                # The watcher needs no stored copy: the message's events are durable, or a copy was decided on before.
+                # The watcher needs no further copy: the message's events are durable, or it was decided earlier whether
+                # to store a copy.
                 has_read = True
             elif entry.seq < backlog.cursor[1]:
                 has_read = True
@@ -306,7 +307,7 @@ class FallingBehindInQueues(FallingBehind):
             assert backlog.stored_lane is not None
             backlog.stored_lane.restart_reading()
             # The watcher may have caught up without this message, so it reads the lane again from the first message.
-            # Events that it derived before have the same idempotency keys, so they are not stored twice.
+            # The events that it has already derived have the same idempotency keys, so they are not stored twice.
             backlogs.leave_live(backlog)
         elif self._state.source_of(backlog.watcher) is not None:
             other = backlogs.find(backlog.lane, backlog.watcher.watcher_id)
@@ -346,7 +347,7 @@ class FallingBehindInQueues(FallingBehind):
     async def run(self) -> None:
         """Try to store the blocked messages, or to dead-letter them, at growing delays. A task of the group.
 
-        Cancellation: When the group ends. The broker redelivers the messages that were not stored.
+        Cancellation: `run` is cancelled when the group ends. The broker redelivers the messages that were not stored.
         """
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S, random=self._random)
         clock = self._state.clock
@@ -390,7 +391,7 @@ class FallingBehindInQueues(FallingBehind):
 
 
 def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
-    """Return the outcome with up to `count` acks turned into failures. If there are fewer acks, rejections follow."""
+    """Return the outcome with `count` acks turned into failures. If there are fewer acks, turn rejections as well."""
     acked = min(count, outcome.acked)
     rejected = min(count - acked, outcome.rejected)
     return AdvanceOutcome(

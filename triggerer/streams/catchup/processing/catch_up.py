@@ -49,7 +49,7 @@ class CatchUp:
 
     A backlog is the messages that the watcher misses in one lane. A second filter of the watcher processes its
     backlogs, and parked messages that are replayed. `Backlog.cursor` moves when this filter passes a message.
-    `Backlog.position`, which is stored, moves when the message's events are durable.
+    `Backlog.position` is stored, and moves when the message's events are durable.
 
     If the filter raises, only its open message has failed. The message's lane waits for a growing delay, and the other
     lanes continue at once with a new filter. A message that fails too often is parked (set aside for an operator).
@@ -70,7 +70,7 @@ class CatchUp:
     ) -> None:
         self.watcher = watcher
         self.error: BaseException | None = None
-        """The error of the last attempt. None: a message has passed since."""
+        """The error of the last attempt. None once a message has passed."""
         self._lookup_error: Exception | None = None
         self._was_restarted = False
         """Whether `restart` was called during this attempt."""
@@ -392,8 +392,8 @@ class CatchUp:
     def _may_give(self, backlog: Backlog, message: QueueMessage) -> bool:
         """Return whether the filter receives this message now.
 
-        There are two cases in which it does not. A probe must be tried first. Or the message was read from memory and
-        was stored since, so the filter receives it later from the store.
+        It does not if a probe must be tried first, or if the message was read from memory and has been stored
+        meanwhile. In the second case the filter receives the message later, from the store.
         """
         if message.failures and not backlog.failures:
             # An earlier group counted these failures, and stored their number with the message.
@@ -405,7 +405,7 @@ class CatchUp:
     async def _next_lane(self) -> Backlog | None:
         """Return the lane whose turn it is.
 
-        None: a replayed message comes first, or no lane was ready, and this call has waited until one is.
+        None: a replayed message comes first; or no lane was ready, and `_next_lane` has waited for a turn.
         """
         self._handover.begin_recreated()
         backlog = self._reader.next_lane()

@@ -138,7 +138,7 @@ class CatchUpTasks:
         """Start catching up: the producer is known, and has pulled nothing yet."""
         begin_group(self.backlogs, state, self._members)
         for backlog in self.backlogs.all():
-            # The earlier group may have ended just when the broker had advanced to a backlog's end. Such a backlog is
+            # An earlier group may have ended just when the broker had advanced to a backlog's end. Such a backlog is
             # dropped here.
             state.end_if_advanced(backlog)
         for member in self._members:
@@ -182,7 +182,7 @@ class CatchUpTasks:
         self.start(member)
 
     def restart(self, member: Member) -> None:
-        """Start a member again that waits for a restart, and try its watchers' failed messages at once."""
+        """Restart the member if it awaits a restart, and try its watchers' failed messages at once."""
         member.restart()
         self._try_now(member.source.watchers)
         for watcher in member.source.watchers:
@@ -216,7 +216,7 @@ class CatchUpTasks:
                 backlog.try_now()
 
     def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Carry out replays of the member's watchers. A request that was passed before is ignored."""
+        """Carry out replays of the member's watchers. A request that an earlier call has passed is ignored."""
         self._replays.add_requests(member, requests)
         self.start_replaying()
 
@@ -234,7 +234,7 @@ class CatchUpTasks:
             self._tasks.start_soon(self._replays.run, group.state, name=f"replays[{self._key}]")
 
     async def wait_until_restored(self) -> None:
-        """Wait until the stream has carried out the requests that came with a restored database."""
+        """Wait until the stream has carried out the replay requests of a restored database."""
         await self._replays.wait_until_restored()
 
     # Changes
@@ -255,8 +255,8 @@ class CatchUpTasks:
             running.offer(backlog)
 
     def _on_settled(self, backlog: Backlog) -> None:
-        # The broker may have advanced to the backlog's end before the events were durable. Then no advance drops the
-        # backlog.
+        # The broker may have advanced to the backlog's end before the events were durable. In that case no later
+        # advance drops the backlog, so drop it here.
         if self._group is not None:
             self._group.state.end_if_advanced(backlog)
 
@@ -343,7 +343,7 @@ class CatchUpTasks:
 
 
 def _standing_text(standing: Mapping[Hashable, str]) -> str | None:
-    """Return a text for users about the lanes that stand still, with the producer's reason. None: no lane does."""
+    """Return a text for users about the standing lanes, with the producer's reason, or None if no lane stands."""
     if not standing:
         return None
     lane, why = next(iter(standing.items()))

@@ -25,9 +25,9 @@ class CatchUpDeriver:
 
     Args:
         name: The watcher's name, for errors.
-        in_flight: The messages that the filter received. Each event belongs to the open one, which the filter received
-            last.
-        deadline: The filter's deadline, whose clock stops while the filter waits for the store.
+        in_flight: The messages that the filter received. Each event belongs to the open message, which the filter
+            received last.
+        deadline: The filter's deadline. It is suspended while the filter waits for the store.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class CatchUpDeriver:
                 await self._wait_for_room()
             in_flight = messages.open
             if in_flight is None:
-                # Ignore an event that derives from no message: the live filter yields such events too, and they are
-                # stored there.
+                # Ignore an event that derives from no message. The live filter yields such events too, and the store
+                # gets them from there.
                 continue
             ordinal = in_flight.derived
             in_flight.derived += 1
@@ -89,8 +89,8 @@ class CatchUpDeriver:
                     CatchUpDerivedEvent(in_flight, mark_stored), event, source, key, ordinal
                 )
             except BaseException:
-                # The sink has not accepted the event, for example because the payload's own code raised, so it never
-                # answers.
+                # The sink has not accepted the event, so it will never answer. For example, the payload's own code has
+                # raised.
                 in_flight.unresolved -= 1
                 self._give_room()
                 raise

@@ -36,7 +36,7 @@ class FilterDeadline:
 
     @contextmanager
     def limit(self) -> Iterator[None]:
-        """Limit the filter that runs in this block.
+        """Limit the time of the filter that runs in this block.
 
         Raises:
             AckTimeout: The filter was late and was cancelled.

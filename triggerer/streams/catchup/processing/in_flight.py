@@ -93,7 +93,7 @@ class LaneMessageInFlight(_InFlight):
 
 
 class Probe(_InFlight):
-    """A message that is tried only to see whether the filter fails every message, or only the one before it."""
+    """A message that is tried only to see whether the filter fails every message, or only the message that failed."""
 
     __slots__ = ("backlog", "event")
 
@@ -234,7 +234,7 @@ def _drop(in_flight: LaneMessageInFlight) -> None:
 
 
 def _mark_passed(stored: StoredLane, in_flight: LaneMessageInFlight) -> None:
-    """Let the row of a message whose events are durable be deleted. A parked message keeps its row."""
+    """Mark a message's row for deletion, because the message's events are durable. A parked message keeps its row."""
     message = in_flight.message
     assert isinstance(message, QueueMessage)
     key = in_flight.key

@@ -67,10 +67,12 @@ class Outcomes:
         self._on_failure = on_failure
         self._on_success = on_success
         self._going_on: Backlog | None = None
-        """The lane of a log whose message passed last. Its next message needs less work. None: a failure came since."""
+        """For a log: the lane whose message passed last, so that the lane's next message needs less work. None after a
+        failure.
+        """
 
     def is_probe_due(self, backlog: Backlog) -> bool:
-        """Return whether another message must be tried as a probe: the lane's first one has failed too often."""
+        """Return whether another message must be tried as a probe: the lane's first message has failed too often."""
         return self._parking.is_possible and self._probes.is_due(backlog)
 
     # Messages that pass
@@ -130,8 +132,8 @@ class Outcomes:
             return False
         if self._is_blocked_at(in_flight):
             # The store has refused this message's events before, and may refuse them again. Read no later message
-            # before it answers: after another refusal, the later messages would be read again, and their events derived
-            # again.
+            # before the store answers. After another refusal, the later messages would be read again, and their events
+            # derived again.
             self._reader.hold(backlog)
             return False
         return True

@@ -72,7 +72,7 @@ class Parking:
         """Park a message.
 
         Args:
-            error: The reason why the message is parked, which is stored with it.
+            error: The reason why the message is parked. It is stored with the message.
             on_done: Called once. None: the message is parked or dead-lettered, or need not be parked. An error: the
                 lane must wait at the message.
         """

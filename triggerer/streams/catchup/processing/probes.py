@@ -78,12 +78,12 @@ class Probes:
         )
 
     def blames_message(self, backlog: Backlog) -> bool:
-        """Return whether the filter has accepted a probe, which shows that the failed message is poison."""
+        """Return whether the filter has accepted a probe, so that the failed message must be poison."""
         probe = self._probes.get(backlog)
         return probe is not None and probe.has_passed
 
     async def next(self, backlog: Backlog) -> Message | QueueMessage | None:
-        """Return the next probe. None: there is no probe now.
+        """Return the next probe, or None if there is none now.
 
         Raises:
             Exception: The producer's error.

@@ -26,12 +26,12 @@ from triggerer.streams.delivery.group_state import GroupState
 from triggerer.synchronization import AutoResetEvent
 
 _SLICE: Final = 2_000
-"""Messages that are read from memory or the store in one turn of a lane. Then the watcher's next lane has its turn."""
+"""The most messages that are read from memory or the store in one turn of a lane. Then the next lane has its turn."""
 _SLICE_OF_LOG: Final = 50_000
-"""Messages that are read from the log in one turn. Opening the log costs as much as reading thousands of messages."""
+"""The most messages that are read from the log in one turn. Opening the log costs as much as reading thousands."""
 _SLICE_S: Final = 5.0
 _BURST: Final = 16
-"""Messages in a burst. After each burst other tasks run, so that live delivery is not delayed."""
+"""The number of messages in a burst. After each burst other tasks run, so that live delivery is not delayed."""
 _BURST_S: Final = 0.00005
 """50 µs: the size of a burst from the log is adapted, so that the filter needs about this time for it."""
 _MOST_IN_BURST: Final = 128
@@ -42,7 +42,8 @@ If no other lane waits, the lane keeps its turn for longer. At this interval it 
 """
 _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5
-"""If the log does not answer in this number of readings, the lane counts as read to its end. Each reading waits longer.
+"""If the log does not answer in this number of readings, the lane counts as read to its end. Each reading waits longer
+than the one before.
 """
 _LONGEST_WITHOUT_SLOT_S: Final = 300.0
 """After this time a lane that gave up its reader slot at its end is read again, even if other lanes wait for a slot."""
@@ -95,7 +96,7 @@ class BacklogReader:
         self._wake = AutoResetEvent()
         self._is_interrupted = False
         self._at_end: dict[Backlog, tuple[Position, float]] = {}
-        """By lane that was read to its apparent end: the position of the end, and when the reader reached it.
+        """For each lane that was read to its apparent end: the position of the end, and when the reader reached it.
 
         Such a lane leaves its reader slot to other lanes.
         """
@@ -112,7 +113,7 @@ class BacklogReader:
         """The task group of the readers; set before the first reading."""
 
     def wake(self) -> None:
-        """Let every lane be read that waits because it had no message."""
+        """Give a turn to every lane that waits because it had no message."""
         self._turns.end_rests()
         self._wake.set()
 
@@ -130,7 +131,7 @@ class BacklogReader:
     # Which lane, and when
 
     def next_lane(self) -> Backlog | None:
-        """Return the lane to read next. None: no lane may be read now."""
+        """Return the lane to read next, or None if no lane may be read now."""
         self._is_interrupted = False
         if self._watcher.watcher_id in self._state.backlogs.rewinding:
             return None
@@ -142,8 +143,8 @@ class BacklogReader:
     def _gives_way(self, backlog: Backlog) -> bool:
         """Return whether a lane at its end must wait, because no reader slot is free.
 
-        The watcher loses no time. The next broadcast in the lane makes it read again, and no sibling gets that message
-        earlier.
+        The watcher loses no time by this. The next broadcast in the lane ends the wait, and no sibling gets that
+        message earlier.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
@@ -223,7 +224,7 @@ class BacklogReader:
         self._turns.record_failure()
 
     def record_success(self, backlog: Backlog) -> None:
-        """Record that a message of the lane has passed: its next failure waits for the shortest delay."""
+        """Record that a message of the lane has passed, so that the shortest delay follows the lane's next failure."""
         self._turns.record_success(backlog)
 
     def restart(self) -> None:
@@ -330,8 +331,8 @@ class BacklogReader:
             and not (backlog.is_gone or backlog.is_caught_up)
         ):
             if backlog.cursor is not reached:
-                # The cursor was moved back to a message that is earlier than all messages of this pass. End
-                # the pass. The next pass begins at the cursor.
+                # The cursor was moved back, to before all messages of this reading. End the reading, so that the next
+                # one begins at the cursor.
                 return
             if at >= len(messages):
                 messages, at = reader.take(), 0
@@ -411,7 +412,7 @@ class BacklogReader:
 
 
 def _adapt(most: int, took_s: float) -> int:
-    """Return the size of the next burst, given how long this one took."""
+    """Return the size of the next burst, given the size of the last one and how long it took."""
     if took_s > _BURST_S:
         return max(most // 2, 1)
     return min(most * 2, _MOST_IN_BURST) if took_s < _BURST_S / 2 else most

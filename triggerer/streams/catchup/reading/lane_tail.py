@@ -136,8 +136,8 @@ class LaneTail:
         oldest, newest = self._messages[0].position, self._messages[-1].position
         if not is_same_log(oldest, position) or is_before(position, oldest):
             return False
-        # The reader may learn of a cut of the log earlier than the poll does. Then the log may have lost the newest
-        # messages here.
+        # The reader may learn of a cut of the log earlier than the poll does. In that case the log may have lost the
+        # newest messages of this tail.
         return position[0] is newest[0] or not _is_lost(newest, position[0])
 
     def after(self, position: Position, most: int) -> list[Message] | None:

@@ -66,7 +66,7 @@ class LaneTurns:
         self._ready[backlog] = None
 
     def next(self) -> Backlog | None:
-        """Return the next lane. None: all lanes wait. The lane of the previous call is queued again if it is behind."""
+        """Return the next lane, or None if all wait. The lane of the previous call is queued again if it is behind."""
         before, self._current = self._current, None
         if before is not None and not (before.is_gone or before.is_caught_up):
             self.offer(before)
@@ -136,7 +136,7 @@ class LaneTurns:
             self._not_before = self._now + self._pace.next_delay()
 
     def record_success(self, backlog: Backlog) -> None:
-        """Record that a message of the lane has passed: its next failure waits for the shortest delay."""
+        """Record that a message of the lane has passed, so that the shortest delay follows the lane's next failure."""
         self._attempts.pop(backlog, None)
         if self._in_a_row:
             self._in_a_row = 0

@@ -22,7 +22,8 @@ _log = structlog.get_logger(__name__)
 
 _PAGE: Final = 100
 _PAGE_BYTES: Final = 4 * 1024 * 1024
-"""4 MiB: rows in memory, at most, of all lanes of the watcher together. The rows wait until their lanes are read."""
+"""4 MiB: the limit of the rows in memory, for all lanes of the watcher together. They wait until their lanes are read.
+"""
 
 
 class QueueMessage(NamedTuple):
@@ -53,7 +54,7 @@ class QueueReader:
     async def read(self, backlog: Backlog) -> list[QueueMessage]:
         """Return the next stored messages of a lane, in order.
 
-        Empty: none was read now. `StoredLane.has_unread` then tells whether the store may have more.
+        If the list is empty, `StoredLane.has_unread` tells whether the store may have more.
 
         Raises:
             StoreError: The store cannot be read now.
@@ -91,8 +92,8 @@ class QueueReader:
                 stored.page.append(row)
                 size_bytes += len(row.data)
             else:
-                # The lane was not read for long, or the rows of other lanes fill the limit. Drop the lane's rows. At
-                # its next turn the lane reads them again, in a query of its own.
+                # The lane has not been read for a long time, or the rows of other lanes fill the limit. Drop the lane's
+                # rows. At its next turn the lane reads them again, in a query of its own.
                 stored.page.clear()
                 stored.is_read_alone = True
 
@@ -223,8 +224,8 @@ class QueueReader:
 def begin_giving(backlog: Backlog, message: QueueMessage) -> bool:
     """Record that the filter receives a message.
 
-    Return False if the filter must not receive this copy. That is so if the copy was read from memory, and the group
-    has decided meanwhile whether the message is stored. A stored message is read from the store.
+    Return False if the filter must not receive this copy, because it was read from memory, and the group has decided
+    meanwhile whether to store the message. If the message is stored, the filter receives it from the store.
     """
     stored = backlog.stored_lane
     assert stored is not None

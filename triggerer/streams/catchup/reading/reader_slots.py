@@ -26,7 +26,8 @@ class Reading:
         """When the filter received its last messages, by the monotonic clock. None: the filter waits for messages."""
         self.is_over = False
         self.has_answered = False
-        """True once the log has answered. Until then a lane without messages may be slow, instead of at its end."""
+        """True once the log has answered. Until then, a lane that brings no message may be slow rather than at its end.
+        """
         self._readers = readers
         self._on_release_requested = on_release_requested
         self._empty_since: float | None = None

@@ -27,7 +27,7 @@ _PAGE: Final = 100
 
 
 async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> None:
-    """Park a watcher's messages again that an operator replays, because its trigger has no producer to load them.
+    """Park the replayed messages of a watcher again, because its trigger has no producer that could load them.
 
     An error of the store is only logged. The service finds the messages again when it next looks for replays.
     """
@@ -78,7 +78,7 @@ class ReplayedMessages:
         self._after = 0
 
     async def next(self) -> ReplayedMessageInFlight | None:
-        """Load and return the next message. None: no message is left.
+        """Load and return the next message, or None if no message is left.
 
         Raises:
             StoreError: The store cannot be read now.
