@@ -39,9 +39,9 @@ class SqsEventTrigger(MessageTrigger):
         queue: The queue's name or URL.
         connection: The section `[connections.<connection>]` of the configuration.
         match, decode, extra, partition_key: See `MessageTrigger`. The default `extra` has `value`, `message_id`,
-            `queue`, `group_id` and `sequence_number` (null if SQS sends none), `attributes` and `timestamp`. The
-            timestamp is when the message was sent, in milliseconds; a binary attribute is written as text, or as
-            `base64:…`.
+            `queue`, `group_id`, `sequence_number`, `attributes` and `timestamp`. The `group_id` and `sequence_number`
+            are null if SQS sends none. The `timestamp` is when the message was sent, in milliseconds. A binary
+            attribute is written as text, or as `base64:…`.
     Raises:
         DagError: An argument is not as described.
     """
