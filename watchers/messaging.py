@@ -68,10 +68,11 @@ class MessageQueueTrigger:
     The result is an instance of the broker's own class. It shares a stream with an equal instance made from that class.
 
     Args:
-        url: `kafka:///topic,topic`, `kafka:///^pattern`, `sqs:///queue`, `pubsub:///subscription` (or
-            `pubsub:///projects/PROJECT/subscriptions/NAME`), `servicebus:///queue` or `servicebus:///topic/subscription`;
-            each may end with `?connection=ID`, the connection's section in the configuration. Percent-encode characters
-            that a URL's path cannot have (`?`, `#`, `%`; `/` within a name; a space, a line's end).
+        url: `kafka:///topic,topic`, `kafka:///^pattern`, `sqs:///queue`, `pubsub:///subscription`,
+            `pubsub:///projects/PROJECT/subscriptions/NAME`, `servicebus:///queue` or
+            `servicebus:///topic/subscription`. A URL may end with `?connection=ID`; the section `[connections.ID]` of
+            the configuration is then used. Percent-encode characters that a URL's path cannot have (`?`, `#`, `%`; `/`
+            within a name; a space, a line's end).
         arguments: The other arguments of the broker's trigger.
     Raises:
         DagError: The URL has another form, the broker's trigger has no such argument, or the broker's package

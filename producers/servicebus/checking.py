@@ -107,7 +107,7 @@ def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | N
 
 
 def _duration(value: timedelta | str | None) -> timedelta | None:
-    # An answer of Service Bus has a duration. The SDK's type also allows a text, for values that a caller sets.
+    # Service Bus answers with a `timedelta`. The SDK's type also allows a text, for values that a caller sets.
     return value if isinstance(value, timedelta) else None
 
 

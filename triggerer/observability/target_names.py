@@ -41,7 +41,7 @@ def remember_targets(urls: Iterable[str]) -> None:
     for url in urls:
         if not is_reference(url):
             remember_secret(url)
-            # A host alone is no secret. If it were remembered, it would be hidden in every line.
+            # If the rest is only a host, such as `localhost`, do not hide it: other lines need it, too.
             if not _HOST_ONLY.fullmatch(rest := url.partition("://")[2]):
                 remember_secret(rest)
 

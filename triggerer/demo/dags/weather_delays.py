@@ -1,4 +1,4 @@
-"""Computes from all Parquet files so far which weather delays which carrier, and by how much."""
+"""Reads all Parquet files that exist, and computes which weather delays which carrier, and by how much."""
 
 import json
 from pathlib import Path
