@@ -1,5 +1,6 @@
 """The queries of the list commands, on each database."""
 
+import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -487,9 +488,13 @@ async def _first_run(session: AsyncSession, dag_id: str) -> DagRun:
 @pytest.mark.parametrize(
     ("heard_s_ago", "state", "reason"),
     [
-        (3, "running", None),
-        (9, "running", "its owner far:1:a was heard of 9 s ago; its lease ends in 6 s, and then"),
-        (16, "waiting", "no instance hosts it: its owner far:1:a was heard of 16 s ago"),
+        (0, "running", None),
+        (
+            36,
+            "running",
+            r"its owner far:1:a was heard of (\d+) s ago; its lease ends in (\d+) s, and then",
+        ),
+        (61, "waiting", r"no instance hosts it: its owner far:1:a was heard of (\d+) s ago"),
     ],
 )
 async def test_a_watcher_whose_owner_is_silent_says_so_as_soon_as_a_heartbeat_is_missed(
@@ -499,7 +504,7 @@ async def test_a_watcher_whose_owner_is_silent_says_so_as_soon_as_a_heartbeat_is
     await add_stream(database)
     async with database.transaction() as session:
         heard = await database_now(session) - timedelta(seconds=heard_s_ago)
-        ends = heard + timedelta(seconds=15)
+        ends = heard + timedelta(seconds=60)
         owner = "far:1:a"
         session.add(
             Instance(
@@ -523,4 +528,9 @@ async def test_a_watcher_whose_owner_is_silent_says_so_as_soon_as_a_heartbeat_is
     if reason is None:
         assert found.reason is None
     else:
-        assert (found.reason or "").startswith(reason)
+        seconds = re.match(reason, found.reason or "")
+        assert seconds is not None, found.reason
+        # A second or more may have passed since the heartbeat was stored.
+        assert heard_s_ago <= int(seconds[1]) <= heard_s_ago + 20
+        if state == "running":
+            assert 59 <= int(seconds[1]) + int(seconds[2]) <= 61
