@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
 
 class HttpPollTrigger(MessageTrigger):
-    """Polls a URL, and fires for each new item of the list at `items`. Without `items`: for each change of the answer.
+    """Polls a URL. Fires for each new item of the list at `items`. Without `items`, each change of the answer fires.
 
     Watchers share one request if all their arguments except `match`, `decode`, `extra` and `partition_key` are equal.
     Each watcher has its own filter.
 
     Args:
-        url: Absolute, or joined to the connection's `base_url`. User and password belong in the connection.
+        url: An absolute URL, or one that is joined to the connection's `base_url`. User and password belong in the
+            connection.
         connection: The section `[connections.<connection>]` of the configuration. The default section, `http`, need not
             exist.
         poke_interval: Seconds from an answer to the next request.

@@ -181,9 +181,9 @@ class KafkaRangeTrigger(BaseEventTrigger):
         topics: As for `KafkaEventTrigger`.
         interval: Seconds between two look-ups of the partitions' ends.
         max_offsets: The most offsets of one event. More new offsets make several events. None: no limit.
-        connection: The section `[connections.<connection>]` of the configuration. With its `isolation_level`
+        connection: The section `[connections.<connection>]` of the configuration. If its `isolation_level` is
             "read_committed" (the default), a range ends before the first open transaction.
-        start: As for `KafkaEventTrigger`. It applies to topics without a position of the watcher.
+        start: As for `KafkaEventTrigger`. It applies to topics in which the watcher has no position.
     Raises:
         DagError: An argument is not as described, or is for reading messages (such as `match`): this trigger reads
             none.

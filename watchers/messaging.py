@@ -65,14 +65,14 @@ _SCHEMES: Final[Mapping[str, tuple[str, str, _Names]]] = {
 class MessageQueueTrigger:
     """Makes the trigger of a URL's broker: `MessageQueueTrigger("sqs:///orders", match={…})` is an `SqsEventTrigger`.
 
-    The result is an instance of the broker's own class. It shares a stream with an equal instance made from that class.
+    The result is an instance of the broker's own class. It shares a stream with an equal trigger that was made without
+    a URL.
 
     Args:
         url: `kafka:///topic,topic`, `kafka:///^pattern`, `sqs:///queue`, `pubsub:///subscription`,
             `pubsub:///projects/PROJECT/subscriptions/NAME`, `servicebus:///queue` or
-            `servicebus:///topic/subscription`. A URL may end with `?connection=ID`; the section `[connections.ID]` of
-            the configuration is then used. Percent-encode characters that a URL's path cannot have (`?`, `#`, `%`; `/`
-            within a name; a space, a line's end).
+            `servicebus:///topic/subscription`. If the URL ends with `?connection=ID`, the section `[connections.ID]` of
+            the configuration is used. Percent-encode `?`, `#`, `%`, spaces and line ends, and each `/` within a name.
         arguments: The other arguments of the broker's trigger.
     Raises:
         DagError: The URL has another form, the broker's trigger has no such argument, or the broker's package

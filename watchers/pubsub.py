@@ -37,7 +37,8 @@ class PubSubEventTrigger(MessageTrigger):
         subscription: A name in the connection's project, or `projects/<project>/subscriptions/<name>`.
         connection: The section `[connections.<connection>]` of the configuration.
         match, decode, extra, partition_key: See `MessageTrigger`. The default `extra` has `value`, `message_id`,
-            `subscription`, `ordering_key`, `attributes` and `timestamp` (of the publication, in milliseconds).
+            `subscription`, `ordering_key`, `attributes` and `timestamp`. The `timestamp` is when the message was
+            published, in milliseconds.
     Raises:
         DagError: An argument is not as described.
     """

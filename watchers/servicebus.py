@@ -45,8 +45,8 @@ class ServiceBusEventTrigger(MessageTrigger):
         topic, subscription: The names of a topic and of one of its subscriptions, in place of `queue`.
         connection: The section `[connections.<connection>]` of the configuration.
         match, decode, extra, partition_key: See `MessageTrigger`. The default `extra` has `value`, `message_id`,
-            `entity`, `session_id`, `sequence_number`, `properties` (as text) and `timestamp` (when Service Bus stored
-            the message, in milliseconds).
+            `entity`, `session_id`, `sequence_number`, `properties` and `timestamp`. The values of `properties` are
+            texts. The `timestamp` is when Service Bus stored the message, in milliseconds.
     Raises:
         DagError: An argument is not as described.
     """

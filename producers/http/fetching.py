@@ -99,8 +99,7 @@ class Fetcher:
         try:
             return httpx.AsyncClient(verify=context, timeout=self._settings.timeout_s)
         except (httpx.InvalidURL, ImportError, ValueError) as error:
-            # Only the proxy can be wrong: the client reads the proxy from the environment, and its other arguments were
-            # checked.
+            # Only the proxy, which the client reads from the environment, can be wrong. The arguments were checked.
             raise ConfigurationError(
                 f"the proxy that the environment names cannot be used: {error}",
                 hint="check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY: http://host:port",

@@ -55,14 +55,14 @@ class Memory:
     """Remembers the items of one URL.
 
     An item is settled once its events are stored, or once it was rejected. The memory has the digests of up to
-    `MOST_KNOWN` settled items. If there are more, it forgets the oldest items that the server no longer shows. If a
-    forgotten item comes again, its idempotency key is the same as before, so it makes no second event.
+    `MOST_KNOWN` settled items. Beyond this number, it forgets the oldest items that the server no longer shows. A
+    forgotten item that comes again has an unchanged idempotency key, so it makes no second event.
 
     If the whole content of the URL is the only item (`is_document`), each change of the content makes an event, even a
-    change back. So each version of the content gets a number, which is part of its idempotency key. The key also
-    contains `incarnation`, a random text, because the numbers begin again if the stored state is deleted. After a
-    crash, events of a version may be stored although the version is not settled. The next process must give this
-    version the same number, so the number is stored before the version is delivered.
+    change back to an earlier content. So each version of the content gets a number, which is part of the version's
+    idempotency key. The key also contains `incarnation`, a random text, because the numbers begin again if the stored
+    state is deleted. After a crash, events of a version may be stored although the version is not settled. The next
+    process must give this version the same number, so the number is stored before the version is delivered.
     """
 
     source: str

@@ -72,7 +72,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         self._has_failed = anyio.Event()
         self._saved: Any = None
         self._is_ahead = False
-        """True if the stored state comes from `state_after`: it counts items as settled that are not advanced yet."""
+        """True if the stored state comes from `state_after`, and so contains items that are not advanced yet."""
         self._has_advanced = anyio.Event()
 
     def use_state(self, state: StreamState) -> None:
@@ -115,7 +115,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         await self._save()
 
     async def _skip_all(self) -> None:
-        """Skip all present pages, however many there are. Otherwise the items of the later pages would fire as new."""
+        """Skip all present pages, however many there are. Otherwise the first poll would deliver the rest as new."""
         asked = 0
         while True:
             try:

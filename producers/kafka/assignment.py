@@ -119,7 +119,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self.error.__cause__ = error
         except Exception as error:  # noqa: BLE001 - aiokafka would only log it; the stream raises it
             if isinstance(error, ExceptionGroup) and (first := _first(error)) is not None:
-                # The commits ran concurrently, and each of them may have raised an error. Report the first.
+                # The commits ran concurrently, and several of them may have raised an error. Report only one error.
                 self.error = first
                 return
             self.error = BrokerUnavailable(f"assignment of {names_of(assigned)} failed: {error!r}")
@@ -146,7 +146,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     async def reset_out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Find new positions for partitions whose position the broker reported as out of range, and log each reason.
 
-        - Retention deleted unread messages: `expired_offset` decides.
+        - Retention deleted unread messages: `expired_offset` says where reading continues.
         - The log was cut (it lost its end), and the broker can tell where (see `Fetching`): reading continues at the
           cut.
         - The log ends before the position, and the broker cannot tell where it was cut: reading continues at the oldest

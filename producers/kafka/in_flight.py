@@ -1,4 +1,4 @@
-"""The messages in flight of one partition during one assignment, and the position committed there.
+"""The messages in flight of one partition during one assignment, and the partition's committed position.
 
 Synchronous, without I/O. Each assignment of a partition has a lane of its own (`LaneInFlight`), and each message refers
 to its lane. So `advance` can ignore a message whose assignment has ended. A lane's number `delivery` grows with each
@@ -108,7 +108,7 @@ class LaneInFlight:
         return self.committed.moved(offset, failures, epoch=self.epochs.before(offset))
 
     def key(self, offset: int) -> str | None:
-        """Return the key of a message; None where brokers have no topic ids.
+        """Return the idempotency key of the message at `offset`; None if the brokers have no topic ids.
 
         A key is `<topic id>/<partition>/<offset>`. After a cut, new messages get offsets that lost messages had. The
         keys of these new messages end with `+<epoch>`, the leader epoch of the lost messages; see `UsedOffsets`.

@@ -118,7 +118,10 @@ class KafkaMessage(BrokerMessage):
         return None
 
     def dump(self) -> bytes:
-        """Return the message, with all parts of its idempotency key: a line of JSON with sizes, then the contents."""
+        """Return the message as bytes: a line of JSON with sizes, then the contents of key, value and headers.
+
+        The line also has all parts of the message's idempotency key.
+        """
         contents = [self.key, self.value, *(content for _, content in self.headers)]
         head = {
             "v": _DUMP_VERSION,

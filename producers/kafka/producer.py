@@ -52,8 +52,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         ValueError: The pattern or the start is invalid.
 
     - `advance` commits in one request for all lanes that advance at the same time, and never past a failed message.
-      Outside `advance`, the producer commits only where it begins: a partition's first position, and a new position
-      after the log lost the old one.
+      Outside `advance`, the producer commits only positions where reading begins: the first position in a partition,
+      and a new position after the log lost the old one.
     - A failed message is delivered again after a growing delay. After its second failure it is delivered alone, while
       its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The count is stored in the
       commit's metadata and so survives restarts.
@@ -105,8 +105,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         Raises:
             BrokerUnavailable: The cluster did not answer while the client retried, or a topic was deleted and created
                 again. A new stream may succeed.
-            BrokerRefused: A topic does not exist, or this user may not read it. Also if retention deleted unread
-                messages, and `expired_offset` is "fail".
+            BrokerRefused: A topic does not exist, or this user may not read it. Or retention deleted unread messages,
+                and `expired_offset` is "fail".
             ConfigurationError: The TLS files cannot be used, or a topic would be its own dead-letter topic.
             StoreRestored: The group's commits are newer than the database.
         """
@@ -249,7 +249,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             await self._settler.advance(batch)
 
     def use_mark(self, mark: StoreMark) -> None:
-        """Store the mark in the metadata of each commit, and check the marks of the first commits that are read."""
+        """Store the mark in the metadata of each commit, and check the commits of newly assigned partitions by it."""
         self._mark = mark
 
     def use_standing(self, report: ReportStanding) -> None:

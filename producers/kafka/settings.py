@@ -74,12 +74,12 @@ class KafkaSettings(DeliverySettings):
 
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     max_batch: Positive = 500
-    """Messages read from the client at once; other work on the event loop runs between batches."""
+    """The most messages to read from the client at once; other work on the event loop runs between batches."""
     fetch_max_bytes: Positive = 16 << 20
-    """The most that a broker returns to one request, over all partitions. A single larger message is returned alone."""
+    """The most bytes of a broker's answer to one request, over all partitions. A larger message is returned alone."""
     max_partition_fetch_bytes: Positive = 1 << 20
-    """The most that a broker returns for one partition. The client buffers one answer per partition until the stream
-    has read it. So each partition uses at most this much memory, and more if its messages are compressed."""
+    """The most bytes that a broker returns for one partition. The client buffers one answer per partition until the
+    stream has read it. So each partition uses at most this much memory, or more if its messages are compressed."""
     fetch_max_wait_ms: int = 500
     """How long the broker may delay a fetch while it has no message. Idle streams wait for `idle_fetch_wait_ms`."""
     request_timeout_ms: Positive = 20_000

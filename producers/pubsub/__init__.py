@@ -1,4 +1,4 @@
-"""The producer on Google Cloud Pub/Sub subscriptions."""
+"""The producer that reads subscriptions of Google Cloud Pub/Sub."""
 
 from triggerer.pluginkit.installing import needing
 

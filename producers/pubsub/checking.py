@@ -27,8 +27,8 @@ async def check_subscription(settings: PubSubSettings, subscription: str) -> Non
 
     Raises:
         ConfigurationError: The credentials cannot be used, or no project is known.
-        BrokerRefused: There is no such subscription, this account may not read it, or it is no pull subscription. Also
-            if it has lost its topic, or if `dead_letter_topic` is its own topic.
+        BrokerRefused: There is no such subscription, this account may not read it, it is no pull subscription, or it
+            has lost its topic. Or the subscription's topic is also `dead_letter_topic`.
         BrokerUnavailable: Pub/Sub does not answer.
     """
     access, path, found = await _look_up(settings, subscription)

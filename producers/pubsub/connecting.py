@@ -55,7 +55,7 @@ class Access:
 
 
 async def find_access(settings: PubSubSettings) -> Access:
-    """Load the credentials in a thread, because that may send a request to the metadata server.
+    """Load the credentials in a thread, because Google's library may send a request to the metadata server.
 
     Raises:
         ConfigurationError: There are no credentials, or their file cannot be used.

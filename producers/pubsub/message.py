@@ -132,11 +132,11 @@ class PubSubMessage(BrokerMessage):
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One delivery of a message; it is the broker payload of its event.
+    """The broker payload: one delivery of a message.
 
     Attributes:
         ack_id: Pub/Sub's id of the delivery. It changes if the message comes again while it is in flight.
-        key: The ordering key; empty: none.
+        key: The ordering key; empty if the message has none.
         lane: The ordering key, or the message itself if it has none.
         size: The bytes of value, key and attributes.
     """

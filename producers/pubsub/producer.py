@@ -37,11 +37,11 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     """Reads a subscription by streaming pull. An event is a `BrokerMessage`, its broker payload a `Delivery`.
 
     - A lane is an ordering key; a message without one has its own lane.
-    - `run` receives, extends leases (in a thread), acknowledges, and gives failed messages back.
+    - `run` receives messages, extends their leases in a thread, and sends acknowledgements and nacks.
     - `advance` acknowledges finished messages, and returns when Pub/Sub has recorded the acknowledgements. A failed
       message is given back after a growing delay; the later messages of its ordering key wait until it has come again.
-      After `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are counted in memory;
-      the subscription's own dead-letter policy counts deliveries, also beyond a restart.
+      After `max_deliveries` failures, the message goes to the dead-letter topic, if there is one. Failures are counted
+      in memory. The subscription's own dead-letter policy counts deliveries, also beyond a restart.
     - Rejected messages go to the dead-letter topic; without such a topic the runtime parks them.
     - An acknowledgement that an exactly-once subscription refuses for good is no error: the message comes again, and
       its idempotency key absorbs the repeat.

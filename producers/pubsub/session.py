@@ -159,7 +159,7 @@ class Session:
                 self._leases.release(ack_ids, time.monotonic())
                 self._settler.nack_nowait(ack_ids)
                 self._receiving.signal_room()
-            # Wake the poll: `take_due` may have let a lane continue that waited too long for its failed message.
+            # Wake the poll. If a lane has waited too long for its failed message, `take_due` has let the lane continue.
             self.mark_ready()
 
     def _take(self, received: Sequence[Any], deadline_s: int) -> None:

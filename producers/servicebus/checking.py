@@ -33,7 +33,7 @@ async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None
 
     Raises:
         ConfigurationError: The settings do not allow this entity: see `ServiceBusSettings.check_entity`.
-        BrokerRefused: The credentials are refused, the entity does not exist or may not be read.
+        BrokerRefused: The credentials are refused, or the entity does not exist or may not be read.
         BrokerUnavailable: Service Bus does not answer.
     """
     THREAD.acquire()

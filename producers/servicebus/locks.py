@@ -53,7 +53,8 @@ class MessageLocks:
 
     Args:
         mark_settled: Called with the number of messages that are no longer in flight.
-        are_renewed: True: each message has its own lock. False: the lock of the session applies to all messages.
+        are_renewed: Whether each message has its own lock, which this object renews. False: the lock of the session
+            applies to all messages.
     """
 
     def __init__(

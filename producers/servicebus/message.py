@@ -58,8 +58,8 @@ class Delivery:
 def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: EntityPath) -> Delivery:
     """Make a delivery from a message of the SDK.
 
-    The key has the sequence number and the time at which Service Bus stored the message. Both stay when the message is
-    delivered again. A queue that was deleted and created again counts from 1 again, but its messages have later times.
+    The key has the sequence number and the time at which Service Bus stored the message. A redelivery changes neither.
+    A queue that was deleted and created again counts from 1 again, but its messages have later times.
     """
     number = received.sequence_number
     assert number is not None

@@ -52,10 +52,12 @@ class ServiceBusSettings(DeliverySettings):
     request_timeout_s: PositiveSeconds = 10.0
     """How long Service Bus may take to answer a request."""
     idle_timeout_s: PositiveSeconds = 60.0
-    """A connection without any frame for this long is closed: both sides send empty frames sooner."""
+    """After this time without any frame, a connection counts as broken and is closed. While it works, both sides send
+    empty frames sooner.
+    """
     dead_letter_queue: OptionalText = None
-    """A queue of the namespace for messages that are dead-lettered after their lock has ended (rule 18). Needs the
-    right to send to it.
+    """A queue of the namespace for messages that are dead-lettered after their lock has ended (rule 18). The connection
+    needs the right to send to this queue.
     """
 
     def check(self, where: str) -> None:

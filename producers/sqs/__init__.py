@@ -1,7 +1,7 @@
 """Amazon SQS, and services that speak its API.
 
-`producer` has the producer of a shared stream. The producer imports `stream`, and with it the SDK, only when it is
-opened, because this import takes longer than reading a DAG file. The parts of an open stream:
+`producer` has the producer of a shared stream. It imports `stream`, and with it the SDK, only when a stream opens,
+because this import takes longer than reading a DAG file. The parts of an open stream:
 
 - `receiving`: polls the queue.
 - `received` and `in_flight`: the messages to yield, and all messages that are neither deleted nor given back.

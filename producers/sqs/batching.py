@@ -71,9 +71,8 @@ def _waiter_of(pending: _Pending[T]) -> _Waiter[T]:
 class Batches(Generic[T]):
     """Sends entries in requests of up to ten.
 
-    A request that is not full is sent only when no other request is open. Entries that are added while a request is
-    open wait for the next one. So a single entry is sent at once, and the more entries there are, the fuller are the
-    requests. No clock is needed.
+    A request that is not full is sent only when no other request is open. Until then, its entries wait for further
+    entries. So a single entry is sent at once, and the more entries there are, the fuller the requests are.
 
     Args:
         send: Makes one request. The ids of its entries are their indices. Returns SQS's answer.

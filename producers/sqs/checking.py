@@ -20,8 +20,8 @@ async def check_queue(settings: SqsSettings, queue: str) -> None:
     Whether this identity may receive messages is not checked, because only a poll could tell.
 
     Raises:
-        BrokerRefused: The credentials are refused, or one of the queues does not exist, or this identity may not look
-            at it. Also if the queue is its own dead-letter queue.
+        BrokerRefused: The credentials are refused, a queue does not exist or may not be looked up, or the queue is its
+            own dead-letter queue.
         BrokerUnavailable: SQS does not answer.
     """
     async with open_client(settings, queue) as client:

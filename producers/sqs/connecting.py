@@ -90,7 +90,7 @@ async def find_url(client: Any, queue: str, *, account: str | None = None) -> st
 
 @functools.cache
 def _loader() -> Any:
-    # One loader for all clients, so that the API's description is read from its file once.
+    # All clients share one loader, so that the file with the API's description is read only once.
     return AioSession().get_component("data_loader")
 
 

@@ -29,12 +29,12 @@ class SqsSharedStreamProducer(SharedStreamProducer):
 
     - `run` receives messages and renews their visibility timeouts. A message stays invisible to other receivers until
       it is advanced, up to SQS's limit of 12 hours.
-    - `advance` deletes finished messages, in requests for all lanes that advance at the same time. A failed message
-      becomes visible again after a growing delay. The later messages of its group follow a second after it, so that
+    - `advance` deletes finished messages. Lanes that advance at the same time share requests. A failed message becomes
+      visible again after a growing delay. The later messages of its group become visible a second after it, so that
       their order stays. Other groups continue. SQS counts deliveries, so counts survive restarts.
     - A message goes to the dead-letter queue after `max_deliveries` failures, or after fewer if the queue's redrive
       policy says so. The reason is in the message's attributes. Rejected messages go to the dead-letter queue too.
-      Without such a queue, the runtime parks them.
+      Without a dead-letter queue, the runtime parks rejected messages.
     - At the end, the producer waits for open polls, and then gives all messages in flight back.
     """
 
@@ -56,7 +56,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
             BrokerUnavailable: SQS does not answer. A new stream may succeed.
             BrokerRefused: There is no such queue, or this identity may not read it.
         """
-        # Import the SDK in a thread, because that takes a third of a second.
+        # Import the SDK in a thread, because the import takes a third of a second.
         stream = await to_thread.run_sync(importlib.import_module, "producers.sqs.stream")
         self._open = await self._stack.enter_async_context(
             stream.open_queue(self._name, self._settings, self._received)

@@ -123,7 +123,7 @@ def describe(url: str, attributes: Mapping[str, str], visibility_timeout_s: int 
         visibility_timeout_s: The connection's setting, which overrides the queue's own.
     """
     name = name_of(url)
-    # With a timeout of 0, a message would be visible to all receivers at once. So use a timeout of our own.
+    # With a timeout of 0, a received message would never be invisible to other receivers. So use a timeout of our own.
     own = int(attributes.get("VisibilityTimeout", 0)) or _WITHOUT_VISIBILITY_S
     retention = attributes.get("MessageRetentionPeriod")
     return Queue(

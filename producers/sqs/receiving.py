@@ -111,7 +111,7 @@ class Receiving:
                 if not await self._receive(_HELPERS_WAIT_S):
                     return
         except BrokerUnavailable as error:
-            # Ignore the error: if the failure lasts, the permanent poll raises it.
+            # Only log the error. If the failure lasts, the polls of `run` raise it.
             logger.info("%s", error)
         finally:
             self._helpers -= 1

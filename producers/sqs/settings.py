@@ -39,9 +39,11 @@ class SqsSettings(DeliverySettings):
     endpoint_url: OptionalText = None
     """The URL of the API. None: Amazon's own."""
     account: OptionalText = None
-    """The id of the account that owns the queues that are given by name, if it is not the account of the credentials.
-    If this key is set, the name and the URL of a queue are one stream. None: the account of `role_arn` or of the
-    credentials."""
+    """The id of the account that owns queues given by name. None: the account of `role_arn` or of the credentials.
+
+    If the section has `account` or `role_arn`, and also `region` or `endpoint_url`, a queue's name and its URL are one
+    stream.
+    """
     access_key_id: OptionalText = None
     secret_access_key: OptionalText = field(default=None, repr=False)
     session_token: OptionalText = field(default=None, repr=False)

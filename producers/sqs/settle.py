@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BEHIND_S: Final = 1
-"""The later messages of a group become visible this number of seconds after the failed message. Until then, some
-services deliver only the failed message, and count no delivery of the later messages.
+"""The later messages of a group become visible this number of seconds after the failed message. So some services
+deliver the failed message alone first, without counting a delivery of the later messages.
 """
 
 

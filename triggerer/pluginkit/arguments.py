@@ -44,7 +44,7 @@ def optional_text_argument(value: Any, what: str) -> str | None:
 
 
 def texts_argument(value: Any, what: str, *, each: str) -> list[str]:
-    """Return one text, or several texts, as a sorted list without repeats.
+    """Accept one text or several, and return them as a sorted list without repeats.
 
     Args:
         what: The argument, in the plural: "topics".
@@ -71,7 +71,10 @@ def choice_argument(value: Any, what: str, *choices: str) -> str:
 
 
 def default_group(*identity: Any) -> str:
-    """Return the default consumer group: one name for equal arguments (JSON), in every process."""
+    """Return the name of the default consumer group. Equal arguments give the same name in every process.
+
+    The arguments are JSON values.
+    """
     digest = hashlib.sha256(json.dumps(identity, separators=(",", ":")).encode()).hexdigest()
     return f"triggerer-{digest[:16]}"
 

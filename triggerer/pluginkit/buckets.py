@@ -1,10 +1,10 @@
-"""Reads notifications of written objects: S3, Cloud Storage, and Blob Storage through Event Grid.
+"""Reads notifications about objects that were written to S3, to Cloud Storage, or to Azure's Blob Storage.
 
 Each function reads a message into a list of objects with the fields `FIELDS`. A notification may have several objects.
 For a deletion, a folder or a test of the configuration, the list is empty.
 
 The field `uri` has the form that Spark's connectors read: `s3://`, `gs://`, and for Blob Storage
-`abfss://container@account.dfs.core.windows.net/`. The `bucket` of Blob Storage is its container.
+`abfss://container@account.dfs.core.windows.net/`. For Blob Storage, `bucket` is the container.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _without_folders(found: Iterable[_Object]) -> list[_Object]:
 
 
 def read_s3(message: BrokerMessage) -> list[_Object]:
-    """Read S3's event notifications, which come from the bucket, through a topic of SNS, or from EventBridge.
+    """Read S3's event notifications, whether the bucket, an SNS topic or EventBridge sent them.
 
     Keys are form-encoded, except in events from EventBridge.
 
@@ -94,7 +94,9 @@ def _s3_object(bucket: str, key: str, found: Mapping[str, Any], time: str | None
 
 
 def read_gcs(message: BrokerMessage) -> list[_Object]:
-    """Read Cloud Storage's notifications by Pub/Sub, with or without the object's description, or as CloudEvents.
+    """Read notifications of Cloud Storage, in its own format for Pub/Sub or as CloudEvents.
+
+    A notification in Cloud Storage's own format may lack the object's description, and so its size and ETag.
 
     Raises:
         ValueError: The message is no notification of Cloud Storage.
@@ -140,11 +142,11 @@ def _gcs_object(bucket: Any, key: Any, found: Mapping[str, Any], time: str | Non
 
 
 _BLOB_CREATED: Final = "Microsoft.Storage.BlobCreated"
-# This event comes only from a container with a hierarchical namespace, where programs write a file under another name
-# first and then rename the file. In other containers, in S3 and in Cloud Storage, a rename is a copy, reported as a
-# created object.
+# Only a container with a hierarchical namespace sends this event. Programs there often write a file under a temporary
+# name and then rename the file. Elsewhere (other containers, S3, Cloud Storage), a rename is a copy, which is reported
+# as a created object.
 _BLOB_RENAMED: Final = "Microsoft.Storage.BlobRenamed"
-# The object exists and is empty. Its content follows, and another event comes at the end (FlushWithClose, SftpCommit).
+# These calls create an empty object. Another event (FlushWithClose, SftpCommit) says that its content is written.
 _NOT_YET_WRITTEN: Final = frozenset({"CreateFile", "SftpCreate"})
 _SUBJECT: Final = "/blobServices/default/containers/"
 

@@ -22,8 +22,8 @@ _CONTENT_TYPES: Final = ("content-type", "contenttype", "content_type")
 def read_cloudevents(message: BrokerMessage) -> list[dict[str, Any]]:
     """Return the events of a message: one, or a batch. An event has its attributes as keys, and its data as `data`.
 
-    Data is decoded by its content type: as JSON, which is also the default, or as text. Other data is in
-    `data_base64`.
+    In binary mode, the content type decides how data is decoded: as JSON, which is also the default, or as text. Data
+    of other types is base64 text in `data_base64`.
 
     Raises:
         ValueError: The message has no CloudEvent.

@@ -41,8 +41,9 @@ PositiveSeconds = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """The settings under `[connections.<id>]`. A subclass is a dataclass (frozen, slots, kw_only); a field is a key.
+    """The settings under `[connections.<id>]`. A subclass is a dataclass (frozen, slots, kw_only).
 
+    Each field of the subclass is a key of the section.
     A secret is a field with `field(repr=False)`. Errors do not show its value. References to secrets (`env:NAME` or
     `file:PATH`) are resolved before the check.
     """
@@ -140,7 +141,7 @@ class DeliverySettings(ConnectionSettings):
     """The keys of the delivery policy, which all brokers share; see `triggerer.pluginkit.delivery`."""
 
     max_deliveries: OptionalLimit = 10
-    """The failed deliveries after which a message is dead-lettered. 0 or None: the message is redelivered for ever."""
+    """After this number of failed deliveries, a message is dead-lettered. 0 or None: it is redelivered for ever."""
     redelivery_delay_s: float = 0.5
     """The limit of the random delay before a first redelivery. The limit doubles with each further redelivery."""
     redelivery_delay_max_s: float = 60.0

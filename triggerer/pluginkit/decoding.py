@@ -24,8 +24,8 @@ class Decoding:
         name: The value of a trigger's argument `decode`, such as `json`.
         read: Returns the value of a message. Called for each subscriber, on the event loop, so expensive results are
             stored in the message (`BrokerMessage.decoded`). A `ValueError` rejects the message: it can never be read.
-        several: Whether `read` returns a list. Each element is matched alone, and makes an event of its own.
-        fields: If `several`: the fields of an element that go into the default `extra`. None: the broker's default.
+        several: Whether `read` returns a list. Each element is matched alone, and each match makes an event.
+        fields: The fields of an element that make the default `extra`. None: the default of the broker's trigger.
         prepare: Awaited before `read`, for look-ups; a `ValueError` rejects the message. Any other error fails the
             message, which is read again later.
         aclose: Releases the resources of `prepare`.
@@ -48,14 +48,14 @@ def _read_base64(message: BrokerMessage) -> str | None:
 
 
 def _shared(name: str, read: Callable[[BrokerMessage], Any]) -> Callable[[BrokerMessage], Any]:
-    """Return a function that reads once for all subscribers of the stream."""
+    """Return a function that reads each message once for all subscribers of the stream."""
     return lambda message: message.decoded(name, read)
 
 
 _DECODINGS: Final[Mapping[str | None, Decoding]] = {
     decoding.name: decoding
     for decoding in (
-        # `operator.methodcaller` would be slower: it is written in C, and a call from C into Python costs more.
+        # Not `operator.methodcaller`: it is written in C, and a call from C into Python costs more than this lambda.
         Decoding("json", lambda message: message.json()),
         Decoding("text", _read_text),
         Decoding("bytes", _read_base64),

@@ -56,10 +56,10 @@ class RecentRefusals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryPolicy:
-    """Decides when a failed message comes again, and when it is dead-lettered.
+    """Decides when a failed message is redelivered, and when it is dead-lettered.
 
     Attributes:
-        max_deliveries: The failed deliveries after which a message is dead-lettered; None: no limit.
+        max_deliveries: The number of failed deliveries after which a message is dead-lettered; None: no limit.
         redelivery_delay_s: The upper limit of the random delay before a message's first redelivery, in seconds. The
             limit doubles with each further redelivery.
         redelivery_delay_max_s: The limit does not grow beyond this number of seconds.

@@ -15,7 +15,10 @@ _VERSION: Final = 1
 
 
 def dump_message(message: BrokerMessage) -> bytes:
-    """Return all of a message that a filter can read: a line of JSON with sizes, then the contents."""
+    """Return everything that a filter can read of a message: a line of JSON, then the value and the key.
+
+    The line has the sizes of value and key, and all other fields.
+    """
     contents = [message.value, message.key]
     published = message.published_at
     head = {
@@ -29,7 +32,7 @@ def dump_message(message: BrokerMessage) -> bytes:
     try:
         line = orjson.dumps(head)
     except TypeError:
-        # `orjson` refuses a number of more than 64 bits, and half a surrogate pair, which JSON and AMQP allow.
+        # `orjson` refuses numbers of more than 64 bits and halves of surrogate pairs. JSON and AMQP allow both.
         line = json.dumps(head).encode()
     return b"".join((line, b"\n", *(content or b"" for content in contents)))
 
@@ -68,7 +71,7 @@ def load_message(data: bytes) -> BrokerMessage:
 
 
 def get_size(message: BrokerMessage) -> int:
-    """Return the number of bytes of value, key and attributes, for the limits in bytes."""
+    """Return the size of value, key and attributes, as limits in bytes count it."""
     size = len(message.value or b"") + len(message.key or b"")
     for name, value in message.attributes.items():
         size += len(name) + len(value or b"")

@@ -1,9 +1,11 @@
 """Conditions in CEL, the Common Expression Language, for cases beyond `match`.
 
-Prefer `match` where it suffices. Its equalities are looked up for all watchers of a stream at once, in less than a
-microsecond, and need no package. An expression can say "or", calculate, compare fields with one another, and search
-lists. It takes some 20 µs for each message. CEL was chosen for three reasons: its programs always end and have no side
-effects, cloud brokers use it in their own filters, and its implementation is compiled.
+Prefer `match` where it suffices. It needs no package, and one look-up, in less than a microsecond, compares a field for
+all watchers of a stream. An expression can say "or", calculate, compare fields with one another, and search lists. It
+takes some 20 µs for each message.
+
+We chose CEL because its programs always end and have no side effects. Besides, cloud brokers use CEL in their own
+filters, and its implementation is compiled.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Final
 
 from triggerer.errors import DagError
 
-# The names that macros bind: `value.items.exists(item, item.sku == "x")`.
+# Finds the names that macros bind, such as `item` in `value.items.exists(item, item.sku == "x")`.
 _BOUND: Final = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|filter|map)\s*\(\s*(\w+)\s*,")
 # The errors of an evaluation: a missing field, an operator on another type, a number that is too large.
 _DOES_NOT_HOLD = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
@@ -25,11 +27,11 @@ def compile_expression(
 ) -> Callable[[Any, Any], bool]:
     """Return a function that tests whether an expression holds, given a message and its decoded value.
 
-    The expression can use `value` and the names of the message's attributes. If it refers to a field that is missing or
-    of another type, it does not hold, as in `match`. That is no error.
+    The expression can use `value` and the names of the message's attributes. If a field is missing, or an operator does
+    not support its type, the expression does not hold. As in `match`, that is no error.
 
     Raises:
-        DagError: The text is no expression, uses an unknown name, or the package is not installed.
+        DagError: The text is no expression or uses an unknown name, or the package `cel` is not installed.
     """
     if not isinstance(source, str) or not source.strip():
         raise DagError(f"an expression must be a non-empty text, not {source!r}")

@@ -16,8 +16,8 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
     """Return a regular expression that a whole text has to match.
 
     `*` matches any characters but `/`, `**` any characters, `**/` any number of folders, `?` one character but `/`.
-    `[a-c]` and `[!a-c]` match one character in or outside of a range. Python's `fnmatch` is not used, because its `*`
-    matches `/` too.
+    `[a-c]` matches one character of a range, and `[!a-c]` one outside the range. Python's `fnmatch` is not used,
+    because its `*` matches `/` too.
 
     Raises:
         ValueError: A bracket is not closed, or contains no valid range.
@@ -56,10 +56,10 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 def _without_retries(parts: list[str]) -> Iterator[str]:
     """Yield the parts, with atomic groups where backtracking cannot change the result.
 
-    If a pattern has a text between two stars, the first occurrence of the text in the key suffices. A later occurrence
-    need not be tried, because the second star can match everything before it. With backtracking, the time for a key
-    that does not match would grow with a power of the key's length: the more stars, the higher the power. Strangers
-    choose the keys when they upload objects, so they could block the service.
+    If a pattern has a text between two stars, only the first occurrence of the text in the key must be tried. The
+    second star matches whatever follows, including further occurrences. With backtracking, the time for a key that does
+    not match would grow with a power of the key's length: the more stars, the higher the power. Strangers choose the
+    keys when they upload objects, so they could block the service.
     """
     start = 0
     for position in [*(i for i, part in enumerate(parts) if part in _STARS), len(parts)]:

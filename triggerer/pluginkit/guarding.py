@@ -1,4 +1,4 @@
-"""Awaits calls into client libraries, and turns the libraries' errors and own cancellations into errors of ours."""
+"""Awaits calls into client libraries. Errors and cancellations that a library raises become errors of this project."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from triggerer.errors import BrokerError, BrokerUnavailable
 T = TypeVar("T")
 
 Translate = Callable[[BaseException, str], BrokerError]
-"""Returns an error of ours for a client library's error and a text that says which action failed.
+"""Returns an error of this project, given a client library's error and a text that says which action failed.
 
 `guarded` raises the returned error `from` the library's error.
 """
 
 
 def cancelled_from_outside() -> bool:
-    """Whether code outside the library cancelled the running task. If not, the library raised the `CancelledError`."""
+    """Whether code outside the library cancelled the running task.
+
+    If not, the library itself raised the `CancelledError` that the caller caught.
+    """
     task = asyncio.current_task()
     return anyio.current_effective_deadline() == -math.inf or (
         task is not None and task.cancelling() > 0
@@ -43,7 +46,8 @@ async def guarded(
             errors are raised unchanged.
     Raises:
         BrokerError: The result of `translate`, or `BrokerUnavailable` for a cancellation that the library itself
-            raised. Such a cancellation would end a task group without an error, and the stream would stop silently.
+            raised. Untranslated, the cancellation would end a task group without an error, and the stream would stop
+            silently.
     Cancellation: Raised unchanged.
     """
     try:

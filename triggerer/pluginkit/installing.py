@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Name the extra to install in the error about a missing module.
+    """Add to the error about a missing module the extra that installs the module.
 
-    Use it where a broker's package imports its client library. Triggers import this package only when they connect. So
-    a DAG file with the broker's triggers loads without the library.
+    Use this where a broker's package imports its client library. Triggers import the broker's package only when they
+    connect, so a DAG file with the broker's triggers loads without the library.
 
     Raises:
         ModuleNotFoundError: A module is missing.

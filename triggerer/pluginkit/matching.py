@@ -17,7 +17,8 @@ anywhere in a text), `prefix`, `suffix`, `glob` (the whole of a text, see `trigg
 `contains` (an element of a list, or a part of a text), `exists`. A field that is missing, or whose type the operator
 does not expect, does not match. That is never an error.
 
-`@cel` has an expression, see `triggerer.pluginkit.expressions`. A text in place of a condition is an expression too.
+`@cel` requires that an expression holds, see `triggerer.pluginkit.expressions`. In place of the whole condition, one
+such expression can be given as a text.
 """
 
 from __future__ import annotations
@@ -154,10 +155,10 @@ def compile_match(
 
 
 def selected_by(match: Mapping[str, Any] | str | None) -> tuple[str, frozenset[Any]] | None:
-    """Return a path that `match` compares with fixed values, and these values; None if `match` has no such path.
+    """Find a path in `match` whose field must equal one of some fixed values. Return the path and the values, or None.
 
     `match` must compile. A field that equals one of the values in Python may still not match: True equals 1, but does
-    not match it.
+    not match 1.
     """
     if isinstance(match, str):
         return None
@@ -183,7 +184,10 @@ def _fixed_values(condition: Any) -> list[Any] | None:
 
 
 def _matches_field(name: str, if_missing: bool, test: Test) -> Callable[[Any, Any], bool]:
-    """Test one field of an object, the most common condition. It must be fast: each watcher tests each message."""
+    """Return a function that tests one field of an object, the most common condition.
+
+    The function must be fast, because each watcher tests each message.
+    """
 
     def matches(_: Any, value: Any) -> bool:
         found = value.get(name, MISSING) if type(value) is dict else _step(value, name)

@@ -117,7 +117,8 @@ class MessageTrigger(BaseEventTrigger):
     def source_arguments(self) -> dict[str, Any]:
         """Return the arguments that name the source (JSON), by their names in the constructor.
 
-        By default these are all arguments that `MessageTrigger` lacks, with the values of equally named attributes.
+        By default these are all arguments that `MessageTrigger` lacks. Each value comes from the attribute of the same
+        name.
 
         Raises:
             PluginError: An attribute is missing.
@@ -160,7 +161,7 @@ class MessageTrigger(BaseEventTrigger):
         return lambda _, value: {name: value.get(name) for name in fields}
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Return a selector for a field that `match` compares with fixed values; None if there is none.
+        """Return a selector for a field that `match` compares with fixed values; None if no selector is possible.
 
         The runtime then wakes this trigger's filter only for messages with one of these values.
         """

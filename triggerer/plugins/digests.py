@@ -84,7 +84,7 @@ def _tagged(tag: bytes, *parts: bytes) -> bytes:
 
 
 def _encoded(value: object) -> bytes:
-    # Values that compare equal need one encoding: a StrEnum equals its string, and a bool its number.
+    # Values that compare equal need the same encoding: a StrEnum equals its string, and a bool equals its number.
     match value:
         case None:
             return b"n"

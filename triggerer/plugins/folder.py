@@ -31,7 +31,7 @@ from typing import Final
 from triggerer.plugins.imported_since import ImportedSince
 
 Stamp = tuple[int, int, int, int]
-"""The modification time and the change time of a file, in nanoseconds, its size, and its inode."""
+"""A file's modification time and change time (both in nanoseconds), its size in bytes, and its inode."""
 
 STABLE_AFTER_S: Final = 2.0
 """A file that changed less than this number of seconds ago may be half-written, or about to be replaced."""
@@ -261,7 +261,7 @@ class DagsFolder:
         root = str(self.root)
         elsewhere = [p for p in sys.path if p != root and (_is_plain(p) or not self._is_root(p))]
         spec = PathFinder.find_spec(name, elsewhere)
-        # Any folder on `sys.path` counts as a namespace package. So only a module with a file reserves its name.
+        # Any folder in a folder of `sys.path` is a namespace package, so only a module with a file reserves its name.
         return (
             spec is not None
             and spec.origin is not None

@@ -1,8 +1,8 @@
 """Tries an import of a DAG file in another process, before the service imports the file itself.
 
-Importing a file runs users' code, which may end the process. The DAG processor has already imported each file in a
-child process. But the service may know a trigger from an earlier version of the file, which worked. If the present
-version ends the process that imports it, the service would end at every start. A trial prevents this.
+Importing a file runs users' code, which may end the process. The DAG processor imports each file in a child process
+first. If the file ends that process, its triggers from an earlier version stay in force. To load them, the service
+would import the present version, and would end at every start. A trial prevents this.
 
 `python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, and the child imports the file. So if the
 file's code kills its parent process, it kills this helper, and not the service.
@@ -62,7 +62,7 @@ def _run(folder: DagsFolder, file: Path, lifeline: int, patience: timedelta) -> 
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, str(folder.root), str(file)],
         stdin=subprocess.DEVNULL,
-        # Discard the output, because the DAG processor has logged it when it imported the file.
+        # Discard the output. The DAG processor has logged the output of its own import of the file.
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=[lifeline],

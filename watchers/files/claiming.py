@@ -35,7 +35,7 @@ class FoundFile:
     """A file that has appeared and was claimed."""
 
     path: Path
-    """The path where the file appeared. By now there may be another file."""
+    """The path where the file appeared. By now, another file may be there."""
     claim: str
     """The id of this appearance: the name of the claimed file."""
     modified_ns: int
@@ -138,7 +138,7 @@ def _make_folders(directory: Path, claims: Path) -> None:
 def make_folder(folder: Path, *, like: Path) -> None:
     """Make a folder with the mode of `like`, unless the folder exists.
 
-    If other users may write in the directory `like`, for example in `/tmp`, they can claim files too.
+    With this mode, other users who may write in the directory `like`, for example in `/tmp`, can claim files too.
 
     Raises:
         NotADirectoryError: The name belongs to something else.

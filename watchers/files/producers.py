@@ -3,9 +3,9 @@
 `MovingProducer` moves the files that fire. `RememberingProducer` leaves them in place, and stores which have fired.
 
 If a scan finds files that can fire, the producer broadcasts a `PatternSighting`, to which each filter adds its pattern.
-Then it delivers the files that match. The patterns are collected again at each scan, so a filter also gets files that
-were there before it joined. A file fires as soon as two scans in a row have found it with equal size and time of
-modification.
+Then the producer delivers the files that match. The patterns are collected again at each scan, so a filter also gets
+files that were there before it joined. A file fires as soon as two scans in a row have found it with equal size and
+time of modification.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class MovingProducer(_PatternProducer):
     async def _claim(
         self, steady: Sequence[SeenFile], patterns: Sequence[NamePattern]
     ) -> AsyncIterator[AppearedFile]:
-        # First yield files that were moved earlier. List them again: some may have been released since the scan.
+        # First yield files that were moved after earlier scans. List them again: some may have been released meanwhile.
         await self._has_pending()
         for file in self._pending.moved:
             if matching(file.name, patterns):

@@ -48,7 +48,7 @@ async def start_consumer(consumer: AIOKafkaConsumer, settings: KafkaSettings, wh
 
 
 async def connect(consumer: AIOKafkaConsumer, settings: KafkaSettings, what: str) -> None:
-    """Start the consumer, which will create no topics; raise the actual reason if no connection can be made.
+    """Start the consumer so that it creates no topics; if it cannot connect, raise the actual reason.
 
     Raises:
         BrokerUnavailable: No broker answers.

@@ -25,8 +25,8 @@ class StartingPositions:
     """Finds the starting positions of one stream.
 
     Args:
-        finds_topics: True if the stream reads a pattern. A topic that appears after the group has started is then read
-            from its beginning.
+        finds_topics: True if the stream reads a pattern. Topics that appear after the group has started are read from
+            their beginning.
 
     Attributes:
         has_started: Whether this consumer has had an assignment, even an empty one.

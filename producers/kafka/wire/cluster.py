@@ -230,7 +230,10 @@ class Cluster:
     async def committed(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, CommittedPosition]:
-        """Return the group's commits by partition, where there are any. Waits for the coordinator: set a deadline."""
+        """Return the group's commits by partition, where there are any.
+
+        This waits for the group's coordinator without a limit, so the caller sets a deadline.
+        """
         fetched = await guarded(
             self._coordinator.fetch_committed_offsets(list(partitions)),
             f"read of the commits of group {self._group} {self._where}",

@@ -55,7 +55,7 @@ class _Answer:
 
 
 class Reader(Protocol):
-    """Gives `Fetching` the topics by name, and the lanes of the partitions: an `Assignment` or a `LaneReader`."""
+    """Gives `Fetching` the topics by name, and the lanes. Implemented by `Assignment` and `LaneReader`."""
 
     @property
     def topics(self) -> dict[str, TopicDescription]: ...
@@ -103,8 +103,8 @@ class Fetching:
         return await self._send(node_id, request, **arguments)
 
     def _set_wait(self, request: FetchRequest) -> None:
-        # Let only leaders delay a fetch for long. With a rack, the fetch can go to a follower. A follower may learn of
-        # new messages late, and would answer only at the end of the delay.
+        # Let only leaders delay a fetch for long. If the connection has a `client_rack`, the fetch can go to a
+        # follower. A follower may learn of new messages late, and would answer only at the end of the delay.
         fields = fields_of(request)
         if not fields.rack_id:
             set_max_wait(request, self._reader.fetch_wait_ms(fields.max_wait_ms))

@@ -31,9 +31,9 @@ def coordinator_of(consumer: AIOKafkaConsumer) -> Any:
 def create_no_topics(consumer: AIOKafkaConsumer) -> None:
     """Let the consumer, which has not started, ask brokers about topics without creating the missing topics.
 
-    Brokers with `auto.create.topics.enable`, Kafka's default, create each topic that a client asks about, if the
-    request does not forbid that. aiokafka's requests do not forbid it. So a topic that is deleted while it is read
-    would come back, with another number of partitions.
+    Brokers with `auto.create.topics.enable`, Kafka's default, create each topic that a client asks about, unless the
+    request forbids it. aiokafka's requests do not. So a topic that is deleted while it is read would come back, with
+    another number of partitions.
     """
     client: Any = consumer._client
     get_connection = client._get_conn

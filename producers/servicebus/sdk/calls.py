@@ -37,7 +37,8 @@ class Calls:
         """Await the SDK's answer.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: From Service Bus. A lost lock raises the SDK's own error.
+            BrokerUnavailable, BrokerRefused: The call failed, or was not answered in time. For a lost lock, the SDK's
+                own error is raised.
         """
         try:
             with anyio.fail_after(self._timeout_s):

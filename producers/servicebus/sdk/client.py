@@ -3,8 +3,7 @@
 The SDK's receiver fails at two things that a stream needs, so this module works below `receive_messages`:
 
 - Between two receive calls the SDK gives arriving messages back ("released"). A message that arrives at the end of a
-  wait is not lost, but later messages overtake it, and the session is out of order. This module stores arriving
-  messages in order.
+  wait is not lost, but later messages of its session overtake it. This module stores arriving messages in order.
 - While the SDK waits for messages, it can do nothing else, and it waits by polling. Here a task that waits for a frame
   can be interrupted, to settle messages or to renew locks. An idle task wakes up a few times a minute.
 
@@ -169,7 +168,7 @@ async def open_receiver(receiver: ServiceBusReceiver) -> None:
 
 
 async def cancelled_once(call: Awaitable[T]) -> T:
-    """Await a call that cleans up after a cancellation. anyio would cancel the awaits of this cleanup too."""
+    """Await a call that cleans up after a cancellation, and cancel it only once. anyio would cancel the cleanup too."""
     task: asyncio.Task[T] = asyncio.ensure_future(call)
     try:
         return await asyncio.shield(task)

@@ -88,8 +88,8 @@ class Work(Generic[T]):
     """A coroutine that runs in the thread, until it ends or is cancelled.
 
     Attributes:
-        outcome: Done when the coroutine has ended, cleanup included. If the coroutine were cancelled, the future of
-            `asyncio.run_coroutine_threadsafe` would be done before the cleanup.
+        outcome: Done when the coroutine has ended, cleanup included. The future of `asyncio.run_coroutine_threadsafe`
+            would not do: if it is cancelled, it is done before the cleanup.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:

@@ -34,7 +34,7 @@ def make_reader(schema: RegisteredSchema) -> Reader:
         stream = io.BytesIO(data)
         try:
             plain = _plain(fastavro.schemaless_reader(stream, parsed, None))
-        # ArithmeticError: a time beyond the calendar. RecursionError: lists in lists, thousands of them.
+        # ArithmeticError: a time beyond the calendar. RecursionError: lists that are nested thousands deep.
         except (
             ArithmeticError, EOFError, LookupError, RecursionError, TypeError, ValueError,
         ) as error:  # fmt: skip

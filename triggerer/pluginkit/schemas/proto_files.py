@@ -1,8 +1,8 @@
 """Finds the descriptors of a Protobuf schema, even if the registry cannot return descriptors.
 
-A reader of messages needs the schema as descriptors. Confluent's registry returns any schema in this form. Apicurio's
-registry (3.3) answers such a request with an error for a file that has a package, and with invalid base64 for other
-files. But Apicurio returns the schema in the form that a client registered. The clients for Python and .NET register a
+A reader of messages needs the schema as descriptors. Confluent's registry returns any schema in this form on request.
+Apicurio's registry (3.3) answers the request with an error for a file that has a package, and with invalid base64 for
+other files. Asked without a form, Apicurio returns what a client registered. The clients for Python and .NET register a
 descriptor. Other clients register the file's text, which this module compiles.
 """
 
@@ -110,7 +110,7 @@ async def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
 
 
 def _write_files(folder: Path, given: Path, schema: RegisteredSchema, name: str) -> None:
-    """Write the compiler's input: text files to a folder, and descriptors of the other files to `given`."""
+    """Write the compiler's input: text files to `folder`, and descriptors of all other files to `given`."""
     from google.protobuf import descriptor_pb2
 
     files = dict(_files(schema, name))

@@ -13,7 +13,7 @@ _WITHOUT_IMPORT: Final = tuple(
     f"google/protobuf/{name}.proto"
     for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 )
-"""An `Any` may contain a message of these files, even if the schema does not import the file."""
+"""Files that each reader gets, because an `Any` may contain their messages even if the schema does not import them."""
 
 
 def make_reader(schema: RegisteredSchema) -> Reader:
