@@ -63,7 +63,7 @@ async def assets(
     ] = None,
     prefix: Prefix = None,
 ) -> Page[AssetView]:
-    """List the assets by name. `dag`: only assets that the DAG waits for."""
+    """List the assets, sorted by name. `dag`: only assets that the DAG waits for."""
     return await page_of(
         api,
         ASSETS,
@@ -224,7 +224,7 @@ def _no_event(event_id: str) -> NothingThere:
 
 @reads("/{asset:str}")
 async def one_asset(api: Api, asset: InPath) -> AssetView:
-    """Show an asset, given by its name or its URI (with `%2F`)."""
+    """Show an asset, given by its name or its URI. Each slash of the URI is written as `%2F`."""
     async with api.use.reading() as session:
         found = await list_assets(session, asset=part(asset), limit=1)
         if not found:

@@ -95,7 +95,7 @@ async def _find(api: ApiContext, dag_id: str, run_id: str) -> RunView:
 async def _following(
     api: ApiContext, access: Access, row: RunView, start: int
 ) -> AsyncIterator[bytes]:
-    """Yield the log from `start` on as it grows, until the run has ended, the process stops, or an hour is over.
+    """Yield the log from `start` on as it grows, until the run has ended, the API stops, or an hour has passed.
 
     The answer also ends when the client's token or session is no longer valid, or the run was deleted.
     """
