@@ -15,7 +15,7 @@ from triggerer.nearest import ending
 
 ENVIRONMENT_PREFIX: Final = "TRIGGERER__"
 CONFIG_VARIABLE: Final = "TRIGGERER_CONFIG"
-"""The environment variable with the path of the file. Child processes of the service get it."""
+"""The environment variable with the path of the configuration file. Child processes of the service get it."""
 DEFAULT_FILE: Final = "triggerer.toml"
 POOLS: Final = "pools"
 
@@ -92,7 +92,7 @@ def read_file(file: Path) -> tuple[Sections, Sections]:
 
 
 def _lines_of_keys(text: str) -> dict[str, int]:
-    """Find the line numbers of headers and keys, which tomllib drops. Unusual spellings are not found."""
+    """Return the line number of each header and key, because tomllib drops them. Unusual spellings are not found."""
     lines: dict[str, int] = {}
     header = ""
     for number, line in enumerate(text.splitlines(), 1):

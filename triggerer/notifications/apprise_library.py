@@ -1,7 +1,7 @@
 """The one module that calls Apprise: it checks URLs of targets, and sends one message.
 
-Apprise takes a second to import, blocks while it sends, and reports errors by its log only, with secrets. The service
-therefore calls it in a child process.
+Apprise takes a second to import, and blocks while it sends. It reports errors only in its log, which shows secrets. The
+service therefore calls Apprise in a child process.
 """
 
 from __future__ import annotations

@@ -124,7 +124,8 @@ class _GrowingLog:
     def copy(self, path: Path) -> bool:
         """Copy the bytes that were not copied yet; return whether the file exists.
 
-        If the path has changed, the run has a further attempt, on another executor. Its log is read from the beginning.
+        If the path has changed, a further attempt writes its log in another executor's home. The new file is read from
+        its beginning.
         """
         if path != self._path:
             self._path, self._position = path, 0

@@ -108,7 +108,7 @@ class DagPlan:
 
 @dataclass(frozen=True, slots=True)
 class FolderPlan:
-    """The plans of all DAGs by id, and the range of the history."""
+    """The plans of all DAGs, sorted by id, and the range of the history."""
 
     since: datetime
     until: datetime
@@ -117,7 +117,7 @@ class FolderPlan:
     errors: tuple[Problem, ...] = ()
     """Why some files of the folder cannot be used."""
     watchers: tuple[WatcherPlan, ...] = ()
-    """Watchers that are new, gone or changed, by asset and name."""
+    """Watchers that are new, gone or changed, sorted by asset and name."""
     unfed_assets: tuple[UnfedAsset, ...] = ()
     """Assets that may get no events, although DAGs wait for them."""
 
@@ -140,7 +140,7 @@ async def plan_folder(
         events: The most events to replay. If the history has more, only the newest are replayed.
         dag: The result has only this DAG, the assets that it waits for, and their watchers. None: all DAGs.
     Raises:
-        UnknownDag: There is no such DAG, neither now nor in the folder.
+        UnknownDag: Neither the store nor the folder has the DAG.
     """
     read = await _read(database, since=since, events=events)
     history, set_back = recorded(read.past, read.now)
