@@ -1,4 +1,4 @@
-"""`triggerer plan`: shows what new DAG files would change. You use it before you deploy them."""
+"""`triggerer plan`: shows the changes that new DAG files would make, before you deploy the files."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def _pairs(value: Any) -> Any:
     if isinstance(value, str):
         return dict(part.partition("=")[::2] for part in cast("list[str]", _split(value)))
     if isinstance(value, Mapping):
-        # Spark takes strings; TOML's true is Spark's "true".
+        # The values of Spark's settings are strings, so TOML's true becomes "true".
         return {
             key: str(item).lower() if isinstance(item, bool) else str(item)
             for key, item in value.items()
@@ -181,12 +181,12 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class DagProcessorSettings:
-    """`[dag_processor]`: how often and how long files are parsed."""
+    """`[dag_processor]`: intervals and time limits for reading the DAG files."""
 
     min_file_process_interval: Seconds = timedelta(seconds=30)
     """Seconds between two scans of the folder. Scans find changes that the operating system does not report."""
     parse_timeout: Seconds = timedelta(seconds=30)
-    """A file whose import takes longer is stopped, and counts as broken."""
+    """If the import of a file takes longer, the import is stopped, and the file counts as broken."""
     removal_grace: SecondsOrZero = timedelta(seconds=10)
     """A missing file counts as deleted after this time. A deployment may delete a file and write it again."""
 
@@ -264,7 +264,7 @@ class HookSettings:
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """`[api]`: the HTTP API and the page."""
+    """`[api]`: the HTTP API and the web page."""
 
     host: str = "127.0.0.1"
     """The address to listen on. If it is no loopback address, `tls_certificate` or `behind_proxy` is needed."""
@@ -296,8 +296,8 @@ class MetricsSettings:
     host: str = "127.0.0.1"
     """The address to listen on. Requests need no token, so use another address only if strangers cannot reach it."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """The port to listen on. 0: no port, so that `/metrics`, `/livez` and `/readyz` are only at the API and at a socket
-    in `home`."""
+    """The port to listen on. 0: no port. Then only the API and a socket in `home` answer `/metrics`, `/livez` and
+    `/readyz`."""
     dag_labels: bool = False
     """Whether to count the runs of each DAG. This adds at most 3,000 time series, which is enough for 500 DAGs."""
 

@@ -147,7 +147,8 @@ def read_environment(environ: Mapping[str, str], sections: Sections, connections
     """Add the values of environment variables, which override the file.
 
     Raises:
-        ConfigurationError: A variable's name is wrong or not UTF-8, or the file or a variable has an unknown section.
+        ConfigurationError: A variable's name is wrong, a variable is not UTF-8, or the file or a variable names an
+            unknown section.
     """
     for variable in sorted(environ):
         if not variable.startswith(ENVIRONMENT_PREFIX):

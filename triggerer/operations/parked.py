@@ -62,8 +62,8 @@ async def replay_messages(
     Raises:
         UnknownMessage: Some of `ids` belong to neither a stored nor a parked message.
         UnknownWatcher: The watcher never existed.
-        TriggererError: No file declares the watcher of a message in `ids`, or `watcher`. Or neither is given, and no
-            file declares the watcher of any parked message.
+        TriggererError: No file declares `watcher`, or the watcher of a message in `ids`. Or `ids` and `watcher` are not
+            given, and no file declares the watcher of any parked message.
     """
     chosen = await choose_parked(session, ids=ids, asset=asset, watcher=watcher)
     undeclared = set[str]()

@@ -110,7 +110,7 @@ def run(
         # The signal came before `_serve` listened for signals, or after `_serve` had ended.
         raise
     except (SystemExit, KeyboardInterrupt) as error:
-        # `_serve` handles signals, so a task or a callback that a plugin started has raised this. The plugin's exit
+        # `_serve` handles signals, so a task or a callback of a plugin has raised this exception. The plugin's exit
         # code must not become the service's: a service manager could take it for an orderly stop.
         _log.error("code of a plugin ended the event loop", error=repr(error), exc_info=error)
         raise PluginError(

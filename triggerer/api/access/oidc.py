@@ -138,7 +138,7 @@ class OidcProvider:
                 nonce={"essential": True, "value": nonce},
             ).validate(decoded.claims)
         except (JoseError, ValueError) as error:
-            # The provider may have new keys, so the next sign-in loads them again.
+            # The provider may have new keys, so the next sign-in loads the keys again.
             self._keys = None
             raise SignInNeeded(
                 f"the provider's token is not valid: {error}", hint="sign in again"

@@ -41,7 +41,7 @@ class Access:
         return self.run is None and ORDER.index(self.role) >= ORDER.index(role)
 
     def actor(self) -> Actor:
-        """Return the sender with the name that the audit shows."""
+        """Return the sender as the actor that the audit shows."""
         return Actor(self.name, Role(self.role), self.via, self.request_id)
 
     def require_payloads(self) -> None:

@@ -1,4 +1,4 @@
-"""The page: its built files, and one HTML document for every screen."""
+"""The web page: its built files, and one HTML document for every screen."""
 
 from __future__ import annotations
 

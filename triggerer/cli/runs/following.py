@@ -39,7 +39,7 @@ async def follow_log(
     state go to standard error. The function uses a database connection only during a query.
 
     Args:
-        run_id: None: the newest run of the DAG.
+        run_id: The run's id, or None for the newest run of the DAG.
         out: Receives the log byte for byte, because tasks may print any bytes.
         ship: `[logs] ship`. If an ended run has no log on this machine, the log's copy in the bucket is printed.
     Raises:
@@ -68,7 +68,7 @@ async def follow_log(
 
 
 class _Follower:
-    """The state of following one run's log, between two reads."""
+    """Prints one run's log, and each change of the run's state, as `follow_log` asks it to."""
 
     def __init__(self, log: _GrowingLog, now: Callable[[], float]) -> None:
         self._log = log
