@@ -152,7 +152,7 @@ class ApiContext:
         return self._oidc
 
     def refuse_followers(self, most: int) -> None:
-        """Refuse another streamed answer if there are too many. Call this before headers are sent, to send status 503.
+        """Refuse another streamed answer, with status 503, if there are too many. Call this before headers are sent.
 
         Raises:
             ServerBusy: `most` clients receive a streamed answer already.

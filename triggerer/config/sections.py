@@ -139,9 +139,9 @@ class TriggererSettings:
     """After this number of failures of one message during catch-up, later messages are tried. If a later message
     passes, the failing message is tried once again, and parked if it fails."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """The treatment of a message that cannot be parked or stored, because one of the three limits `parked_...` below
-    is reached. "dead_letter": the producer dead-letters the message. "hold": the message waits. In a log, only the
-    watcher that needs the message waits; in a queue, the whole stream waits.
+    """The treatment of a watcher's message that cannot be parked or stored, because one of the three limits
+    `parked_...` below is reached. "dead_letter": the producer dead-letters the message. "hold": the message waits. In a
+    log, only this watcher waits; in a queue, the whole stream waits.
     """
     parked_max_messages: Count = 10_000
     """The limit of messages that are parked for one watcher, or stored from a queue for it."""

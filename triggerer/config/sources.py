@@ -92,7 +92,10 @@ def read_file(file: Path) -> tuple[Sections, Sections]:
 
 
 def _lines_of_keys(text: str) -> dict[str, int]:
-    """Return the line number of each header and key, because tomllib drops them. Unusual spellings are not found."""
+    """Return the line numbers of headers and keys. Unusual spellings are not found.
+
+    tomllib does not report the line numbers.
+    """
     lines: dict[str, int] = {}
     header = ""
     for number, line in enumerate(text.splitlines(), 1):

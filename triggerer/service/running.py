@@ -221,7 +221,7 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
 def _listener(
     settings: Settings, parts: frozenset[Part], stack: AsyncExitStack
 ) -> socket.socket | None:
-    """Bind the API's socket before any part starts. So a taken port raises an error, and no part must be stopped."""
+    """Bind the API's socket before any part starts, so that a taken port is noticed while there is nothing to stop."""
     if Part.API not in parts:
         return None
     from triggerer.api.listening import open_listener

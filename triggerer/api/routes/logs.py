@@ -58,7 +58,7 @@ async def logs(
 
     The header `X-Log-Offset` is the position of the answer's first byte, and `X-Log-Size` is the present size of the
     log. `X-Run-State` says whether the log may still grow. A long log loses bytes in its middle (`[logs] max_bytes`). A
-    range has zeros in place of these bytes, and a download and a followed log leave them out.
+    range has zeros in place of these bytes. A download and a followed log leave them out.
     """
     access.require_payloads()
     access.require_run(part(dag_id), part(run_id))

@@ -68,7 +68,7 @@ async def follow_log(
 
 
 class _Follower:
-    """Prints one run's log, and each change of the run's state, as `follow_log` asks it to."""
+    """Prints one run's log, and each change of the run's state. `follow_log` calls it at intervals."""
 
     def __init__(self, log: _GrowingLog, now: Callable[[], float]) -> None:
         self._log = log
@@ -147,7 +147,7 @@ class _GrowingLog:
     def _print_cut(self, size: int) -> None:
         """Print a note that bytes were cut before they could be copied.
 
-        The log itself has a line about the cut, just before the hole. A reader that has copied more never sees it.
+        The log itself has a line about the cut, just before the hole. A reader that is beyond this line never sees it.
         """
         if size and self._position:
             self._out.flush()

@@ -28,8 +28,8 @@ from triggerer.store.watchers.cleaning import (
 
 _EVENTS: Final = 2_000
 # Events are read in windows, in the order of their ids. Newer events usually have higher ids, so the search ends after
-# this number of windows without an old event. It does not end at the first such window, because after a change of the
-# clock some old events have higher ids than newer events.
+# this number of windows without an old event. The search does not end at the first such window, because after a change
+# of the clock some old events have higher ids than newer events.
 _WINDOWS_BEYOND: Final = 50
 NEVER: Final = datetime(1, 1, 1, tzinfo=UTC)
 """Stands for a limit that is None: no event or run is older."""

@@ -68,7 +68,7 @@ async def open_copy(ship: str, row: RunView) -> AsyncIterator[Copy | None]:
         ship: `[logs] ship`.
     Raises:
         ConfigurationError: The SDK of the bucket is not installed.
-        BucketError: The SDK finds no region, or not the profile that its settings name.
+        BucketError: The SDK finds no region, or the configured profile does not exist.
     """
     if copy_url(ship, row) is None:
         yield None
