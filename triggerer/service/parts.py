@@ -308,7 +308,7 @@ async def _start_executor(
     instance_id = new_instance_id()
     shipper = _log_shipper(settings, instance_id)
     if shipper is not None:
-        # The logs of the last runs are complete only when the executor has stopped. So the shipper stops after it.
+        # The shipper outlives the executor: the logs of the last runs are complete only when the executor has stopped.
         await background.start(unless_it_returns, "log shipping", shipper.run)
     executor = Executor(
         database,
