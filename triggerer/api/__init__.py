@@ -1,4 +1,4 @@
-"""The HTTP API and the page. They have a process of their own, so that no request delays a stream.
+"""The HTTP API and the web page. They have a process of their own, so that no request delays a stream.
 
 `triggerer standalone` binds the socket, and starts the API's process at the first connection. The command
 `triggerer api` runs the API without the other parts of the service, and needs PostgreSQL. `triggerer.api.serving` runs

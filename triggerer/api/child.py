@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _NICENESS: Final = 10
-"""The niceness of the API's process, higher than a worker's. If processors are scarce, the streams and the runs come
-before the requests that show them.
+"""The niceness of the API's process, higher than a worker's. If processors are scarce, streams and runs get processor
+time before the API's requests do.
 """
 ANNOUNCED: Final = "announced"
 """The key under which a message to the child has the parent's wake-ups. The value maps the name of each signal to the

@@ -106,7 +106,7 @@ async def _interrupted_in_time(session: AsyncSession) -> AbstractContextManager[
 
     @contextmanager
     def limited() -> Iterator[None]:
-        # SQLite allows `interrupt` from any thread. The query fails, and the connection stays usable.
+        # SQLite allows `interrupt` from any thread. The interrupted query fails, and the connection stays usable.
         loop = asyncio.get_running_loop()
         seconds = STATEMENT_TIMEOUT.total_seconds()
         timer = loop.call_later(seconds, lambda: loop.create_task(driver.interrupt()))

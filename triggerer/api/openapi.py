@@ -48,8 +48,8 @@ _PROBLEM: Final = {
 @cache
 def description() -> bytes:
     """Return the description as JSON. The first call makes the description, and later calls return the same text."""
-    # Litestar describes only a whole application, which then also serves the description, under several paths. So
-    # describe a second application that is never served.
+    # Litestar describes only a whole application, and that application also serves the description, under several
+    # paths. The API must not have these paths, so describe a second application that is never served.
     config = OpenAPIConfig(
         title="triggerer",
         version=version("triggerer"),
@@ -84,7 +84,7 @@ def _nothing() -> Provide:
 
 
 def completed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the description with the errors that every route can return, and the ways to sign in."""
+    """Return the schema with two additions: the errors that every route can return, and the ways to sign in."""
     schema = orjson.loads(orjson.dumps(schema, default=str))
     components = schema.setdefault("components", {})
     components.setdefault("schemas", {})["Problem"] = _PROBLEM

@@ -45,5 +45,5 @@ def request_id(request: Request[Any, Any, Any]) -> str:
 
 
 def as_bytes(path: str, body: Struct) -> bytes:
-    """Return the path and body of a POST request as bytes, which are equal for requests with equal values."""
+    """Return the path and body of a POST request as bytes. Requests with equal values give equal bytes."""
     return path.encode() + b"\0" + json.encode(body, order="deterministic")

@@ -37,7 +37,7 @@ def list_(
 ) -> None:
     """List assets; with --dag, only the assets that the DAG waits for.
 
-    States: declared (a DAG file declares the asset), undeclared (an event created it, or its DAG file is gone).
+    States: declared (a DAG file declares the asset), undeclared (an event created the asset, or its DAG file is gone).
     """
     check_state(state, _ASSET_STATES)
 
@@ -74,8 +74,8 @@ def events(
 ) -> None:
     """List asset events, newest first; with --dag, only the events that runs of the DAG emitted.
 
-    States: queued (a DAG that waits for the asset has no run with the event yet), consumed (each such DAG has a run
-    with the event), unused (no DAG waited for the asset).
+    States: queued (the event waits for a run of a DAG), consumed (each DAG that waited has a run with the event),
+    unused (no DAG waited for the event).
     """
     check_state(state, _EVENT_STATES)
 

@@ -29,8 +29,8 @@ def check(
     """Check the settings, the DAG files and the brokers, without a database; exit code 1 if something is wrong.
 
     Prints the delivery guarantee of each watcher, from the message to the asset event. A watcher that requires a
-    stronger guarantee than it has is an error. A broker that does not answer is a warning, because the service may
-    run on a machine that reaches it.
+    stronger guarantee than it has is an error. A broker that does not answer is only a warning, because the service
+    may run on another machine that reaches the broker.
     """
     settings = settings_for(config, dags_folder=dags_folder)
     _check_settings(settings)

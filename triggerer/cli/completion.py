@@ -63,7 +63,7 @@ def completion(
 
     For fish: triggerer completion fish > ~/.config/fish/completions/triggerer.fish
 
-    With --config, the completed names always come from the database that this file configures. Otherwise they come
+    With --config FILE, the completed names always come from the database that FILE configures. Otherwise they come
     from the database that the command being completed would use.
     """
     chosen = shell or Path(os.environ.get("SHELL", "")).name

@@ -1,4 +1,4 @@
-"""`triggerer db`: migrates and checks the schema, deletes old rows, and takes up a restored database."""
+"""`triggerer db`: migrates and checks the schema, deletes old rows, and prepares a restored database for use."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def migrate(
 ) -> None:
     """Upgrade the schema to this release; do nothing if it is up to date.
 
-    `--before` is the default: services of the former release still work with the upgraded schema. A service also
-    performs this upgrade when it starts. `--after` is refused while services of the former release are registered.
+    `--before` is the default: services of the former release still work with the upgraded schema. A service performs
+    the upgrade `--before` itself when it starts. `--after` is refused while services of the former release are
+    registered.
     """
 
     async def work(database: Database) -> tuple[bool, str, Standing]:

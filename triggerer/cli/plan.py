@@ -1,4 +1,4 @@
-"""`triggerer plan`: shows what new DAG files would change before you deploy them."""
+"""`triggerer plan`: shows the changes that new DAG files would make, before you deploy the files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _parse(config: Path | None, dags_folder: Path) -> ParsedFolder:
 
     async def parse() -> ParsedFolder:
         async with anyio.create_task_group() as tasks:
-            # Another process parses the files. Meanwhile, import the module of the next step: it takes half a second.
+            # Another process parses the files. Meanwhile, import the next step's module, which takes half a second.
             importing = partial(import_module, "triggerer.operations.planning.plan")
             tasks.start_soon(anyio.to_thread.run_sync, importing)
             parsed = await parse_once(

@@ -28,7 +28,7 @@ def list_(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List the asset events that wait for a DAG, by DAG, oldest first.
+    """List the asset events that wait for DAGs, sorted by DAG, then oldest first.
 
     --state selects by the state of the DAG: active, paused or stale.
     """
@@ -87,9 +87,9 @@ def delete(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Delete the queue entries of a DAG, of an asset, or of both: no run will receive these events.
+    """Delete the queue entries of a DAG, of an asset, or of an asset in one DAG's queue.
 
-    The asset events stay.
+    The asset events themselves stay, but no run of the entry's DAG will receive them.
     """
     if dag is None and asset is None:
         wrong_use("give --dag, --asset or both")

@@ -3,7 +3,7 @@
 Precedence, highest first: a command's own options, the environment (`TRIGGERER__SECTION__KEY`), the
 TOML file (`--config`, else `$TRIGGERER_CONFIG`, else `triggerer.toml` in the working directory), the
 default. Durations are in seconds, except in `[retention]`. pydantic checks the values. pydantic-settings is not used:
-it cannot say where a value came from, and cannot suggest the nearest key for an unknown one.
+it cannot say where a value came from, and cannot suggest a known key in place of an unknown key.
 """
 
 from triggerer.config.loading import load_connections, load_settings

@@ -31,7 +31,7 @@ def load_settings(
     *,
     overrides: Mapping[tuple[str, str], RawValue] | None = None,
 ) -> Settings:
-    """Read the file and the environment. Caches nothing, and creates nothing on disk.
+    """Read the file and the environment. The function caches nothing, and creates nothing on disk.
 
     Args:
         path: The TOML file. None: the file that `$TRIGGERER_CONFIG` names, or else `triggerer.toml` in the working

@@ -49,7 +49,7 @@ def resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> An
         _remember(found)
         return found
     try:
-        # Editors end files with a line break, which no password has.
+        # Editors end files with a line break, which is not part of the secret.
         found = (base / expand_user(Path(where))).read_text("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
@@ -65,6 +65,6 @@ def _remember(found: str) -> None:
         # Only parts of a URL are secret, and `remember_secrets_in` has remembered these parts.
         remember_secret(found)
     if found.lstrip().startswith("{"):
-        # A file of credentials in JSON: an error may quote a single value of it.
+        # The target may be credentials in JSON. An error may quote one value of them, so remember each secret value.
         with suppress(ValueError):
             remember_secrets_in("", json.loads(found))

@@ -28,7 +28,7 @@ def _pairs(value: Any) -> Any:
     if isinstance(value, str):
         return dict(part.partition("=")[::2] for part in cast("list[str]", _split(value)))
     if isinstance(value, Mapping):
-        # Spark takes strings; TOML's true is Spark's "true".
+        # The values of Spark's settings are strings, so TOML's true becomes "true".
         return {
             key: str(item).lower() if isinstance(item, bool) else str(item)
             for key, item in value.items()
@@ -130,7 +130,7 @@ class TriggererSettings:
     shared_stream_subscriber_queue_size: Count = 1024
     """The most messages that wait for one subscriber in memory."""
     shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
-    """A subscriber whose full queue pauses the poll for longer than this time fails. But if the subscriber can fall
+    """A subscriber fails if its full queue pauses the poll for longer than this time. But if the subscriber can fall
     behind alone, and a sibling waits for messages, the subscriber falls behind at once."""
     on_failure: Literal["catch_up", "redeliver"] = "catch_up"
     """The treatment of a message that one watcher fails and another watcher accepts. "catch_up": the failing watcher
@@ -139,9 +139,9 @@ class TriggererSettings:
     """After this number of failures of one message during catch-up, later messages are tried. If a later message
     passes, the failing message is tried once again, and parked if it fails."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """The treatment of a message when one of the three limits `parked_...` below is reached. "dead_letter": the
-    producer dead-letters the message. "hold": the message waits. In a log, only this watcher waits; in a queue, the
-    whole stream waits.
+    """The treatment of a watcher's message that cannot be parked or stored, because one of the three limits
+    `parked_...` below is reached. "dead_letter": the producer dead-letters the message. "hold": the message waits. In a
+    log, only this watcher waits; in a queue, the whole stream waits.
     """
     parked_max_messages: Count = 10_000
     """The limit of messages that are parked for one watcher, or stored from a queue for it."""
@@ -161,7 +161,7 @@ class TriggererSettings:
     max_outstanding_bytes_per_lane: Count = 32 * 1024 * 1024
     """The limit of the bytes of one lane's outstanding messages."""
     lease_duration: Seconds = timedelta(seconds=15)
-    """After this time without a heartbeat, another instance may take over an instance's streams."""
+    """If an instance has no heartbeat for this time, another instance may take over its streams."""
     stall_threshold: SecondsOrZero = timedelta(seconds=0.5)
     """If code blocks the event loop for longer than this, the service logs which code blocks. 0: off."""
     isolation: Placements = field(default_factory=dict)
@@ -181,12 +181,12 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class DagProcessorSettings:
-    """`[dag_processor]`: how often and how long files are parsed."""
+    """`[dag_processor]`: intervals and time limits for reading the DAG files."""
 
     min_file_process_interval: Seconds = timedelta(seconds=30)
     """Seconds between two scans of the folder. Scans find changes that the operating system does not report."""
     parse_timeout: Seconds = timedelta(seconds=30)
-    """A file whose import takes longer is stopped, and counts as broken."""
+    """If the import of a file takes longer, the import is stopped, and the file counts as broken."""
     removal_grace: SecondsOrZero = timedelta(seconds=10)
     """A missing file counts as deleted after this time. A deployment may delete a file and write it again."""
 
@@ -198,15 +198,15 @@ class ExecutorSettings:
     workers: Count = 2
     """The number of worker processes, which is the number of runs at a time."""
     lease_duration: Seconds = timedelta(seconds=60)
-    """After this time without a heartbeat, another executor may take over an executor's runs. An executor that lives
-    but cannot reach the database has ended its runs by then."""
+    """If an executor has no heartbeat for this time, another executor may take over its runs. If the first executor
+    lives but cannot reach the database, it has ended its runs by then."""
     prewarm: bool = True
     """Whether to start Spark before the first run asks for it, if a known DAG needs Spark."""
     broken_file: Literal["hold", "fail"] = "hold"
     """A run whose DAG file does not load stays queued until the file loads ("hold"), or fails ("fail")."""
     log_address: str = ""
-    """`host:port` where the API on another machine can read the logs of this executor's runs. Empty: nowhere. Port 0:
-    a free port. Only with PostgreSQL."""
+    """`host:port` where the API on another machine can read the logs of this executor's runs. Port 0: a free port.
+    Empty: the executor does not listen. An address needs PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class HookSettings:
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """`[api]`: the HTTP API and the page."""
+    """`[api]`: the HTTP API and the web page."""
 
     host: str = "127.0.0.1"
     """The address to listen on. If it is no loopback address, `tls_certificate` or `behind_proxy` is needed."""
@@ -296,10 +296,10 @@ class MetricsSettings:
     host: str = "127.0.0.1"
     """The address to listen on. Requests need no token, so use another address only if strangers cannot reach it."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """The port to listen on. 0: no port, so that `/metrics`, `/livez` and `/readyz` are only at the API and at a socket
-    in `home`."""
+    """The port to listen on. 0: no port. Then only the API and a socket in `home` answer `/metrics`, `/livez` and
+    `/readyz`."""
     dag_labels: bool = False
-    """Whether to count the runs of each DAG. This adds up to 3,000 time series, which is enough for 500 DAGs."""
+    """Whether to count the runs of each DAG. This adds at most 3,000 time series, which is enough for 500 DAGs."""
 
 
 def _bucket_url(url: str) -> str:

@@ -15,7 +15,7 @@ from triggerer.nearest import ending
 
 ENVIRONMENT_PREFIX: Final = "TRIGGERER__"
 CONFIG_VARIABLE: Final = "TRIGGERER_CONFIG"
-"""The environment variable with the path of the file. Child processes of the service get it."""
+"""The environment variable with the path of the configuration file. Child processes of the service get it."""
 DEFAULT_FILE: Final = "triggerer.toml"
 POOLS: Final = "pools"
 
@@ -92,7 +92,10 @@ def read_file(file: Path) -> tuple[Sections, Sections]:
 
 
 def _lines_of_keys(text: str) -> dict[str, int]:
-    """Find the line numbers of headers and keys, which tomllib drops. Unusual spellings are not found."""
+    """Return the line numbers of headers and keys. Unusual spellings are not found.
+
+    tomllib does not report the line numbers.
+    """
     lines: dict[str, int] = {}
     header = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -147,7 +150,8 @@ def read_environment(environ: Mapping[str, str], sections: Sections, connections
     """Add the values of environment variables, which override the file.
 
     Raises:
-        ConfigurationError: A variable's name is wrong or not UTF-8, or the file or a variable has an unknown section.
+        ConfigurationError: A variable's name is wrong, a variable is not UTF-8, or the file or a variable names an
+            unknown section.
     """
     for variable in sorted(environ):
         if not variable.startswith(ENVIRONMENT_PREFIX):

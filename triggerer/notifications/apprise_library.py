@@ -1,7 +1,7 @@
 """The one module that calls Apprise: it checks URLs of targets, and sends one message.
 
-Apprise takes a second to import, blocks while it sends, and reports errors by its log only, with secrets. The service
-therefore calls it in a child process.
+Apprise takes a second to import, and blocks while it sends. It reports errors only in its log, which shows secrets. The
+service therefore calls Apprise in a child process.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _notify(target: Any, message: Message) -> str | None:
 
 
 def _without_secrets(text: str, url: str, target: Any) -> str:
-    """Hide each piece of the URL in the text, except pieces that Apprise shows in its own form without secrets."""
+    """Hide the pieces of the URL in the text, except the pieces that the target's `url(privacy=True)` shows."""
     shown = set(_PIECE.findall(target.url(privacy=True)))
     pieces = {one for one in _PIECE.findall(url) if len(one) >= _SHORTEST} - shown
     for piece in sorted(pieces, key=len, reverse=True):

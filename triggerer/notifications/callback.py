@@ -25,7 +25,7 @@ def notify(*urls: str) -> Callback:
         urls: URLs of Apprise, such as `slack://…`. Each may be `env:NAME` or `file:PATH`; the variable or file is read
             when the callback is called. A relative path is relative to the folder of the configuration file.
     Raises:
-        DagError: There is no URL, or something that is neither a URL nor a reference.
+        DagError: No URL is given, or an argument is neither a URL nor a reference.
     """
     if not urls:
         raise DagError("notify() needs the URL of a target, such as notify('slack://...')")
@@ -47,7 +47,7 @@ def _is_target(given: object) -> bool:
 
 
 def _message_about(context: Mapping[str, Any]) -> Message:
-    # The modules that the message needs are imported here, because most DAG files are imported for other reasons.
+    # Import the modules only when a message is sent, because most processes that import a DAG file send no message.
     from triggerer.notifications.texts import Writer
 
     run = context["dag_run"]
@@ -90,7 +90,7 @@ def _send(url: str, message: Message) -> str | None:
     for delay in _DELAYS_S:
         if error is None:
             break
-        # A callback is a plain function, and the callbacks' worker has no event loop that this could block.
+        # A callback is a plain function, and the callbacks' worker has no event loop that this sleep could block.
         time.sleep(delay)
         error = send(url, message)
     return error

@@ -114,7 +114,7 @@ def _order(urls: Mapping[str, str], messages: Mapping[str, Sequence[Numbered]]) 
 async def _converse(
     order: dict[str, Any], take: Callable[[dict[str, Any]], Awaitable[None]]
 ) -> bool:
-    """Give a new child process its order, and pass its frames to `take`; return whether the child came to the end.
+    """Give a new child process its order, and pass its frames to `take`; return whether the child finished the order.
 
     Raises:
         OSError: The process cannot be started.

@@ -22,7 +22,7 @@ class Writer:
     """Writes messages for one installation.
 
     Args:
-        origin: Tells this installation from others, such as the host's name.
+        origin: A name that distinguishes this installation from others, such as the host's name.
         page: The URL of the web page, without a slash at its end; empty if it is not known.
     """
 

@@ -21,7 +21,7 @@ _SILENT: Final = SourceLag(None, note="this kind of source does not tell")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A stream to measure, and one of its triggers, which can query the source."""
+    """A stream, and the class and arguments of one of its triggers. The trigger knows how to query the source."""
 
     stream: str
     """The id of the stream."""

@@ -40,7 +40,7 @@ class RepeatedRun:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The ended runs that match an operator's choice, such as a DAG or a state. Runs created later are left out."""
+    """The ended runs that match an operator's choice, such as a state. Runs created after the choice are left out."""
 
     choice: EndedRuns
     runs: int
@@ -66,7 +66,8 @@ async def repeat_runs(
     """Queue the chosen runs again, oldest first; yield the outcomes of each batch once it is committed.
 
     If a run cannot be repeated, its outcome says why, and the other runs are repeated. A run that somebody else has
-    queued again meanwhile is skipped. If a batch fails, the batches before it are done, and another call does the rest.
+    queued again since `choose` is skipped. If a batch fails, the batches before it are done, and another call does the
+    rest.
 
     Args:
         clear: True: clear the tasks in `tasks`, as `clear_run` does. False: retry the run, as `retry_run` does.

@@ -23,7 +23,7 @@ async def migrate(
 
     Args:
         phase: How far to upgrade.
-        is_alone: True: no other process can be alive.
+        is_alone: True: no other process of the service can be alive.
     Raises:
         Errors of `triggerer.store.schema.migrate.upgrade`.
     """

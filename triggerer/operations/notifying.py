@@ -1,4 +1,4 @@
-"""Sends a test to the targets of notifications, and makes the writer of this installation's messages."""
+"""Sends a test to the targets of notifications, and makes the `Writer` for this installation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _served_address(home: Path) -> str:
 
 
 async def test_targets(urls: Mapping[str, str], writer: Writer) -> list[TestedTarget]:
-    """Send a test to each of these targets, and return the outcomes in their order.
+    """Send a test to each of these targets, and return the outcomes in the order of the targets.
 
     Args:
         urls: The URLs by the names of their targets.

@@ -23,7 +23,9 @@ async def pause_dag(session: AsyncSession, actor: Actor, dag_id: str) -> bool:
 
 
 async def unpause_dag(session: AsyncSession, actor: Actor, dag_id: str) -> bool:
-    """Unpause a DAG: new runs start, with the events that queued meanwhile. Return False if the DAG was not paused.
+    """Unpause a DAG. Return False if the DAG was not paused.
+
+    New runs start, with the events that were queued during the pause.
 
     Raises:
         UnknownDag: There is no such DAG.

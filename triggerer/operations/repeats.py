@@ -1,4 +1,4 @@
-"""Recognizes a repeated request by its `Idempotency-Key`, and refuses a key that another request had before.
+"""Recognizes a repeated request by its `Idempotency-Key`, and refuses a key that a different request has used.
 
 While a request with a key is in progress, another request with the key waits for it. (The draft standard allows the
 status 409 instead.) Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7.

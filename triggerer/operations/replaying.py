@@ -20,7 +20,7 @@ async def replay_watcher(
     start: datetime | None,
     again: bool = False,
 ) -> ReplayView:
-    """Store a request for a replay. The owner of the watcher's stream carries it out, or shows why it cannot.
+    """Store a request for a replay. The owner of the watcher's stream starts the replay, or shows why it cannot start.
 
     Args:
         asset: The asset's name or URI.

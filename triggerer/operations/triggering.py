@@ -40,7 +40,7 @@ async def trigger_dag(
         params: Values that replace the DAG's parameters of the same names.
         logical_date: The DAG's timetable infers the data interval from this instant. Without a timetable, the interval
             starts and ends at this instant. None: the present instant if there is a timetable, otherwise no date.
-        partition_key: The run's key, which a run of any DAG can have. If the DAG's timetable produces keys, the run
+        partition_key: The run's key. Runs of every DAG can have one. If the DAG's timetable produces keys, the run
             covers the data interval of this key. None: the timetable's key for the run's data interval, if any.
     Returns:
         The run's id.

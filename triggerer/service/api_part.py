@@ -56,7 +56,7 @@ class ApiChild:
         backoff = Backoff(first=0.2, longest=3.0, healthy_after=10.0)
         while True:
             if not self._is_eager:
-                # Only wait here: the child accepts the connection. Before the first connection no child uses memory.
+                # Wait for a connection, and let the child accept it. Until then no child process uses memory.
                 await anyio.wait_readable(self._listener)
             started = anyio.current_time()
             try:

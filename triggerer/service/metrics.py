@@ -85,8 +85,8 @@ class StreamMetrics:
     def _count_acked(self, live: StreamLive) -> int:
         """Return the number of acked messages. While a stream lives, the number never falls from scrape to scrape.
 
-        It is computed as advanced minus rejected minus failed. This difference can fall, because a message counts as
-        failed before it counts as advanced.
+        The number is advanced minus rejected minus failed. If this difference has fallen, the number of the last scrape
+        is returned again. The difference can fall, because a message counts as failed before it counts as advanced.
         """
         acked = max(live.advanced - live.rejected - live.failed, 0)
         consumed, before = self._acked.get(live.stream, (0, 0))

@@ -81,8 +81,8 @@ async def start_parts(
             await workers.start(unless_it_returns, "retention of logs", retention.run)
     from triggerer.store.schema.compatibility import SchemaWatch
 
-    # The watch is one of the workers: its error stops the other workers as a signal would, while the background goes
-    # on. So the parts can drain.
+    # The watch is one of the workers. Its error stops the other workers as a signal would, and the background tasks go
+    # on, so the parts can drain.
     await workers.start(unless_it_returns, "schema", SchemaWatch(database).run)
 
 
@@ -308,7 +308,7 @@ async def _start_executor(
     instance_id = new_instance_id()
     shipper = _log_shipper(settings, instance_id)
     if shipper is not None:
-        # The logs of the last runs are complete only when the executor has stopped.
+        # The shipper outlives the executor: the logs of the last runs are complete only when the executor has stopped.
         await background.start(unless_it_returns, "log shipping", shipper.run)
     executor = Executor(
         database,

@@ -30,12 +30,12 @@ _log = structlog.get_logger(__name__)
 
 _LOOK_EVERY: Final = timedelta(minutes=1)
 _BETWEEN_BOUNDS: Final = timedelta(minutes=10)
-"""The least time between two cleanings because of a bound. Each reads all events, even if none of them may go."""
+"""The least time between two cleanings because of a bound. Such a cleaning reads all events, even if all must stay."""
 _ACTOR: Final = Actor("retention", Role.ADMIN, SERVICE)
 
 
 class Retention:
-    """Runs in each scheduler's process. One of these processes cleans at a time.
+    """Cleans the database when a cleaning is due. It runs in each scheduler's process, but only one cleans at a time.
 
     Args:
         ack_timeout: The longest time that a watcher has for a message.
@@ -167,7 +167,7 @@ class LogRetention:
 
     Args:
         age: The time from a run's end until its log is deleted.
-        since: When logs were last deleted. None: nights after the first look count.
+        since: When logs were last deleted. None: nights count from the first look.
     """
 
     def __init__(

@@ -107,10 +107,10 @@ def run(
             backend_options={"use_uvloop": _has_uvloop()},
         )
     except Interrupted:
-        # The signal came before `_serve` listened for signals, or after it had ended.
+        # The signal came before `_serve` listened for signals, or after `_serve` had ended.
         raise
     except (SystemExit, KeyboardInterrupt) as error:
-        # `_serve` handles signals, so a task or a callback that a plugin started has raised this. The plugin's exit
+        # `_serve` handles signals, so a task or a callback of a plugin has raised this exception. The plugin's exit
         # code must not become the service's: a service manager could take it for an orderly stop.
         _log.error("code of a plugin ended the event loop", error=repr(error), exc_info=error)
         raise PluginError(
@@ -221,7 +221,7 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
 def _listener(
     settings: Settings, parts: frozenset[Part], stack: AsyncExitStack
 ) -> socket.socket | None:
-    """Bind the API's socket before anything else starts, so that a taken port is an ordinary error."""
+    """Bind the API's socket before any part starts, so that a taken port is noticed while there is nothing to stop."""
     if Part.API not in parts:
         return None
     from triggerer.api.listening import open_listener

@@ -1,4 +1,4 @@
-"""The status of this process: alive, ready, and its metrics."""
+"""Serves the status of this process: whether it is alive, whether it is ready, and its metrics."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Answers `/metrics`, `/livez` and `/readyz` from threads, also while the event loop is blocked.
 
-The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one. Each connection has a
-thread, so there are at most eight connections. A ninth closes the oldest one: slow clients must not keep a health probe
-from connecting. A connection that is silent for 10 s is closed, too.
+The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one. Each connection needs
+a thread, so only eight may be open at once. A ninth connection closes the oldest one, because slow clients must not
+keep a health probe from connecting. A connection that is silent for 10 s is closed, too.
 """
 
 from __future__ import annotations

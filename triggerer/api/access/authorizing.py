@@ -1,4 +1,4 @@
-"""The guard of all routes: it recognizes the token or the session of a request, and checks that its role is enough."""
+"""The guard of all routes: it finds the token or session of a request, and checks that the sender's role is enough."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class Guard:
                 async with self._context.use.changing() as session:
                     await mark_used(session, found.id)
             except StoreUnavailable as error:
-                # The time of a token's last use is only shown to people. If the time cannot be stored, the request must
-                # not fail.
+                # People only look at the time of a token's last use. A request must not fail because the time cannot be
+                # stored.
                 _log.debug("the use of a token was not stored", error=str(error))
         return self._access(connection, found.name, found.role, f"token:{found.id}")
 
@@ -135,7 +135,7 @@ class Guard:
 
 
 async def still_counts(context: ApiContext, access: Access) -> bool:
-    """Return whether the token or session of a client that receives a streamed answer is still valid.
+    """Return whether the client's token or session is still valid. Called at intervals during a streamed answer.
 
     If the database does not answer, the token or session counts as valid.
     """

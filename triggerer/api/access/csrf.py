@@ -13,7 +13,8 @@ from triggerer.errors import RoleNeeded, WrongMediaType
 def refuse_other_origins(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     """Refuse a change that a cookie authorizes, if our own page did not send the request, or if the body is not JSON.
 
-    Browsers set `Sec-Fetch-Site` and `Origin` themselves, so a page cannot forge them. An HTML form cannot send JSON.
+    Browsers set `Sec-Fetch-Site` and `Origin` themselves, so a page cannot forge them. The body must be JSON, because
+    an HTML form of another origin cannot send JSON.
 
     Raises:
         RoleNeeded: Another origin sent the request, or the headers do not name the origin.

@@ -1,4 +1,4 @@
-"""Signs people in through an OpenID Connect provider: the code flow with PKCE, and a role from a claim.
+"""Signs people in through an OpenID Connect provider, by the code flow with PKCE. A claim decides the person's role.
 
 Source: OpenID Connect Core 1.0, section 3.1; RFC 7636 (PKCE); RFC 9700 (best current practice).
 """
@@ -87,9 +87,9 @@ class OidcProvider:
         """Return the person whom the provider has identified.
 
         Raises:
-            SignInNeeded: The sign-in did not begin in this browser, is too old, or the provider's answer is wrong.
+            SignInNeeded: The sign-in did not begin in this browser or is too old, or the provider's answer is wrong.
             RoleNeeded: `[api.oidc] roles` names no role for the values of the person's claim.
-            ServerBusy: The provider does not answer, or describes itself wrongly.
+            ServerBusy: The provider does not answer, or its metadata are wrong.
         """
         pending = self._verified(cookie)
         if pending is None or not hmac.compare_digest(str(pending["s"]), state):
@@ -138,7 +138,7 @@ class OidcProvider:
                 nonce={"essential": True, "value": nonce},
             ).validate(decoded.claims)
         except (JoseError, ValueError) as error:
-            # The provider may have new keys, so the next sign-in loads them again.
+            # The provider may have new keys, so the next sign-in loads the keys again.
             self._keys = None
             raise SignInNeeded(
                 f"the provider's token is not valid: {error}", hint="sign in again"

@@ -20,7 +20,7 @@ class RunIdentity:
     dag_id: str
     run_id: str
     token: str = field(repr=False)
-    """The run token. The transaction of a change checks again that the token's attempt still runs."""
+    """The run token. A transaction that changes something checks again that the token's attempt still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Access:
     run: RunIdentity | None = None
 
     def may(self, role: RoleName) -> bool:
-        """Return whether the role is enough for a route that needs `role`. The token of a run is never enough."""
+        """Return whether the sender's role is enough for a route that needs `role`. A run token is never enough."""
         return self.run is None and ORDER.index(self.role) >= ORDER.index(role)
 
     def actor(self) -> Actor:
-        """Return the sender with the name that the audit shows."""
+        """Return the sender as the actor that the audit shows."""
         return Actor(self.name, Role(self.role), self.via, self.request_id)
 
     def require_payloads(self) -> None:

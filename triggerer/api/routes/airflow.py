@@ -121,7 +121,7 @@ async def assets(
     name_pattern: FromQuery[str | None] = None,
     uri_pattern: FromQuery[str | None] = None,
 ) -> dict[str, Any]:
-    """List the assets by name."""
+    """List the assets, sorted by name."""
     is_filtered = name_pattern is not None or uri_pattern is not None
     async with api.use.reading() as session:
         most = _MOST_SKIPPED if is_filtered else max(offset + limit, 1)
@@ -152,7 +152,7 @@ def _is_like(text: str, pattern: str | None) -> bool:
 async def trigger(
     api: Api, access: Caller, dag_id: InPath, data: JSONBody[RunOrder]
 ) -> dict[str, Any]:
-    """Trigger a run. The DAG's timetable infers the data interval, and a request that sets one is refused."""
+    """Trigger a run. The DAG's timetable infers the data interval. A request that sets the interval is refused."""
     unknown = [
         name
         for name in ("data_interval_start", "data_interval_end", "run_after")

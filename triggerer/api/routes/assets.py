@@ -63,7 +63,7 @@ async def assets(
     ] = None,
     prefix: Prefix = None,
 ) -> Page[AssetView]:
-    """List the assets by name. `dag`: only assets that the DAG waits for."""
+    """List the assets, sorted by name. `dag`: only assets that the DAG waits for."""
     return await page_of(
         api,
         ASSETS,
@@ -148,7 +148,7 @@ async def emit(
     """Record an event of an asset, and queue the event for the DAGs that wait for the asset.
 
     The `Idempotency-Key` becomes part of the event's key, so the answer to a repeat is 200 with the first event. With a
-    run token, a task can update the outlets of its DAG.
+    run token, a task can emit events of its DAG's outlets only.
     """
     key_of_runs = await api.service_key() if access.run is not None else b""
     async with api.use.changing() as session:
@@ -224,7 +224,7 @@ def _no_event(event_id: str) -> NothingThere:
 
 @reads("/{asset:str}")
 async def one_asset(api: Api, asset: InPath) -> AssetView:
-    """Show an asset, given by its name or its URI (with `%2F`)."""
+    """Show an asset, given by its name or its URI. Each slash of the URI is written as `%2F`."""
     async with api.use.reading() as session:
         found = await list_assets(session, asset=part(asset), limit=1)
         if not found:

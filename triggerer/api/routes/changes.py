@@ -38,9 +38,9 @@ async def changes(api: Api, access: Caller) -> ServerSentEvent:
     """Send hints as server-sent events, at most one a second.
 
     An event `changes` has the data `{"runs": ["dag_a"], "events": [...], "dags": [...], "streams": ["<id>"],
-    "backfills": [...]}` with DAG ids, or ids of streams; `["*"]` means all. An event `alive` comes at the start, and
-    after each 15 seconds without a change. The stream ends after an hour, when the server stops, or when the token is
-    no longer valid. The client should then connect again.
+    "backfills": [...]}`. The list `streams` has ids of streams, and the other lists have ids of DAGs; `["*"]` means
+    all. An event `alive` comes at the start, and after each 15 seconds without a change. The answer ends after an hour,
+    when the server stops, or when the token is no longer valid. The client should then connect again.
     """
     api.refuse_followers(_MOST_STREAMS)
     return ServerSentEvent(hints(api, access))

@@ -69,7 +69,7 @@ async def receive_from_hook(
 ) -> Response[Page[AssetEventView]]:
     """Record the CloudEvents of a hook that `[api.hooks]` names.
 
-    The header `X-Signature-256` (or `X-Hub-Signature-256`) is `sha256=` and the HMAC-SHA256 of the body in hex.
+    The header `X-Signature-256` (or `X-Hub-Signature-256`) is `sha256=`, followed by the body's HMAC-SHA256 in hex.
     """
     name = part(hook)
     settings = api.settings.api.hooks.get(name)

@@ -61,7 +61,7 @@ async def dags(
     dag_state: DagState = None,
     prefix: Prefix = None,
 ) -> Page[DagView]:
-    """List the DAGs by id. `asset`: only DAGs that wait for this asset."""
+    """List the DAGs, sorted by id. `asset`: only DAGs that wait for this asset."""
     return await page_of(
         api,
         DAGS,

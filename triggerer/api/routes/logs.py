@@ -56,9 +56,9 @@ async def logs(
 ) -> Response[bytes]:
     """Read the log of a run, byte for byte.
 
-    The header `X-Log-Offset` is the position of the answer's first byte, and `X-Log-Size` the present size of the log.
-    `X-Run-State` says whether the log may still grow. Bytes that `[logs] max_bytes` has cut out of the log's middle are
-    zeros in a range. A download and a followed log leave them out.
+    The header `X-Log-Offset` is the position of the answer's first byte, and `X-Log-Size` is the present size of the
+    log. `X-Run-State` says whether the log may still grow. A long log loses bytes in its middle (`[logs] max_bytes`). A
+    range has zeros in place of these bytes. A download and a followed log leave them out.
     """
     access.require_payloads()
     access.require_run(part(dag_id), part(run_id))
@@ -95,7 +95,7 @@ async def _find(api: ApiContext, dag_id: str, run_id: str) -> RunView:
 async def _following(
     api: ApiContext, access: Access, row: RunView, start: int
 ) -> AsyncIterator[bytes]:
-    """Yield the log from `start` on as it grows, until the run has ended, the process stops, or an hour is over.
+    """Yield the log from `start` on as it grows, until the run has ended, the API stops, or an hour has passed.
 
     The answer also ends when the client's token or session is no longer valid, or the run was deleted.
     """

@@ -1,4 +1,4 @@
-"""The page: its built files, and one HTML document for every screen."""
+"""The web page: its built files, and one HTML document for every screen."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _read(name: str) -> bytes | None:
 
 @public("/docs/errors", include_in_schema=False)
 async def error_classes() -> Response[bytes]:
-    """Serve a page that describes every class of error. The `type` of a problem links to its section."""
+    """Serve a page that describes every class of error. The `type` of a problem links to the section of its class."""
     return Response(_errors_page(), media_type=MediaType.HTML)
 
 

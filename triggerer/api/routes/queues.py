@@ -1,6 +1,6 @@
 """Routes that list and delete queued events: the events in the queues of all DAGs, or in the queue of one DAG.
 
-An asset's URI may be in the path or in `?uri=`, because some proxies decode `%2F`.
+A client may send an asset's URI in `?uri=` instead of the path, because some proxies decode the `%2F` in a path.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def queued(
     dag: DagFilter = None,
     dag_state: DagState = None,
 ) -> Page[QueuedEventView]:
-    """List the events that wait for DAGs, by DAG, oldest first."""
+    """List the events that wait for DAGs, sorted by DAG, then oldest first."""
     return await _page(api, limit, cursor, counted, dag, uri, dag_state)
 
 
@@ -122,13 +122,13 @@ async def delete_of_asset(api: Api, access: Caller, uri: InPath) -> Deleted:
 
 @deletes("/dags/{dag_id:str}/assets/queuedEvent")
 async def delete_for_dag(api: Api, access: Caller, dag_id: InPath, uri: Uri = None) -> Deleted:
-    """Remove all events from a DAG's queue, or only the events of one asset. No run will take them, but they stay."""
+    """Remove all events, or only one asset's events, from a DAG's queue. The events themselves stay."""
     return await _delete(api, access, part(dag_id), uri)
 
 
 @deletes("/dags/{dag_id:str}/assets/queuedEvent/{uri:str}")
 async def delete_for_dag_of_asset(api: Api, access: Caller, dag_id: InPath, uri: InPath) -> Deleted:
-    """Remove an asset's events from a DAG's queue. No run of the DAG will take them, but they stay."""
+    """Remove an asset's events from a DAG's queue. The events themselves stay."""
     return await _delete(api, access, part(dag_id), part(uri))
 
 

@@ -117,7 +117,7 @@ async def run_tasks(
     cursor: Cursor = None,
     counted: Counted = False,
 ) -> Page[TaskRunView]:
-    """List the tasks of a run by start time."""
+    """List the tasks of a run in the order of their start."""
     access.require_run(part(dag_id), part(run_id))
     async with api.use.reading() as session:
         if await find_run(session, part(dag_id), part(run_id)) is None:

@@ -1,4 +1,4 @@
-"""Probes and metrics: is the service alive, ready and healthy? The service's own process answers most of them."""
+"""Routes for probes and metrics. The service's own process answers most of these requests."""
 
 from __future__ import annotations
 

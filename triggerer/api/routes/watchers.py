@@ -48,7 +48,7 @@ async def watchers(
         str | None, QueryParameter(name="stream", description="Only of the stream with this id.")
     ] = None,
 ) -> Page[WatcherView]:
-    """List the watchers by asset and name. `dag`: only watchers of assets that the DAG waits for."""
+    """List the watchers, sorted by asset and name. `dag`: only watchers of assets that the DAG waits for."""
     return await page_of(
         api,
         WATCHERS,

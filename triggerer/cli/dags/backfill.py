@@ -91,7 +91,8 @@ def backfill(
     A DAG that is scheduled by partition keys runs for the keys of the periods that start between the two times. An
     interval or a key that already has a run is skipped by default, see --reprocess.
 
-    With --list: --asset selects the DAGs that wait for the asset; the states are running, done and cancelled.
+    With --list, --asset selects the backfills of DAGs that wait for the asset, and --state is running, done or
+    cancelled.
     """
     if reprocess not in _REPROCESS:
         meant = ending(reprocess, _REPROCESS)

@@ -263,7 +263,7 @@ def pause(dag_id: DagId, json: options.Json = False, config: options.Config = No
 
 @app.command()
 def unpause(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:
-    """Unpause a DAG: new runs start, with the asset events that queued in the meantime."""
+    """Unpause a DAG: new runs start, with the asset events that were queued during the pause."""
     _set_paused(config, dag_id, False, json=json)
 
 

@@ -1,4 +1,4 @@
-"""`triggerer dags backfill` for partition keys."""
+"""The part of `triggerer dags backfill` that plans and starts backfills of partition keys."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ async def print_copy(ship: str, row: RunView, out: BinaryIO) -> bool:
     Args:
         ship: `[logs] ship`.
     Raises:
-        ConfigurationError: The SDK is not installed.
+        ConfigurationError: The SDK of the bucket is not installed.
         BucketError: The bucket refuses, or does not answer.
     """
     async with open_copy(ship, row) as copy:

@@ -39,9 +39,9 @@ async def follow_log(
     state go to standard error. The function uses a database connection only during a query.
 
     Args:
-        run_id: None: the newest run of the DAG.
+        run_id: The run's id, or None for the newest run of the DAG.
         out: Receives the log byte for byte, because tasks may print any bytes.
-        ship: `[logs] ship`. If an ended run has no log on this machine, its copy in the bucket is printed.
+        ship: `[logs] ship`. If an ended run has no log on this machine, the log's copy in the bucket is printed.
     Raises:
         UnknownRun: The DAG has no such run, or somebody has deleted it.
         TriggererError: The log cannot be read, or another machine has it.
@@ -68,7 +68,7 @@ async def follow_log(
 
 
 class _Follower:
-    """The state of following one run's log, between two reads."""
+    """Prints one run's log, and each change of the run's state. `follow_log` calls it at intervals."""
 
     def __init__(self, log: _GrowingLog, now: Callable[[], float]) -> None:
         self._log = log
@@ -124,7 +124,8 @@ class _GrowingLog:
     def copy(self, path: Path) -> bool:
         """Copy the bytes that were not copied yet; return whether the file exists.
 
-        A new path is read from its beginning: the next attempt of the run may be at work in another executor's home.
+        If the path has changed, a further attempt writes its log in another executor's home. The new file is read from
+        its beginning.
         """
         if path != self._path:
             self._path, self._position = path, 0
@@ -146,7 +147,7 @@ class _GrowingLog:
     def _print_cut(self, size: int) -> None:
         """Print a note that bytes were cut before they could be copied.
 
-        The log has a line about the cut too, before the hole. A reader that was past that place never copies the line.
+        The log itself has a line about the cut, just before the hole. A reader that is beyond this line never sees it.
         """
         if size and self._position:
             self._out.flush()

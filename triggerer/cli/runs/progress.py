@@ -26,7 +26,7 @@ def follow_run(config: Path | None, dag_id: str, run_id: str | None) -> str:
     """Print a line for each change of the run's progress; return the run's id once the run has ended.
 
     Args:
-        run_id: None: the newest run of the DAG.
+        run_id: The run's id, or None for the newest run of the DAG.
     Raises:
         UnknownRun: The DAG has no such run, or somebody has deleted it.
     """

@@ -172,7 +172,7 @@ def parse_object(text: str | None, option: str) -> dict[str, Any] | None:
 
 
 def _example(text: str) -> str:
-    """Return `a=1` or `a=1,b=x` as a JSON object, quoted for a shell; for any other text, a sample object."""
+    """Return a text such as `a=1,b=x` as a JSON object, quoted for a shell. For any other text, return a sample."""
     from json import dumps, loads
 
     found: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """Prints tables whose cells can be copied: at any width, no cell is broken inside a word.
 
 On a terminal, a column that does not fit moves beneath its row or is left out, depending on its `Kind`. In a file or
-a pipe every column fits, and each row is one line for grep. Rich prints and measures wide characters. Its own tables
-are not used, because they break or cut cells that do not fit.
+a pipe every column fits, and each row is one line for grep. The library Rich measures the cells and prints the lines,
+because it knows wide characters. Its own tables are not used, because they break or cut cells that do not fit.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ async def clean(
         dry_run: True: count, and delete nothing.
     Raises:
         MoveRefused: Another cleaning is under way.
-        TriggererError: A limit is in the future. Or a log cannot be deleted, and its run stays; the other data is
+        TriggererError: A limit is in the future. Or a log cannot be deleted: then its run stays, and the other data is
             deleted nevertheless.
         StoreError: The database is unavailable or refuses a step. Earlier steps are done.
     """

@@ -27,9 +27,9 @@ from triggerer.store.watchers.cleaning import (
 )
 
 _EVENTS: Final = 2_000
-# Events are read in windows, in the order of their ids. The search ends after this number of windows without an old
-# event, because later events have higher ids. After a change of the clock, some old events may have higher ids than
-# newer events. So the search does not end at the first such window.
+# Events are read in windows, in the order of their ids. Newer events usually have higher ids, so the search ends after
+# this number of windows without an old event. The search does not end at the first such window, because after a change
+# of the clock some old events have higher ids than newer events.
 _WINDOWS_BEYOND: Final = 50
 NEVER: Final = datetime(1, 1, 1, tzinfo=UTC)
 """Stands for a limit that is None: no event or run is older."""
@@ -44,7 +44,7 @@ async def clean_events(
     now: datetime,
     quiet_since: datetime,
 ) -> None:
-    """Delete old events that nothing needs. Free the keys that deleted runs gave to events that stay.
+    """Delete old events that nothing needs. If a deleted run emitted an event that stays, free the event's key.
 
     Args:
         removed: In a dry run, the primary keys of the runs that would have been deleted. Otherwise empty.

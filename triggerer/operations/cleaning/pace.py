@@ -17,7 +17,7 @@ async def _report_nothing() -> None:
 
 
 class Pace:
-    """Called by a cleaning after each of its steps.
+    """Slows a cleaning down, and reports its progress. The cleaning calls `give_way` or `step` after each of its steps.
 
     Args:
         report: Called at most every 20 s, between two steps. It raises if the cleaning must end.

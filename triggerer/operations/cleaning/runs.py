@@ -32,7 +32,7 @@ _EVENTS: Final = 2_000
 async def clean_runs(
     database: Database, before: datetime, cleaned: Cleaned, pace: Pace
 ) -> set[int]:
-    """Delete runs that ended before an instant. In a dry run, count and return the runs that would be deleted.
+    """Delete runs that ended before an instant. In a dry run, only count them, and return their primary keys.
 
     Raises:
         TriggererError: A log cannot be deleted, and its run stays.

@@ -38,7 +38,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value that differs, without secrets. `before` is None if the value was added, `after` if it was removed."""
+    """One value that differs, without secrets.
+
+    `before` is None if the value was added, and `after` is None if the value was removed.
+    """
 
     name: str
     """A field (`max_active_runs`), or a path (`params.region`, `tasks.load.upstream`, `match`)."""

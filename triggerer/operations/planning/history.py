@@ -14,10 +14,10 @@ from triggerer.store.events.history import PastEvent
 def recorded(
     past: Sequence[PastEvent], now: datetime
 ) -> tuple[list[RecordedEvent], SetBack | None]:
-    """Return the events as if the clock had always been right, and the moment when it was set back. None: it was not.
+    """Return the events as if the clock had always been right, and a `SetBack`, or None if the clock was not set back.
 
-    Events in the future were recorded before the clock was set back. They are all moved back by one duration, so that
-    the latest of them comes just before the first event that was recorded after the change.
+    Events with a timestamp in the future were recorded before the clock was set back. They are all moved back by the
+    same duration, so that the latest of them comes just before the first event recorded after the change.
     """
     ahead = [number for number, one in enumerate(past) if one.timestamp > now + CLOCK_STEP]
     moved = {past[number].id for number in ahead}

@@ -76,9 +76,9 @@ class DagPlan:
     dag_id: str
     change: Change
     before: Replayed | None
-    """The runs that the history makes under the present definition. None: no such definition, or see `error`."""
+    """The runs that the history makes under the present definition. None: no such definition, or `error` is set."""
     after: Replayed | None
-    """The runs that the history makes under the new definition. None: no such definition, or see `error`."""
+    """The runs that the history makes under the new definition. None: no such definition, or `error` is set."""
     queued: int
     """The number of events that wait for the DAG now, counted up to a limit for each asset."""
     dropped: int
@@ -90,12 +90,12 @@ class DagPlan:
     due_before: int
     """The number of runs that are due now under the present definition."""
     due_after: int
-    """The number of runs that will be due at once under the new definition."""
+    """The number of runs that will be due immediately under the new definition."""
     next_before: datetime | None
     """When the present timetable has its next run, after the runs that are due now. None: it has no further run."""
     next_after: datetime | None
     holds_after: tuple[str, ...]
-    """The reasons, such as a pause, why the new definition makes only `due_after` runs due at once."""
+    """The reasons, such as a pause, why only `due_after` runs will be due immediately under the new definition."""
     is_counted_short: bool = False
     """True if more events may wait than were counted."""
     error: str | None = None
@@ -108,7 +108,7 @@ class DagPlan:
 
 @dataclass(frozen=True, slots=True)
 class FolderPlan:
-    """The plans of all DAGs by id, and the range of the history."""
+    """The plans of all DAGs, sorted by id, and the range of the history."""
 
     since: datetime
     until: datetime
@@ -117,7 +117,7 @@ class FolderPlan:
     errors: tuple[Problem, ...] = ()
     """Why some files of the folder cannot be used."""
     watchers: tuple[WatcherPlan, ...] = ()
-    """Watchers that are new, gone or changed, by asset and name."""
+    """Watchers that are new, gone or changed, sorted by asset and name."""
     unfed_assets: tuple[UnfedAsset, ...] = ()
     """Assets that may get no events, although DAGs wait for them."""
 
@@ -140,7 +140,7 @@ async def plan_folder(
         events: The most events to replay. If the history has more, only the newest are replayed.
         dag: The result has only this DAG, the assets that it waits for, and their watchers. None: all DAGs.
     Raises:
-        UnknownDag: There is no such DAG, neither now nor in the folder.
+        UnknownDag: Neither the store nor the folder has the DAG.
     """
     read = await _read(database, since=since, events=events)
     history, set_back = recorded(read.past, read.now)
@@ -209,7 +209,10 @@ def _with_differences(plan: DagPlan, in_force: ParsedDag | None, new: ParsedDag 
 
 
 def _with_neighbours(plan: FolderPlan, read: _Read, after: Folder, dag: str | None) -> FolderPlan:
-    """Add the watchers and assets that differ. With `dag`, only assets that this DAG waits for in either folder."""
+    """Add the watchers and assets that differ.
+
+    With `dag`, add only assets that this DAG waits for in the present or the new folder, and only their watchers.
+    """
     renamed = renamed_assets(read.folder, after)
     watchers = plan_watchers(read.folder, after, renamed, read.backlogs)
     assets = unfed_assets(read.folder, after, renamed, read.members)

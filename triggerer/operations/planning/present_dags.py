@@ -149,7 +149,7 @@ def _divided(new: ParsedDag, waiting: Sequence[KeyedEvent]) -> Sequence[Share]:
 def _facts(
     snapshot: DagSnapshot, waiting: Sequence[KeyedEvent], soon: datetime
 ) -> Script[DagSnapshot]:
-    """Return the snapshot with values that the scheduler did not read. Only the new definition may need them."""
+    """Return the snapshot with values that only the new definition may need, and that the scheduler did not read."""
     dag_id = snapshot.dag_id
     last, kind = yield from last_runs(dag_id)
     asset_ids = [one.asset_id for one in snapshot.waiting]

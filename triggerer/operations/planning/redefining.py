@@ -1,4 +1,4 @@
-"""Makes the scheduler's snapshot of a DAG as if the DAG had another definition, with the events that wait now."""
+"""Replaces the definition in the scheduler's snapshot of a DAG. The snapshot keeps the events that wait now."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def plan_watchers(
     renamed: dict[AssetKey, AssetKey],
     backlogs: Mapping[WatcherKey, Backlog],
 ) -> list[WatcherPlan]:
-    """Return the watchers that differ, by asset and name.
+    """Return the watchers that differ, sorted by asset and name.
 
     Args:
         renamed: The present identity of each renamed asset -> its new identity. Such an asset keeps its watchers.

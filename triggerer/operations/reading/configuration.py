@@ -11,7 +11,7 @@ from triggerer.config import SECTIONS, Settings, written_age
 from triggerer.observability.target_names import redact_setting
 
 _AGES: Final = {("retention", key) for key in ("events", "runs", "logs", "audit", "parked")}
-"""The durations that are shown as in the configuration file, because they are days, or "never"."""
+"""The durations that are shown as the configuration file writes them: in days or hours, or as "never"."""
 
 
 @dataclass(frozen=True, slots=True)

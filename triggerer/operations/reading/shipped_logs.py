@@ -49,7 +49,7 @@ class Copy:
 def copy_url(ship: str, row: RunView) -> str | None:
     """Return the URL where the copy of a run's log is, or soon will be.
 
-    None: logs are not copied, or the run has not ended or was never executed.
+    None: logs are not copied, the run has not ended, or no executor has executed the run.
 
     Args:
         ship: `[logs] ship`.
@@ -62,13 +62,13 @@ def copy_url(ship: str, row: RunView) -> str | None:
 
 @asynccontextmanager
 async def open_copy(ship: str, row: RunView) -> AsyncIterator[Copy | None]:
-    """Open the copy of a run's log. None: logs are not copied, or the run has not ended.
+    """Yield the copy of a run's log, or None if `copy_url` returns None.
 
     Args:
         ship: `[logs] ship`.
     Raises:
-        ConfigurationError: The SDK is not installed.
-        BucketError: The SDK finds no region, or no such profile.
+        ConfigurationError: The SDK of the bucket is not installed.
+        BucketError: The SDK finds no region, or the configured profile does not exist.
     """
     if copy_url(ship, row) is None:
         yield None

@@ -32,7 +32,7 @@ class LaterRun:
 async def find_later_runs(session: AsyncSession, home: Path, since: datetime) -> list[LaterRun]:
     """Return the runs whose log in `home` was changed after `since`, except runs that have ended in the database.
 
-    They are sorted by the time of that change.
+    The runs are sorted by the time of this change.
     """
     changed = await to_thread.run_sync(lambda: dict(_changed_logs(home / "logs", since)))
     known = await runs_by_log(session, changed.keys())
@@ -49,7 +49,7 @@ def _later_run(home: Path, name: str, at: datetime, known: LoggedRun | None) -> 
 
 
 def _changed_logs(folder: Path, since: datetime) -> Iterator[tuple[str, datetime]]:
-    """Yield the readable logs below a folder as `<dag>/<run>.log`, with the time of the last change."""
+    """Yield the readable logs that changed since an instant, as `<dag>/<run>.log`, with the time of the last change."""
     for dag in _entries(folder):
         for entry in _entries(folder / dag.name):
             if entry.name.endswith(_SUFFIX):

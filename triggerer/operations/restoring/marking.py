@@ -32,10 +32,10 @@ class Restored:
 async def mark_restored(
     database: Database, actor: Actor, backup_time: datetime, *, margin: timedelta
 ) -> Restored:
-    """Set all watchers of logs back to the time of the backup. The service must be stopped.
+    """Set all watchers of logs back to `margin` before the time of the backup. The service must be stopped.
 
-    The next start of the service reads from there, before it pulls any newer message. A repeated call changes nothing,
-    except that it may set the watchers back further.
+    At the next start of the service, these watchers read their logs from there on, before any newer message is pulled.
+    A repeated call changes nothing, except that it may set the watchers back further.
 
     Args:
         backup_time: When the backup was begun.

@@ -17,7 +17,7 @@ from triggerer.streams.supervision.stream_state import has_state
 
 
 class Kind(StrEnum):
-    """Whether a source still has messages that were read."""
+    """Says whether messages that were read from a source can be read again."""
 
     LOG = "log"
     """The source keeps the messages, and they can be read again."""
