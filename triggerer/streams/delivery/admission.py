@@ -10,10 +10,10 @@ from triggerer.streams.delivery.lane import Entry, Lane
 
 
 class Admission:
-    """Decides for one subscriber which messages its filter receives, and for which watchers their events count.
+    """Decides for one subscriber which messages its filter receives, and for which watchers the derived events count.
 
-    A watcher that is behind in a lane (a partition or a FIFO group) has missed messages there, its backlog. The
-    subscriber asks this class only while a lane of the stream has a backlog, or if its filter was absent.
+    The subscriber asks this class only while a lane of the stream has a backlog, or if the filter was absent. The
+    backlog of a watcher in a lane (a partition or a FIFO group) is the messages that the watcher misses there.
     """
 
     __slots__ = ("_member", "_missed_to", "open_source", "sent_ahead", "was_absent")
@@ -21,7 +21,7 @@ class Admission:
     def __init__(self, member: Deriver) -> None:
         self._member = member
         self.was_absent = False
-        """Whether the watchers may have failed earlier events that are not decided yet."""
+        """Whether the watchers may have failed outstanding events for which no decision to fall behind was made yet."""
         self.sent_ahead = 0
         """The number of the first event that `Subscriber.known_ahead` has not returned."""
         self.open_source: EventSource | None = None

@@ -91,7 +91,7 @@ class GroupState:
     blocked_by: dict[WatcherRef, Exception] = field(default_factory=dict)
     """The watchers whose messages the store refuses because of a limit. The stream waits meanwhile."""
     standing: dict[Hashable, str] = field(default_factory=dict)
-    """The lanes that the producer reports as standing still, with its reason (`SharedStreamProducer.use_standing`)."""
+    """The lanes that the producer reports as standing, each with the reason (`SharedStreamProducer.use_standing`)."""
     failing: dict[Hashable, Position] = field(default_factory=dict)
     """By lane, the lowest position that has failed. Deleted once the broker has learned of the failure.
 
@@ -148,7 +148,7 @@ class GroupState:
     def may_act(self) -> bool:
         """Return whether the group may broadcast and advance: it is not closed, and its lease is valid.
 
-        Check this after each wait, because the process may have been stopped, or the machine suspended.
+        Check this after each wait, because the process or the machine may have been suspended during the wait.
         """
         return not (self.is_closed or self.lease.is_over)
 
@@ -262,9 +262,9 @@ class GroupState:
                 self._end(backlog)
 
     def lowest_outstanding(self, lane: Hashable) -> Position | None:
-        """Return the lowest position of a lane that was broadcast and is not being advanced; None if there is none.
+        """Return the lowest position among a lane's messages that are not being advanced; None if no message is left.
 
-        A redelivered message may come after messages with higher positions.
+        The first message may have a higher one, because a redelivered message may come after higher positions.
         """
         entry, place = self.head_of(lane), None
         while entry is not None and self.producer is not None:

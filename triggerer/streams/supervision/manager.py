@@ -130,8 +130,8 @@ class Manager:
         """Carry out replays for a trigger's watchers once its stream is open. Failures are in `Member.replay_errors`.
 
         Args:
-            requests: All open replays of the trigger's watchers. A request that an earlier call has passed is not
-                carried out again.
+            requests: All open replays of the trigger's watchers. A request that was in an earlier call is not carried
+                out again.
         """
         requests = tuple(requests)
         new = [request for request in requests if request not in member.replays]
@@ -184,7 +184,7 @@ class Manager:
     def close_stream_known_as(self, stream_id: str) -> None:
         """Close the stream with this id, as `close_stream` does by key.
 
-        All members may have left the stream while its last events are being resolved.
+        The id also finds a stream that all members have left, while the stream's last events are being resolved.
         """
         stream = self._by_id.get(stream_id)
         if stream is not None:

@@ -64,7 +64,7 @@ class RefusedEvents:
     def record(self, error: Exception) -> None:
         """Record that the store refused an event, or refused to park a rejected message.
 
-        A lost lease is no refusal, and is ignored. So are errors that are not the store's.
+        Ignores a lost lease, which is no refusal, and each error that is not the store's.
         """
         if not isinstance(error, StoreError) or isinstance(error, LeaseLost):
             return

@@ -46,9 +46,10 @@ async def no_state() -> StreamState:
 
 
 class StoredState(StreamState):
-    """The stored state of a stream. It writes under the lease with which the stream was opened.
+    """The stored state of a stream.
 
-    So the store refuses a write after another instance has claimed the stream.
+    Each write names the lease with which the stream was opened. So the store refuses a write after another instance has
+    claimed the stream.
     """
 
     def __init__(self, value: Any, store: StateStore, fence: Fence, key: Hashable) -> None:

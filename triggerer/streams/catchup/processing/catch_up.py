@@ -392,8 +392,8 @@ class CatchUp:
     def _may_give(self, backlog: Backlog, message: QueueMessage) -> bool:
         """Return whether the filter receives this message now.
 
-        It does not if a probe must be tried first, or if the message was read from memory and has been stored
-        meanwhile. In the second case the filter receives the message later, from the store.
+        False if a probe must be tried first, or if the message was read from memory and has been stored meanwhile. In
+        the second case the filter receives the message later, from the store.
         """
         if message.failures and not backlog.failures:
             # An earlier group counted these failures, and stored their number with the message.

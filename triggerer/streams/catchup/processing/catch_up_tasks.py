@@ -216,7 +216,7 @@ class CatchUpTasks:
                 backlog.try_now()
 
     def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Carry out replays of the member's watchers. A request that an earlier call has passed is ignored."""
+        """Carry out replays of the member's watchers. A request that was in an earlier call is ignored."""
         self._replays.add_requests(member, requests)
         self.start_replaying()
 

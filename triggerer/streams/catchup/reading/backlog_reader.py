@@ -38,7 +38,7 @@ _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
 """How long a lane without messages keeps its turn while other lanes wait.
 
-If no other lane waits, the lane keeps its turn for longer. At this interval it checks whether the watcher can go live.
+If no other lane waits, the lane keeps its turn, and the reader checks at this interval whether the watcher can go live.
 """
 _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5

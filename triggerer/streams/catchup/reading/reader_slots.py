@@ -84,7 +84,7 @@ class ReaderSlots:
         """Wait for a slot.
 
         Args:
-            on_release_requested: Called when this reader is idle and another reader waits for its slot.
+            on_release_requested: Called when this reader is idle and another reader waits for a slot.
         """
         if self.is_free:
             self._slots.acquire_nowait()
