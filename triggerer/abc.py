@@ -278,9 +278,9 @@ class SharedStreamProducer(ABC):
         events are not durable yet. So this method must not settle the items at the source.
 
         If the transaction succeeds, `advance` receives these items next, perhaps with later items after them. For
-        example, items 1 and 2 are stored, item 3 becomes ready meanwhile, and `advance` receives items 1 to 3. If
-        `advance` saves the state that is stored already, nothing is written. If the transaction fails, `advance`
-        receives the outcomes and saves the state as usual.
+        example, the state after items 1 and 2 is stored, item 3 becomes ready meanwhile, and `advance` receives items 1
+        to 3. If `advance` saves the state that is stored already, nothing is written. If the transaction fails,
+        `advance` receives the outcomes and saves the state as usual.
 
         After this method has returned a state, no older state may be saved until `advance` has received the items. So
         if `open_stream` has to save a state, it must wait for `advance`.
@@ -469,7 +469,7 @@ class BaseTrigger(ABC):
 
 
 class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
-    """A trigger that reports each occurrence, and does not wait for one condition. So it may drive an `AssetWatcher`.
+    """A trigger that reports every occurrence, instead of only waiting for one. So it may drive an `AssetWatcher`.
 
     A subclass need not call `super().__init__()`. It implements one of these sets of methods:
 
@@ -483,7 +483,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     # stream key and the overridden methods of a trigger decide how it runs. The error names the missing method.
 
     def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield events. An async generator, for a trigger without a stream key, which has no shared stream."""
+        """Yield events. An async generator, for a trigger that has no stream key, and so no shared stream."""
         raise NotImplementedError(
             f"{type(self).__qualname__} implements neither run() nor a shared stream"
         )
