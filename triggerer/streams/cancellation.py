@@ -1,4 +1,4 @@
-"""Keeps plugin code from ending its task without an error, and from ending more than its task."""
+"""Keeps plugin code from silently ending the task that runs it, and from ending anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides which messages a filter skips, because its watchers are behind, or may fall behind, in the lane."""
+"""Decides which messages a filter skips because its watchers are behind, or may fall behind, in the message's lane."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Admission:
         return True
 
     def waits_for(self, key: Hashable) -> bool:
-        """Return whether the filter skips this lane while messages from before its return are not decided."""
+        """Return whether the filter skips this lane now, because messages from before its return are undecided."""
         lane = self._member.state.lanes.get(key)
         return self.was_absent and lane is not None and self._reads_nothing_of(lane)
 
@@ -98,7 +98,7 @@ class Admission:
     def _miss(self, entry: Entry) -> None:
         """Count this message, which the filter does not receive, as failed.
 
-        Whether the filter's watchers fall behind at the message is decided when it is at the head of its lane.
+        When the message is at the head of its lane, it is decided whether the filter's watchers fall behind there.
         """
         state, seq = self._member.state, entry.seq
         state.absences.begin(self._member.source.watchers, seq)

@@ -118,8 +118,8 @@ class Flow:
         if self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes:
             return head
         free = head + self._settings.max_outstanding - self._lanes.outstanding
-        # A subscriber that joins or becomes active before the next check starts at the head or later, so it cannot
-        # lower this number.
+        # A subscriber that joins, or becomes active, begins to read at the head or later. So it cannot lower this
+        # number before the next check.
         lowest = min((one.pulled for one in self._subscribers), default=head)
         return min(free, min(lowest, head) + self._settings.subscriber_queue_size)
 

@@ -50,7 +50,7 @@ class Reader(Protocol):
 
 
 class Newest(NamedTuple):
-    """A message of a queue that was broadcast lately."""
+    """A queue's message that was broadcast lately."""
 
     lane: Hashable
     event: Any
@@ -204,7 +204,7 @@ class GroupState:
         )
 
     def position_of(self, entry: Entry) -> Position:
-        """Return the position of a message in its lane; for a queue, its number in this group."""
+        """Return a message's position in its lane. In a queue, this is the message's number in the group."""
         assert self.producer is not None
         if self.reads_log:
             return self.producer.get_position(entry.payload)
@@ -264,7 +264,7 @@ class GroupState:
     def lowest_outstanding(self, lane: Hashable) -> Position | None:
         """Return the lowest position among a lane's messages that are not being advanced; None if no message is left.
 
-        The first message may have a higher one, because a redelivered message may come after higher positions.
+        The lane's first message may have a higher position, because a redelivered message may follow it.
         """
         entry, place = self.head_of(lane), None
         while entry is not None and self.producer is not None:

@@ -111,7 +111,7 @@ class CatchUpTasks:
             self.forget_watchers(gone)
 
     def forget_watchers(self, watchers: Collection[WatcherRef]) -> None:
-        """Forget these watchers, which were deleted."""
+        """Forget these watchers, which were deleted or have left the stream."""
         self._replays.forget(watchers)
         for watcher in watchers:
             self._loaded.pop(watcher.watcher_id, None)

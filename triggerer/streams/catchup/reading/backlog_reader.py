@@ -46,7 +46,8 @@ _MOST_UNANSWERED: Final = 5
 than the one before.
 """
 _LONGEST_WITHOUT_SLOT_S: Final = 300.0
-"""After this time a lane that gave up its reader slot at its end is read again, even if other lanes wait for a slot."""
+"""After this time without a reader slot, a lane at its apparent end is read again, even if other lanes wait for a slot.
+"""
 
 
 Readable = Message | QueueMessage
