@@ -55,7 +55,8 @@ class TriggerEvent:
     """One occurrence that a trigger reports. It becomes one asset event for each watcher of the trigger.
 
     Args:
-        payload: JSON-like. A mapping becomes the asset event's `extra`, any other value `{"payload": ...}`.
+        payload: A JSON-like value. A mapping becomes the asset event's `extra`. For any other value, `extra` is
+            `{"payload": value}`.
         partition_key: The partition that the asset event is about. None: no partition.
         key: The idempotency key of the asset event, unique for the watcher. Give a key only in `run_from`, because in a
             shared stream the producer gives the keys.
@@ -491,7 +492,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     def run_from(self, bookmark: Any) -> AsyncIterator[tuple[Sequence[TriggerEvent], Any]]:
         """Yield events together with the bookmark that is stored with them, in one transaction.
 
-        An async generator instead of `run`, for a trigger without a stream key that reads a source by position. The
+        An async generator in place of `run`, for a trigger that reads a source by position and has no stream key. The
         generator is resumed once the events and the bookmark are durable. If they cannot be stored, the generator is
         closed, and later started again from the last durable bookmark. So each occurrence makes exactly one event.
 

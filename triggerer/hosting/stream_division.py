@@ -56,7 +56,7 @@ def divide(
     owned: Sequence[Fence],
     capacity: int,
 ) -> Division:
-    """Divide the streams among the instances, evenly by number as far as their triggers fit.
+    """Divide the streams among the instances: equal numbers of streams, as far as the instances have room for triggers.
 
     The share of an instance is the number of streams divided by the number of instances, rounded up. An instance may
     own streams beyond its share, if no instance below its share has room for them. It gives up such a stream once

@@ -137,7 +137,7 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
     """Open a client for the bucket. No request is sent, except for credentials that need one.
 
     Raises:
-        BucketError: The SDK finds no region, or no such profile.
+        BucketError: The SDK finds no region, or does not find the profile that the environment names.
     """
     # Use a thread, because importing the SDK and reading the API's description take a quarter of a second the first
     # time.

@@ -59,8 +59,8 @@ class RuntimeContext:
     )
     """The limit of unanswered events, shared by all watchers that catch up.
 
-    Events of live filters count against another limit. So a live event waits for at most this number of catch-up
-    events, in the group commit before its own.
+    Events of live filters count against another limit. So the group commit for which a live event waits has at most
+    this number of catch-up events.
     """
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now

@@ -110,8 +110,8 @@ class GroupState:
     """By watcher id, the selector of the watcher's newest trigger."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """For each lane with backlogs: the lane's dictionary of backlogs when the tail began, and the tail (the newest
-    messages).
+    """For each lane with backlogs, a pair: the dictionary of backlogs that the lane had when its tail began, and the
+    tail (the lane's newest messages).
 
     If `Backlogs` now has another dictionary for the lane, the backlogs of the tail have ended, and the tail is
     outdated.
