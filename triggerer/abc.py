@@ -93,8 +93,8 @@ class AdvanceOutcome:
     Each subscriber is counted in only one of the three numbers.
 
     Attributes:
-        unread: How many of the failed subscribers were present and had not pulled the event, for example because their
-            filters raised at an earlier event. If no other subscriber failed, `blames_event` is False.
+        unread: How many of the `failed` subscribers were present but had not pulled the event, for example because
+            their filters raised at an earlier event. If `failed` counts no other subscriber, `blames_event` is False.
         is_set_aside: True if the runtime has stored the event for the subscribers that rejected it. The producer need
             not dead-letter it.
     """
@@ -127,8 +127,8 @@ class AdvanceItem(NamedTuple):
 class SharedStreamSelector:
     """The values in a raw event that a trigger's filter looks for. The filter needs only events with these values.
 
-    For all triggers of a stream with an equal `by`, the runtime reads the value in an event once, and wakes only the
-    filters that look for this value. A selector saves time if many watchers differ only in the value.
+    If several triggers of a stream have an equal `by`, the runtime reads the value in an event once for all of them. It
+    wakes only the filters that look for this value. A selector saves time if many watchers differ only in the value.
 
     Args:
         by: The name of the value that `read` returns. Triggers of one stream with equal names must have equivalent
@@ -158,9 +158,9 @@ class StreamState(ABC):
     async def save(self, value: Any) -> None:
         """Replace the value. Returns when the new value is durable. Waits while the database is unreachable.
 
-        Call this in `advance`, when the events of its items are durable. After a restart, the producer continues at the
-        saved position. So never save a position after an item that is not advanced: the item would be lost. Items that
-        are read again are recognised by their idempotency keys.
+        Call this in `advance`: by then the trigger events of the items are durable. After a restart, the producer
+        continues at the saved position. So never save a position after an item that is not advanced: the item would be
+        lost. Items that are read again are recognised by their idempotency keys.
 
         Args:
             value: JSON, of at most 1 MiB.

@@ -173,7 +173,7 @@ _MOST_REMEMBERED: Final = 1_000
 
 
 class SeldomRepeats(logging.Filter):
-    """Drops a library's warning or error that repeats a line of the last `every_s` seconds, even with other arguments.
+    """Drops a library's warning or error that repeats a line of the last `every_s` seconds, even if arguments differ.
 
     aiokafka, for example, reports each failed attempt to reach a broker, about ten in a second. The next line that is
     not dropped says how many were dropped before it.

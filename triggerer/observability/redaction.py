@@ -109,7 +109,7 @@ def hide_known(text: str) -> str:
 def remember_secret(value: str) -> None:
     """Hide this value wherever it appears from now on, also in its URL, JSON and Python spellings.
 
-    Each long line of a value with several lines, such as a private key, is hidden too. A spelling shorter than six
+    If the value has several lines, such as a private key, each long line is hidden too. A spelling shorter than six
     characters is not hidden.
     """
     global _known_pattern  # noqa: PLW0603  (one set for the process, like its logging)

@@ -1,7 +1,7 @@
 """The channel between the service and a child process: frames over a socket pair. Most frames are JSON.
 
 A frame is one message with its length before it. The child inherits one end of the socket pair, and finds the
-descriptor's number in the environment. Its standard streams stay free for users' code.
+descriptor's number in the environment. The child's standard streams stay free for users' code.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from triggerer.streams.delivery.lane import Entry, Lane
 class Admission:
     """Decides for one subscriber which messages its filter receives, and for which watchers the derived events count.
 
-    The subscriber asks this class only while a lane of the stream has a backlog, or if the filter was absent. The
-    backlog of a watcher in a lane (a partition or a FIFO group) is the messages that the watcher misses there.
+    The subscriber asks this class only while a lane of the stream has a backlog, or if the filter was absent. A
+    watcher's backlog in a lane (a partition or a FIFO group) consists of the messages that the watcher misses there.
     """
 
     __slots__ = ("_member", "_missed_to", "open_source", "sent_ahead", "was_absent")

@@ -339,9 +339,9 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        A rewound backlog (a replay) that re-emits nothing also ends if its lane had no broadcast since the rewind. Its
-        messages were resolved before the rewind. If the broker redelivers a message, the idempotency key prevents a
-        second event.
+        A backlog that a replay has rewound, and that re-emits nothing, also ends if its lane had no broadcast since the
+        rewind: its messages were resolved before the rewind. If the broker redelivers a message, the idempotency key
+        prevents a second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)

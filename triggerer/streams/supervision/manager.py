@@ -83,9 +83,9 @@ class Manager:
     def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         """Host these triggers, in the given order.
 
-        Before the poll of a new stream starts, each of its triggers has joined or counts as absent, so no trigger loses
-        a message. A trigger whose code raises is made again after a delay. Meanwhile it counts as an absent member of
-        its stream (`TriggerSpec.stream_id`), if another trigger has opened the stream.
+        Before the poll of a new stream starts, each trigger of the stream has joined or counts as absent, so no trigger
+        loses a message. A trigger whose code raises is made again after a delay. Meanwhile it counts as an absent
+        member of its stream (`TriggerSpec.stream_id`), if another trigger has opened the stream.
         """
         assert self._tasks is not None, "enter the manager first"
         members = [Member(spec, self._context, self._on_state) for spec in specs]
@@ -95,8 +95,8 @@ class Manager:
             else:
                 self._await_making(member)
         for stream in self._streams.values():
-            # By now every replaced trigger was added again. So a watcher that no trigger of this stream serves reads
-            # another stream.
+            # By now every replaced trigger was added again. So if no trigger of this stream serves a watcher, the
+            # watcher has moved to another stream.
             stream.behind.forget_unserved()
         return members
 

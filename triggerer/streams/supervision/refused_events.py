@@ -15,7 +15,7 @@ from triggerer.streams.clock import Clock
 
 _log = structlog.get_logger(__name__)
 
-# At most one refusal is reported in this time, because the store may refuse every row of a commit, and refuse the rows
+# At most one refusal is reported per second, because the store may refuse every row of a commit, and refuse the rows
 # again after each redelivery.
 _QUIET_S: Final = 1.0
 

@@ -187,8 +187,8 @@ class CatchUp:
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
             if backlog.stored_lane is not None or backlog.cursor != backlog.position:
-                # In a log, the failures belong to a message at the cursor, and the reading begins again before it. In a
-                # queue, each row has its own count.
+                # In a log, the failures belong to the message at the cursor, and the reading begins again at an earlier
+                # message. In a queue, each row has its own count.
                 backlog.failures = 0
             # Look up the end again, because the lane may have grown.
             backlog.cursor, backlog.end = backlog.position, None

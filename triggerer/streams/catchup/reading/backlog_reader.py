@@ -253,8 +253,7 @@ class BacklogReader:
             return self._from_queue(backlog)
         following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
         if following is None or (backlog.is_reemitting and not following):
-            # The next message is not in memory. Or a re-emission finds no message in memory, and must ask the log
-            # whether there is another message.
+            # The next message is not in memory, or a re-emission must ask the log whether there is another message.
             return self._read(backlog)
         return self._from_memory(backlog)
 

@@ -1,4 +1,4 @@
-"""The reader slots of one stream: each allows one lane to be read for a watcher that is behind, beside the poll."""
+"""The reader slots of one stream. A reader with a slot reads a lane, beside the poll, for a watcher that is behind."""
 
 from __future__ import annotations
 
