@@ -94,7 +94,7 @@ def redact_text(text: str) -> str:
 
 
 def _may_have_secret(text: str) -> bool:
-    """Return whether the text has a character or word that a pattern needs. Most log lines have none of them."""
+    """Return whether the text has one of the characters and words that the patterns need. Most log lines have none."""
     if "=" in text or "@" in text or ":" in text:
         return True
     lower = text.lower()
