@@ -1,4 +1,4 @@
-"""`python -m triggerer`: runs the `triggerer` command, also where its script is not on the path."""
+"""`python -m triggerer` runs the command `triggerer` even if the command's script is not on the path."""
 
 import sys
 

@@ -55,7 +55,8 @@ class TriggerEvent:
     """One occurrence that a trigger reports. It becomes one asset event for each watcher of the trigger.
 
     Args:
-        payload: JSON-like. A mapping becomes the asset event's `extra`, any other value `{"payload": ...}`.
+        payload: A JSON-like value. A mapping becomes the asset event's `extra`. For any other value, `extra` is
+            `{"payload": value}`.
         partition_key: The partition that the asset event is about. None: no partition.
         key: The idempotency key of the asset event, unique for the watcher. Give a key only in `run_from`, because in a
             shared stream the producer gives the keys.
@@ -92,8 +93,8 @@ class AdvanceOutcome:
     Each subscriber is counted in only one of the three numbers.
 
     Attributes:
-        unread: How many of the failed subscribers were present and had not pulled the event, for example because their
-            filters raised at an earlier event. If no other subscriber failed, `blames_event` is False.
+        unread: How many of the `failed` subscribers were present but had not pulled the event, for example because
+            their filters raised at an earlier event. If `failed` counts no other subscriber, `blames_event` is False.
         is_set_aside: True if the runtime has stored the event for the subscribers that rejected it. The producer need
             not dead-letter it.
     """
@@ -126,8 +127,8 @@ class AdvanceItem(NamedTuple):
 class SharedStreamSelector:
     """The values in a raw event that a trigger's filter looks for. The filter needs only events with these values.
 
-    For all triggers of a stream with an equal `by`, the runtime reads the value in an event once, and wakes only the
-    filters that look for this value. A selector saves time if many watchers differ only in the value.
+    If several triggers of a stream have an equal `by`, the runtime reads the value in an event once for all of them. It
+    wakes only the filters that look for this value. A selector saves time if many watchers differ only in the value.
 
     Args:
         by: The name of the value that `read` returns. Triggers of one stream with equal names must have equivalent
@@ -157,9 +158,9 @@ class StreamState(ABC):
     async def save(self, value: Any) -> None:
         """Replace the value. Returns when the new value is durable. Waits while the database is unreachable.
 
-        Call this in `advance`, when the events of its items are durable. After a restart, the producer continues at the
-        saved position. So never save a position after an item that is not advanced: the item would be lost. Items that
-        are read again are recognised by their idempotency keys.
+        Call this in `advance`: by then the trigger events of the items are durable. After a restart, the producer
+        continues at the saved position. So never save a position after an item that is not advanced: the item would be
+        lost. Items that are read again are recognised by their idempotency keys.
 
         Args:
             value: JSON, of at most 1 MiB.
@@ -278,9 +279,9 @@ class SharedStreamProducer(ABC):
         events are not durable yet. So this method must not settle the items at the source.
 
         If the transaction succeeds, `advance` receives these items next, perhaps with later items after them. For
-        example, items 1 and 2 are stored, item 3 becomes ready meanwhile, and `advance` receives items 1 to 3. If
-        `advance` saves the state that is stored already, nothing is written. If the transaction fails, `advance`
-        receives the outcomes and saves the state as usual.
+        example, the state after items 1 and 2 is stored, item 3 becomes ready meanwhile, and `advance` receives items 1
+        to 3. If `advance` saves the state that is stored already, nothing is written. If the transaction fails,
+        `advance` receives the outcomes and saves the state as usual.
 
         After this method has returned a state, no older state may be saved until `advance` has received the items. So
         if `open_stream` has to save a state, it must wait for `advance`.
@@ -469,7 +470,7 @@ class BaseTrigger(ABC):
 
 
 class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
-    """A trigger that reports each occurrence, and does not wait for one condition. So it may drive an `AssetWatcher`.
+    """A trigger that reports every occurrence, instead of only waiting for one. So it may drive an `AssetWatcher`.
 
     A subclass need not call `super().__init__()`. It implements one of these sets of methods:
 
@@ -483,7 +484,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     # stream key and the overridden methods of a trigger decide how it runs. The error names the missing method.
 
     def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield events. An async generator, for a trigger without a stream key, which has no shared stream."""
+        """Yield events. An async generator, for a trigger that has no stream key, and so no shared stream."""
         raise NotImplementedError(
             f"{type(self).__qualname__} implements neither run() nor a shared stream"
         )
@@ -491,7 +492,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     def run_from(self, bookmark: Any) -> AsyncIterator[tuple[Sequence[TriggerEvent], Any]]:
         """Yield events together with the bookmark that is stored with them, in one transaction.
 
-        An async generator instead of `run`, for a trigger without a stream key that reads a source by position. The
+        An async generator in place of `run`, for a trigger that reads a source by position and has no stream key. The
         generator is resumed once the events and the bookmark are durable. If they cannot be stored, the generator is
         closed, and later started again from the last durable bookmark. So each occurrence makes exactly one event.
 

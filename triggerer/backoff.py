@@ -2,7 +2,7 @@
 
 The library `stamina` does not fit, for three reasons. It draws from the global random generator, so a simulation's seed
 would not decide its delays. It adds its jitter to the delay, so clients that failed together come back almost together.
-It cannot reset the delay after a healthy run, which most of our loops need.
+It cannot reset the delay after a healthy run, as most of our loops must.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ async def retry(
 def log_failure(
     log: FilteringBoundLogger, message: str, **fields: Any
 ) -> Callable[[Exception, float], object]:
-    """Return an `on_failure` that logs the error and the delay, with ever fewer warnings for failures in a row."""
+    """Return an `on_failure` for `retry` that logs the error and the delay, by `warn_seldom`."""
     failures = 0
 
     def on_failure(error: Exception, delay: float) -> None:

@@ -134,7 +134,7 @@ _MESSAGE_STATE: Final = (
 
 # `@dataclass(slots=True)` replaces the class by a second one that has slots. The `__setattr__` and `__delattr__` of a
 # frozen dataclass call `super()` with the first class. So, up to Python 3.13 at least, they raise `TypeError` for a
-# name that is no field. The functions below replace them.
+# name that is no field. `_set` and `_delete` replace them.
 
 
 def _raise_if_no_memory(error: orjson.JSONDecodeError) -> None:

@@ -85,8 +85,7 @@ class UnknownAsset(UnknownName, DagError):
     """There is no asset with this name or URI, or no DAG file declares it.
 
     Args:
-        message: None: the standard message. Its hint may be replaced by a suggestion (`suggest`); the hint of a
-            `message` stays.
+        message: None: the standard message, whose hint `suggest` may replace. If a message is given, the hint stays.
     """
 
     def __init__(

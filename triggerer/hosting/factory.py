@@ -1,4 +1,4 @@
-"""Makes triggers from the rows by which the store declares them."""
+"""Makes triggers from their rows in the store."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TriggerFactory:
         return PreparedTrigger(row, self.begin_load, self._isolation)
 
     def begin_load(self, row: TriggerRow) -> ClassLoad:
-        """Begin to load the class of the row's trigger. Check the guarantee, too, if an `AssetWatcher` demands one."""
+        """Begin to load the class of the row's trigger, and to check its delivery guarantee if the row demands one."""
         if row.guarantee is None:
             return self.loader.begin(row.classpath)
         assert self._guarantee_check is not None, "enter the factory first"

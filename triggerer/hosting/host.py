@@ -147,7 +147,7 @@ class TriggerHost:
             self._wake.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Host until cancelled. The task counts as started once the first claim has been tried.
+        """Host until cancelled. The task counts as started once the host has tried to claim streams.
 
         Cancellation: Streams are drained for the configured time, then all leases are released.
         """
@@ -318,7 +318,7 @@ class TriggerHost:
         await self._ownership.release(fences, digests)
 
     async def _forget_and_await_writes(self, digests: Collection[str], deadline: float) -> None:
-        """Stop these streams. Then wait, at most until the deadline, until their changes are durable or refused."""
+        """Stop these streams. Then wait for the store's answers to their changes, but not beyond the deadline."""
         for digest in digests:
             self._forget(digest)
         if self._unwritten.has(digests):

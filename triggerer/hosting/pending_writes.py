@@ -46,7 +46,7 @@ class Unwritten:
         return stream_digest in self._streams
 
     async def wait(self) -> None:
-        """Wait until no stream has to wait."""
+        """Wait until the store has answered all changes of the streams that must not start yet."""
         await self.wait_for(self._streams)
 
     async def wait_for(self, stream_digests: Collection[str]) -> None:

@@ -56,12 +56,12 @@ def divide(
     owned: Sequence[Fence],
     capacity: int,
 ) -> Division:
-    """Divide the streams among the instances, evenly by number as far as their triggers fit.
+    """Divide the streams among the instances: equal numbers of streams, as far as the instances have room for triggers.
 
     The share of an instance is the number of streams divided by the number of instances, rounded up. An instance may
     own streams beyond its share, if no instance below its share has room for them. It gives up such a stream once
-    another instance has room. (If it did so earlier, it would only claim the stream again.) It always gives up streams
-    whose triggers exceed its capacity.
+    another instance has room. (An instance that gave it up earlier would only claim it again.) An instance always gives
+    up streams whose triggers exceed its capacity.
 
     Args:
         streams: All streams.

@@ -14,7 +14,7 @@ from typing import Final
 from triggerer.domain.live_state import StreamHistory, StreamLive
 
 MINUTES: Final = 60
-"""How many minutes are remembered for each stream. A report of 100 streams grows by some 60 KB."""
+"""How many minutes are remembered for each stream. The histories of 100 streams add some 60 KB to a report."""
 
 
 def _clock() -> Callable[[], float]:

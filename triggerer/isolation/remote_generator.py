@@ -28,8 +28,8 @@ from triggerer.synchronization import AutoResetEvent
 PREFETCH_LIMIT: Final = 64
 """The most raw events that the service sends before the filter requests them.
 
-Without them the filter would wait for the service at each request. An event that is sent ahead but never requested is
-not resolved, so the broker redelivers it.
+If no event were sent ahead, the filter would wait for the service at each request. An event that is sent ahead but
+never requested is not resolved, so the broker redelivers it.
 """
 
 PREFETCH_BYTES: Final = 4 * 1024 * 1024

@@ -50,7 +50,7 @@ class RemoteTrigger(ABC):
 
     @abstractmethod
     def pack(self, value: Any) -> Any:
-        """Return the form of a raw event that is sent to the trigger.
+        """Return a raw event in its packed form, to be sent to the trigger.
 
         Raises:
             PluginError: The event cannot be sent.

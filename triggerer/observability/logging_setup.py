@@ -41,7 +41,7 @@ _OUR_PACKAGES: Final = frozenset({"triggerer", "producers", "watchers"})
 _in_force: Final[list[tuple[logging.Handler, int, Mapping[str, Any]]]] = []
 """The root handler, level and structlog settings that `set_up_logging` made. Empty: it was not called."""
 
-# `_redact` hides nothing in these fields, because they cannot contain a secret. The renderer redacts `exc_info`.
+# `_redact` leaves these fields alone: the first three cannot contain a secret, and the renderer redacts `exc_info`.
 _WITHOUT_SECRETS: Final = frozenset({"level", "logger", "timestamp", "exc_info"})
 
 # The most names in one line. A folder may have a thousand DAGs, and a line with all their names would be unreadable.
@@ -173,7 +173,7 @@ _MOST_REMEMBERED: Final = 1_000
 
 
 class SeldomRepeats(logging.Filter):
-    """Drops a library's warning or error that repeats a line of the last `every_s` seconds, even with other arguments.
+    """Drops a library's warning or error that repeats a line of the last `every_s` seconds, even if arguments differ.
 
     aiokafka, for example, reports each failed attempt to reach a broker, about ten in a second. The next line that is
     not dropped says how many were dropped before it.
@@ -218,8 +218,8 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
         render = TerminalRenderer(stream, is_whole=is_whole)
         # Redact again after rendering, because the text of an exception may contain a secret.
         return [_redact, lambda *line: redact_text(render(*line))]
-    # By default both formats print the local variables of each frame, and these may be secrets or messages. So both
-    # formats get another way to show a traceback.
+    # By default structlog's renderers print the local variables of each frame, which may be secrets or messages. So the
+    # text format and the JSON format get another way to show a traceback.
     if not as_json:
         plain = structlog.dev.plain_traceback
         console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_redacted(plain))

@@ -94,7 +94,7 @@ def redact_text(text: str) -> str:
 
 
 def _may_have_secret(text: str) -> bool:
-    """Return whether the text has a character or word without which no pattern matches. Most log lines have none."""
+    """Return whether the text has one of the characters and words that the patterns need. Most log lines have none."""
     if "=" in text or "@" in text or ":" in text:
         return True
     lower = text.lower()
@@ -109,7 +109,7 @@ def hide_known(text: str) -> str:
 def remember_secret(value: str) -> None:
     """Hide this value wherever it appears from now on, also in its URL, JSON and Python spellings.
 
-    Each long line of a value with several lines, such as a private key, is hidden too. A spelling shorter than six
+    If the value has several lines, such as a private key, each long line is hidden too. A spelling shorter than six
     characters is not hidden.
     """
     global _known_pattern  # noqa: PLW0603  (one set for the process, like its logging)

@@ -1,6 +1,6 @@
 """Names targets of notifications without their secrets, and hides the URLs of targets.
 
-Almost every part of such a URL can be a secret: in `slack://T1JJ3T3L2/…` even the host is one. So the whole URL is
+Almost every part of a target's URL can be a secret, such as the host in `slack://T1JJ3T3L2/…`. So the whole URL is
 hidden. In other settings only the secret parts of a URL are hidden.
 """
 

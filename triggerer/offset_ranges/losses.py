@@ -41,7 +41,7 @@ def compare(
     """Return the parts of the ranges that the logs still have, and a sentence for each loss.
 
     Args:
-        logs: By topic: the topic's present id (None: unknown), and the bounds of its partitions by number.
+        logs: For each topic, a pair: its present id (None if unknown), and the log bounds of each partition, by number.
     """
     left: list[PartitionRange] = []
     losses: list[str] = []

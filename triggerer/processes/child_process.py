@@ -29,9 +29,9 @@ def withhold_from_children(variables: Iterable[str]) -> None:
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a child that executes users' code: without the settings that only the service needs.
+    """Return the environment for a child that executes users' code. It lacks the settings that only the service needs.
 
-    For example, the database's URL with its password is left out. Connections stay, because triggers and tasks read
+    For example, it lacks the database's URL with the password. It has the connections, because triggers and tasks read
     them.
     """
     return {
@@ -49,7 +49,7 @@ class ChildProcess:
 
     Attributes:
         channel: The channel to the child.
-        gone: `supervise` sets it when the process has ended and the rest of its group has been killed.
+        gone: Set by `supervise` when the process has ended and the rest of its group has been killed.
     """
 
     def __init__(

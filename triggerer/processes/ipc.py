@@ -1,7 +1,7 @@
 """The channel between the service and a child process: frames over a socket pair. Most frames are JSON.
 
 A frame is one message with its length before it. The child inherits one end of the socket pair, and finds the
-descriptor's number in the environment. Its standard streams stay free for users' code.
+descriptor's number in the environment. The child's standard streams stay free for users' code.
 """
 
 from __future__ import annotations
@@ -295,8 +295,8 @@ def connect_to_parent() -> ChildChannel:
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:
-        # The open file description has the receiver of the signal (fcntl(2), F_SETOWN), and this process shares the
-        # description with its parent. So open the pipe again, for a description of its own.
+        # The open file description names the receiver of the signal (fcntl(2), F_SETOWN), and this process shares the
+        # description with its parent. So open the pipe again, to get a description for this process alone.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

@@ -1,8 +1,8 @@
 """Lets the kernel kill a process when another process ends.
 
-The two processes are connected by a *lifeline*: a pipe into which nobody writes. The other process has the only writing
-end, so the pipe closes when that process is gone. A process *arms* the reading end: it asks the kernel to send SIGKILL
-to its process group when the pipe closes.
+The two processes are connected by a *lifeline*: a pipe into which nobody writes. One process has the only writing end,
+so the pipe closes when this process is gone. The other process *arms* the reading end: it asks the kernel to send
+SIGKILL to its own process group when the pipe closes.
 
 This module imports only the standard library: `triggerer_python_daemon` loads it on machines without triggerer.
 """
@@ -55,8 +55,8 @@ def arm_again() -> None:
     inherited = _armed.copy()
     _armed.clear()
     for lifeline in inherited:
-        # The open file description has the receiver of the signal (fcntl(2), F_SETOWN), and this process shares the
-        # description with its parent. So open the pipe again, for a description of its own.
+        # The open file description names the receiver of the signal (fcntl(2), F_SETOWN), and this process shares the
+        # description with its parent. So open the pipe again, to get a description for this process alone.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
 

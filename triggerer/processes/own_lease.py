@@ -1,9 +1,9 @@
 """A lease as its owner sees it: how long the owner may act, by the owner's own clock.
 
-Other instances take over a lease that has expired by the database's clock. The owner may not notice, because it cannot
-reach the database, or was frozen for a while (stopped, suspended, or blocked by a call). So the owner checks its own
-clock before it acts, and stops some time before the lease expires (`margin`). The clock is `CLOCK_BOOTTIME`, which also
-counts the time for which the machine was suspended.
+Other instances take over a lease that has expired by the database's clock. The owner may not notice this, because it
+cannot reach the database, or was frozen for a while (stopped, suspended, or blocked by a call). So the owner checks its
+own clock before it acts, and stops some time before the lease expires (`margin`). The clock is `CLOCK_BOOTTIME`, which
+also counts the time for which the machine was suspended.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class OwnLease:
     async def wait_until_over(self) -> None:
         """Return once the lease is over.
 
-        If the machine was suspended meanwhile, this returns late: at most by the time that the lease had left when the
-        suspension began.
+        If the machine is suspended during the wait, this returns late. The delay is at most the time that was left of
+        the lease when the suspension began.
         """
         while (left := self._ends_at - self.now()) > 0:
             with anyio.move_on_after(None if left == _NEVER else left):

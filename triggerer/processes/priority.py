@@ -12,7 +12,7 @@ _TRIES: Final = 20
 
 
 def give_way(niceness: int) -> None:
-    """Raise the niceness of this process, a session leader, and of its descendants.
+    """Raise the niceness of this process and of its descendants. The process must lead a session.
 
     With autogroups (sched(7)), Linux divides the processor among sessions. The niceness of a process counts only within
     its session, and the session has a niceness of its own. So this function raises both. The session's niceness stays

@@ -1,7 +1,7 @@
 """Handles SIGINT, SIGTERM and SIGHUP during a command. The module is small, because commands import it first.
 
-1. Before anything is open that must be closed, `leave_when_told` makes a signal end the process at once.
-2. While a service runs, `told_to_stop` asks it to stop at the first signal, and ends the process at the second.
+1. As long as nothing is open that must be closed, a signal ends the process at once (`leave_when_told`).
+2. While a service runs, the first signal asks it to stop, and the second ends the process (`told_to_stop`).
 3. After the service has ended and while Python exits, a first signal is ignored, and a second ends the process.
 
 Each handler replaces the previous handler, so there is no moment at which a signal has the default action. (An event

@@ -61,11 +61,11 @@ class Bucket:
     async def put(self, key: str, chunks: AsyncIterator[bytes]) -> None:
         """Write an object from chunks of `CHUNK_BYTES`; the last chunk may be smaller.
 
-        One chunk at a time is in memory.
+        One chunk at a time is in memory. After an error or a cancellation, the object is either complete or as it was
+        before the call.
 
         Raises:
-            BucketError: S3 refuses, or does not answer. The object is as it was before the call.
-        Cancellation: If the write had not ended, the object is as it was before the call.
+            BucketError: S3 refuses, or does not answer.
         """
         first = await anext(chunks, b"")
         where = {"Bucket": self.name, "Key": key}
@@ -137,7 +137,7 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
     """Open a client for the bucket. No request is sent, except for credentials that need one.
 
     Raises:
-        BucketError: The SDK finds no region, or no such profile.
+        BucketError: The SDK finds no region, or does not find the profile that the environment names.
     """
     # Use a thread, because importing the SDK and reading the API's description take a quarter of a second the first
     # time.

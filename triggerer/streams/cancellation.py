@@ -1,4 +1,4 @@
-"""Keeps plugin code from ending its task without an error, and from ending more than its task."""
+"""Keeps plugin code from silently ending the task that runs it, and from ending anything else."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def is_cancelled_by_us() -> bool:
 
     Our code cancels a task of a task group through a scope only. If no scope is cancelled, and `Task.cancelling()` is
     above zero in such a task, plugin code called `Task.cancel()`, perhaps long ago. Some libraries implement their
-    timeouts with this method, and never call `uncancel()`. Only a task that belongs to no task group of ours may be
-    cancelled with `Task.cancel()`.
+    timeouts with this method, and never call `uncancel()`. In a task that belongs to no task group of ours,
+    `Task.cancel()` counts as our own cancellation.
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
@@ -32,7 +32,7 @@ def _is_in_a_task_group() -> bool:
 
 
 async def take_back_stray_cancellations() -> None:
-    """Undo the calls of `Task.cancel()` on the current task by plugin code that has ended.
+    """Undo each `Task.cancel()` that plugin code has called on the current task. Call this after the plugin code.
 
     A cancellation that is still pending would be raised at our next `await`. A `Task.cancelling()` that stays above
     zero would keep anyio's scopes from recognising their own cancellations, so the task could not end in order.

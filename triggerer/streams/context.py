@@ -34,7 +34,7 @@ class RuntimeContext:
     sink: EventSink
     positions: PositionSink | None = None
     """Stores the positions of watchers that are behind in a log. None: no watcher falls behind, and the broker
-    redelivers to all watchers.
+    redelivers a failed message to all watchers.
     """
     parked: ParkedStore | None = None
     """Stores parked messages and a queue's backlogs.
@@ -53,14 +53,14 @@ class RuntimeContext:
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
     """How to treat a message that cannot be parked because of a limit: let its lane wait, or dead-letter it."""
     falls_behind: bool = True
-    """False: no watcher falls behind from now on. Existing backlogs are still read."""
+    """False: no further watcher falls behind. Existing backlogs are read to their end."""
     catch_up_pending: PendingLimit = field(
         default_factory=lambda: PendingLimit(_MOST_PENDING_BEHIND)
     )
     """The limit of unanswered events, shared by all watchers that catch up.
 
-    Events of live filters count against another limit. So a live event waits for at most this number of catch-up
-    events, in the group commit before its own.
+    Events of live filters count against another limit. So the group commit for which a live event waits has at most
+    this number of catch-up events.
     """
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now

@@ -11,8 +11,8 @@ class PendingLimit:
     Each stream has a limit, and so has each trigger without a stream. All watchers that catch up share one limit.
 
     The code that submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's
-    answer subtracts one. A restart of the stream does not reset the count. Otherwise each restart would submit the
-    redelivered events again to a store that is away.
+    answer subtracts one. A restart of the stream does not reset the count. Otherwise, while the store is away, each
+    restart would submit the redelivered events once more, without a limit.
     """
 
     __slots__ = ("_changed", "count", "is_awaited", "limit")

@@ -65,7 +65,7 @@ class RuntimeSettings:
     burst: int = 256
     """The most events that the poll broadcasts before it lets other tasks run."""
     burst_readings: int = 1024
-    """The limit of a burst in readings: events, times the subscribers that read each event.
+    """The most readings in a burst: its number of events, times the number of subscribers that read each event.
 
     Without this limit, 20 filters that read 256 events each (5,120 readings) would keep the event loop busy for 40 ms.
     Meanwhile no other stream, heartbeat or answer of the store would be handled.

@@ -16,8 +16,8 @@ class KnownMark(StoreMark):
 
     Attributes:
         stored: The newest mark that the database is known to have.
-        is_in_order: True if the broker's positions are no newer than the database. Only then is the mark renewed, so
-            that a restored database does not catch up with the broker's marks.
+        is_in_order: True if the broker's positions are no newer than the database. Only then is the mark renewed.
+            Otherwise the mark of a restored database would soon be newer than the broker's marks, and hide the restore.
     """
 
     def __init__(self, stored: StoredMark) -> None:

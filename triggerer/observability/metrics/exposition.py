@@ -1,4 +1,4 @@
-"""Writes all metrics of this process in Prometheus' text format. The first scrape imports the format's library."""
+"""Writes all metrics of this process in Prometheus' text format. Imports `prometheus_client` at the first scrape."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Histogram:
         self.of(*labels).observe(value)
 
     def clear(self) -> None:
-        """Remove all series. Code that has stored a series still uses that series. For tests."""
+        """Remove all series, for tests. Code that has kept a series still adds to that series."""
         self._series.clear()
 
     def series(self) -> Iterator[tuple[tuple[str, ...], Distribution]]:

@@ -1,4 +1,4 @@
-"""Decides which messages a filter skips, because its watchers are behind, or may fall behind, in the lane."""
+"""Decides which messages a filter skips because its watchers are behind, or may fall behind, in the message's lane."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from triggerer.streams.delivery.lane import Entry, Lane
 
 
 class Admission:
-    """Decides for one subscriber which messages its filter receives, and for which watchers their events count.
+    """Decides for one subscriber which messages its filter receives, and for which watchers the derived events count.
 
-    A watcher that is behind in a lane (a partition or a FIFO group) has missed messages there, its backlog. The
-    subscriber asks this class only while a lane of the stream has a backlog, or if its filter was absent.
+    The subscriber asks this class only while a lane of the stream has a backlog, or if the filter was absent. A
+    watcher's backlog in a lane (a partition or a FIFO group) consists of the messages that the watcher misses there.
     """
 
     __slots__ = ("_member", "_missed_to", "open_source", "sent_ahead", "was_absent")
@@ -21,7 +21,7 @@ class Admission:
     def __init__(self, member: Deriver) -> None:
         self._member = member
         self.was_absent = False
-        """Whether the watchers may have failed earlier events that are not decided yet."""
+        """Whether the watchers may have failed outstanding events for which no decision to fall behind was made yet."""
         self.sent_ahead = 0
         """The number of the first event that `Subscriber.known_ahead` has not returned."""
         self.open_source: EventSource | None = None
@@ -75,7 +75,7 @@ class Admission:
         return True
 
     def waits_for(self, key: Hashable) -> bool:
-        """Return whether the filter skips this lane while messages from before its return are not decided."""
+        """Return whether the filter skips this lane now, because messages from before its return are undecided."""
         lane = self._member.state.lanes.get(key)
         return self.was_absent and lane is not None and self._reads_nothing_of(lane)
 
@@ -98,7 +98,7 @@ class Admission:
     def _miss(self, entry: Entry) -> None:
         """Count this message, which the filter does not receive, as failed.
 
-        Whether the filter's watchers fall behind at the message is decided when it is at the head of its lane.
+        When the message is at the head of its lane, it is decided whether the filter's watchers fall behind there.
         """
         state, seq = self._member.state, entry.seq
         state.absences.begin(self._member.source.watchers, seq)

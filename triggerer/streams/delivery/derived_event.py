@@ -86,7 +86,7 @@ class DerivedEvent:
         if entry is None:
             return
         if subscriber.oldest_pending is self:
-            # Remove this event from the list, with the following events that were completed earlier.
+            # Remove this event from the list, together with the next events that are completed already.
             following, self.next = self.next, None
             while following is not None and following.entry is _COMPLETED:
                 following = following.next

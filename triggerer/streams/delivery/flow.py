@@ -26,9 +26,9 @@ class Flow:
     `handle_full_lane` after a broadcast that has filled a lane. While the poll is paused, no event is broadcast. If a
     hook of the producer raises, the group ends.
 
-    If the producer can pause lanes, it pauses a full lane, and `run` is the task that resumes the lane. Otherwise the
-    poll pauses when it has pulled one more event of the full lane. It also pauses for an event of a paused lane that
-    arrives anyway while the lane is at its bound.
+    If the producer can pause lanes, it pauses a full lane, and `run` is the task that resumes the lane. If an event of
+    the paused lane arrives anyway while the lane is at its bound, the poll pauses. If the producer cannot pause lanes,
+    the poll pauses when it has pulled one more event of the full lane.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Flow:
         Meanwhile no event is pulled, so the messages stay with the broker. A subscriber with a full queue fails if it
         reads no event within the grace (`overflow_grace`).
 
-        While the group stops, the event that was pulled last is broadcast on the fast path only, because nothing would
-        deliver the event again. In ack mode the broker redelivers it.
+        While the group stops, the event that was pulled last is broadcast only on the fast path, where nothing would
+        deliver it again. In ack mode the broker redelivers the event.
 
         Args:
             payload: The broker payload of the pulled event, from which the producer tells the lane. None on the fast
@@ -118,8 +118,8 @@ class Flow:
         if self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes:
             return head
         free = head + self._settings.max_outstanding - self._lanes.outstanding
-        # A subscriber that joins or becomes active before the next check starts at the head or later, so it cannot
-        # lower this number.
+        # A subscriber that joins, or becomes active, begins to read at the head or later. So it cannot lower this
+        # number before the next check.
         lowest = min((one.pulled for one in self._subscribers), default=head)
         return min(free, min(lowest, head) + self._settings.subscriber_queue_size)
 

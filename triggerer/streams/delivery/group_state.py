@@ -50,7 +50,7 @@ class Reader(Protocol):
 
 
 class Newest(NamedTuple):
-    """A message of a queue that was broadcast lately."""
+    """A queue's message that was broadcast lately."""
 
     lane: Hashable
     event: Any
@@ -91,7 +91,7 @@ class GroupState:
     blocked_by: dict[WatcherRef, Exception] = field(default_factory=dict)
     """The watchers whose messages the store refuses because of a limit. The stream waits meanwhile."""
     standing: dict[Hashable, str] = field(default_factory=dict)
-    """The lanes that the producer reports as standing still, with its reason (`SharedStreamProducer.use_standing`)."""
+    """The lanes that the producer reports as standing, each with the reason (`SharedStreamProducer.use_standing`)."""
     failing: dict[Hashable, Position] = field(default_factory=dict)
     """By lane, the lowest position that has failed. Deleted once the broker has learned of the failure.
 
@@ -110,8 +110,8 @@ class GroupState:
     """By watcher id, the selector of the watcher's newest trigger."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """For each lane with backlogs: the lane's dictionary of backlogs when the tail began, and the tail (the newest
-    messages).
+    """For each lane with backlogs, a pair: the dictionary of backlogs that the lane had when its tail began, and the
+    tail (the lane's newest messages).
 
     If `Backlogs` now has another dictionary for the lane, the backlogs of the tail have ended, and the tail is
     outdated.
@@ -148,7 +148,7 @@ class GroupState:
     def may_act(self) -> bool:
         """Return whether the group may broadcast and advance: it is not closed, and its lease is valid.
 
-        Check this after each wait, because the process may have been stopped, or the machine suspended.
+        Check this after each wait, because the process or the machine may have been suspended during the wait.
         """
         return not (self.is_closed or self.lease.is_over)
 
@@ -204,7 +204,7 @@ class GroupState:
         )
 
     def position_of(self, entry: Entry) -> Position:
-        """Return the position of a message in its lane; for a queue, its number in this group."""
+        """Return a message's position in its lane. In a queue, this is the message's number in the group."""
         assert self.producer is not None
         if self.reads_log:
             return self.producer.get_position(entry.payload)
@@ -262,9 +262,9 @@ class GroupState:
                 self._end(backlog)
 
     def lowest_outstanding(self, lane: Hashable) -> Position | None:
-        """Return the lowest position of a lane that was broadcast and is not being advanced; None if there is none.
+        """Return the lowest position among a lane's messages that are not being advanced; None if no message is left.
 
-        A redelivered message may come after messages with higher positions.
+        The lane's first message may have a higher position, because a redelivered message may follow it.
         """
         entry, place = self.head_of(lane), None
         while entry is not None and self.producer is not None:
@@ -339,9 +339,9 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        A rewound backlog (a replay) that re-emits nothing also ends if its lane had no broadcast since the rewind. Its
-        messages were resolved before the rewind. If the broker redelivers a message, the idempotency key prevents a
-        second event.
+        A backlog that a replay has rewound, and that re-emits nothing, also ends if its lane had no broadcast since the
+        rewind: its messages were resolved before the rewind. If the broker redelivers a message, the idempotency key
+        prevents a second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)

@@ -10,7 +10,7 @@ from triggerer.domain.events import WatcherRef
 
 
 class OutcomeCounts:
-    """How many subscribers ack an event, how many fail it, and how many of these fail it without having pulled it."""
+    """How many subscribers ack an event, how many fail it, and how many of the failing ones have not pulled it."""
 
     __slots__ = ("acking", "failing", "outcome", "unread")
 
@@ -50,7 +50,7 @@ class Nacks:
         self.refused_by: set[object] | None = None
         """The subscribers that `failed` counts, each once.
 
-        There are four causes:
+        A subscriber is counted for one of four reasons:
 
         - The store refused an event that the subscriber derived.
         - The subscriber rejected the event, and the store refused to park it.
@@ -81,7 +81,8 @@ class Nacks:
     def remember_rejection(self, member: object, rejection: Rejection | None) -> None:
         """Record that `member` rejected the event.
 
-        If the store later refuses an event that the member derived from it, the rejection becomes a failure.
+        If the store later refuses an event that the member derived from the rejected event, the rejection becomes a
+        failure.
         """
         if self.rejected_by is None:
             self.rejected_by = {}

@@ -48,7 +48,7 @@ class Lanes:
         self.outstanding = 0
         self.outstanding_bytes = 0
         self.oldest_at = 0.0
-        """The broadcast time of the first event in the batch that was taken last, by the monotonic clock."""
+        """The monotonic time at which the first event of the last taken batch was broadcast."""
         self.on_low_water: Callable[[Lane], None] = _ignore
         self.on_failed: Callable[[Lane], None] = _ignore
         """Called when an advance with a failed event has returned."""
@@ -117,7 +117,7 @@ class Lanes:
         self.outstanding = self.outstanding_bytes = 0
 
     def queue(self, lane: Lane) -> None:
-        """Queue a lane whose head has become ready for its next advance. Does nothing if the lane is queued."""
+        """Queue a lane for its next advance, because its head is ready. Does nothing if the lane is already queued."""
         if not lane.is_scheduled:
             lane.is_scheduled = True
             self._ready.append(lane)

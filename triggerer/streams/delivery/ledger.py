@@ -216,9 +216,9 @@ class Ledger:
             nacks.remember_rejection(member, rejection)
 
     def refuse(self, member: LedgerMember, entry: Entry) -> None:
-        """Count `entry` as failed by `member`, once. Does nothing if `fail` or `leave` has counted the event already.
+        """Count `entry` as failed by `member`, once, for example because the store has refused a derived event.
 
-        For example, the store has refused an event that the member derived from `entry`.
+        Does nothing if `fail` or `leave` has counted the entry already.
         """
         if member.failed_from is not None and entry.seq >= member.failed_from:
             return

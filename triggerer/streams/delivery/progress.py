@@ -12,9 +12,9 @@ class Progress:
 
     def __init__(self) -> None:
         self.is_signalled = False
-        """True if `signal` was called after the pump last ran, and after a task last began to wait for room.
+        """True from a call of `signal` until the pump runs, or until a task begins to wait for room.
 
-        Check this before a call of `signal`: while it is True, the call is not needed.
+        While this is True, `signal` need not be called.
         """
         self._moved = AutoResetEvent()
         self._room = Notifier()

@@ -117,11 +117,11 @@ def is_wanted(selector: SharedStreamSelector | None, event: Any) -> bool:
 
 
 def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
-    """Return the trigger's selector, or None if it has none, or has one that does not belong to its filter.
+    """Return the trigger's selector. None: there is no selector, or `is_selecting` is False for the trigger's class.
 
     Raises:
-        PluginError: `shared_stream_selector` returned something else, the selector's `values` are no frozenset, or its
-            `by` is not hashable.
+        PluginError: `shared_stream_selector` returned neither a selector nor None, the selector's `values` are no
+            frozenset, or its `by` is not hashable.
     """
     if not is_selecting(type(trigger)):
         return None

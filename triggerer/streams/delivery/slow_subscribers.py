@@ -43,17 +43,17 @@ class _Filled(NamedTuple):
 class SlowSubscribers:
     """Fails subscribers that hold up the poll or a paused lane while a sibling waits for more: they fall behind alone.
 
-    A full lane is paused, and a stream at its bound pauses the poll, until the outstanding events fill at most half of
-    the bound. So a subscriber whose unpassed events fill more than half causes the pause, and not the store or the
-    broker.
+    A full lane, or the poll of a stream at its bound, stays paused until the outstanding events fill at most half of
+    the bound. So if the events that a subscriber has not passed fill more than half, this subscriber causes the pause,
+    and not the store or the broker.
 
     A sibling waits for more of a lane once it has passed all messages of the lane, or has read them while it catches
     up. A sibling waits for more of the stream once it has passed all messages.
 
     While the store is slow, no subscriber counts as slow, because all wait for the store. If the newest message alone
-    fills half of a bound in bytes, a subscriber has the overflow grace to pass it, counted from its broadcast.
+    fills half of a bound in bytes, a subscriber has the overflow grace, from the broadcast on, to pass the message.
 
-    `run` is a task of the group if watchers may fall behind. It searches once a lane has become full or the poll pauses
+    `run` is a task of the group if watchers may fall behind. It searches when a lane has become full or the poll pauses
     (`request_check`), and again at each progress of the group, until the pause is over. Otherwise it costs nothing.
     """
 

@@ -67,7 +67,7 @@ class Subscribers:
         """Add a subscriber for `trigger`. The subscriber must resolve every event that is broadcast from now on.
 
         Args:
-            on_refused: Called with the store's error when it refuses an event of the subscriber. Synchronous, and must
+            on_refused: Called with the error when the store refuses an event of the subscriber. Synchronous, and must
                 not raise.
         Raises:
             GroupEnded: The group is ending; wait for the next one.
@@ -149,7 +149,7 @@ class Subscribers:
         )
 
     def forget(self, watchers: Sequence[WatcherRef]) -> None:
-        """Forget these watchers, which were deleted: they miss nothing."""
+        """Forget the absences of these watchers, because the watchers were deleted."""
         self._state.absences.forget(watchers)
 
     def _trim(self) -> None:

@@ -83,8 +83,8 @@ class StallWatch:
 
     The thread puts a callback on the loop every `threshold / 2` seconds. If the callback has not run after `threshold`
     seconds, the thread reports a stall. So a stall shorter than `threshold` is never reported. A stall of 1.5
-    `threshold` or more is always reported, except if the system had paused the thread or the process. `Stall.seconds`
-    counts from the callback, and may lack up to `threshold / 2` seconds of the stall's beginning.
+    `threshold` or more is always reported, except if the system had paused the loop's thread or the whole process.
+    `Stall.seconds` counts from the callback, and may lack up to `threshold / 2` seconds of the stall's beginning.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:

@@ -32,8 +32,8 @@ async def run_from_bookmark(
 ) -> None:
     """Store the events and bookmarks that `trigger.run_from()` yields, until it returns.
 
-    A bookmark is the JSON value from which such a trigger continues. The generator is resumed once the events and the
-    bookmark that it yielded are durable.
+    The bookmark is the JSON value from which the trigger continues after a restart. The generator is resumed once the
+    events and the bookmark that it yielded are durable.
 
     Args:
         source: Has exactly one watcher: `triggerer.dag_processing.describing` makes a separate trigger for each watcher

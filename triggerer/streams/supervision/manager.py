@@ -83,9 +83,9 @@ class Manager:
     def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         """Host these triggers, in the given order.
 
-        Before the poll of a new stream starts, each of its triggers has joined or counts as absent, so no trigger loses
-        a message. A trigger whose code raises is made again after a delay. Meanwhile it counts as an absent member of
-        its stream (`TriggerSpec.stream_id`), if another trigger has opened the stream.
+        Before the poll of a new stream starts, each trigger of the stream has joined or counts as absent, so no trigger
+        loses a message. A trigger whose code raises is made again after a delay. Meanwhile it counts as an absent
+        member of its stream (`TriggerSpec.stream_id`), if another trigger has opened the stream.
         """
         assert self._tasks is not None, "enter the manager first"
         members = [Member(spec, self._context, self._on_state) for spec in specs]
@@ -95,8 +95,8 @@ class Manager:
             else:
                 self._await_making(member)
         for stream in self._streams.values():
-            # By now every replaced trigger was added again. So a watcher that no trigger of this stream serves reads
-            # another stream.
+            # By now every replaced trigger was added again. So if no trigger of this stream serves a watcher, the
+            # watcher has moved to another stream.
             stream.behind.forget_unserved()
         return members
 
@@ -130,8 +130,8 @@ class Manager:
         """Carry out replays for a trigger's watchers once its stream is open. Failures are in `Member.replay_errors`.
 
         Args:
-            requests: All open replays of the trigger's watchers. A request that an earlier call has passed is not
-                carried out again.
+            requests: All open replays of the trigger's watchers. A request that was in an earlier call is not carried
+                out again.
         """
         requests = tuple(requests)
         new = [request for request in requests if request not in member.replays]
@@ -184,7 +184,7 @@ class Manager:
     def close_stream_known_as(self, stream_id: str) -> None:
         """Close the stream with this id, as `close_stream` does by key.
 
-        All members may have left the stream while its last events are being resolved.
+        The id also finds a stream that all members have left, while the stream's last events are being resolved.
         """
         stream = self._by_id.get(stream_id)
         if stream is not None:

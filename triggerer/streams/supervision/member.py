@@ -250,7 +250,7 @@ class Member:
     # In a group
 
     def join(self, group: Group) -> bool:
-        """Subscribe. If the trigger could not be made, count the member as absent and return False.
+        """Join the group. If the trigger could not be made, count the member as absent and return False.
 
         Raises:
             GroupEnded: The group is ending.

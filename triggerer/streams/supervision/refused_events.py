@@ -15,7 +15,7 @@ from triggerer.streams.clock import Clock
 
 _log = structlog.get_logger(__name__)
 
-# At most one refusal is reported in this time, because the store may refuse every row of a commit, and refuse the rows
+# At most one refusal is reported per second, because the store may refuse every row of a commit, and refuse the rows
 # again after each redelivery.
 _QUIET_S: Final = 1.0
 
@@ -64,7 +64,7 @@ class RefusedEvents:
     def record(self, error: Exception) -> None:
         """Record that the store refused an event, or refused to park a rejected message.
 
-        A lost lease is no refusal, and is ignored. So are errors that are not the store's.
+        Ignores a lost lease, which is no refusal, and each error that is not the store's.
         """
         if not isinstance(error, StoreError) or isinstance(error, LeaseLost):
             return

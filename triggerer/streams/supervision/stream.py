@@ -101,7 +101,8 @@ class SharedStream:
             member.withdraw(self.group, on_purpose=on_purpose)
             self.behind.withdraw(member)
             if self.group is not None:
-                # A watcher without a selector wants every message. A member that replaces this one sets new selectors.
+                # Drop the outdated selectors. A watcher without a selector wants every message. A member that replaces
+                # this one sets new selectors.
                 for watcher in member.source.watchers:
                     self.group.state.selectors.pop(watcher.watcher_id, None)
             if on_purpose:
@@ -165,7 +166,7 @@ class SharedStream:
         _log.info("shared stream is read again", stream=self.name)
 
     async def drain(self) -> None:
-        """Stop pulling messages. Wait until they are advanced or the group has ended, and until the store has answered.
+        """Stop pulling. Wait until the pulled messages are advanced or the group has ended, and the store has answered.
 
         No new group is opened. The caller closes the stream next.
         """

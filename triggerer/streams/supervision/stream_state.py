@@ -15,7 +15,10 @@ from triggerer.errors import PluginError, RowRefused
 
 
 def tells_state_ahead(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether a state is stored with the events before it: the class overrides `use_state` and `state_after`."""
+    """Return whether a state is stored together with the events before it.
+
+    It is if the class overrides `use_state` and `state_after`.
+    """
     return has_state(producer) and producer.state_after is not SharedStreamProducer.state_after
 
 
@@ -46,9 +49,10 @@ async def no_state() -> StreamState:
 
 
 class StoredState(StreamState):
-    """The stored state of a stream. It writes under the lease with which the stream was opened.
+    """The stored state of a stream.
 
-    So the store refuses a write after another instance has claimed the stream.
+    Each write names the lease with which the stream was opened. So the store refuses a write after another instance has
+    claimed the stream.
     """
 
     def __init__(self, value: Any, store: StateStore, fence: Fence, key: Hashable) -> None:

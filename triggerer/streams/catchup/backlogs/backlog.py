@@ -107,9 +107,9 @@ class Backlog:
         """The position that is stored: usually `position`.
 
         If a stretch without messages ends at `position`, the beginning of the stretch is stored. Otherwise a later
-        owner would wait until the broker has advanced past the stretch, which the broker never does. Suppose that
-        messages 5 to 9 were compacted, and the watcher is at 10: 5 is stored. But once the filter has failed with
-        message 10, the position 10 is stored, because the count of failures belongs to message 10.
+        owner would wait until the broker has advanced past the stretch, which the broker never does. For example, if
+        messages 5 to 9 were compacted and the watcher is at 10, the stored position is 5. But once the filter has
+        failed with message 10, the stored position is 10, because the count of failures belongs to message 10.
         """
         has_failed = self.failures and self.position == self.cursor
         return self.position if has_failed else self.last_end

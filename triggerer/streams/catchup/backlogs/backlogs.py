@@ -29,8 +29,8 @@ class Backlogs:
     """The backlogs of one stream, across its groups.
 
     Args:
-        sink: Stores the positions. None: no watcher falls behind, and the broker redelivers to all watchers.
-        may_grow: False: no watcher falls behind from now on. The existing backlogs are still read.
+        sink: Stores the positions. None: no watcher falls behind, and the broker redelivers a failed message to all.
+        may_grow: False: no further watcher falls behind. The existing backlogs are read to their end.
         on_change: Called with a watcher when it falls behind or has caught up, or when one of its backlogs has changed.
         on_readable: Called with a backlog when it may be read, and again when its lane may have more messages.
         on_settled: Called with a backlog that has caught up, once every event up to its position is durable.
@@ -308,7 +308,7 @@ class Backlogs:
                 del self._by_watcher[watcher_id]
 
     def forget_watchers(self, watchers: Iterable[WatcherRef]) -> None:
-        """Forget the backlogs of watchers that were deleted. Their rows are deleted already."""
+        """Forget the backlogs of watchers that were deleted or have left the stream. Their rows are deleted already."""
         for watcher in watchers:
             for backlog in self.lanes_of(watcher.watcher_id):
                 self.forget(backlog)

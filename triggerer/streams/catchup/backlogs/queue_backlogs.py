@@ -91,8 +91,7 @@ def _enter(
         backlogs.leave_live(backlog)
     backlog.stored_lane.restart_reading()
     # Let the reader begin at once, even while a message is being stored. At a limit of the store, the message is stored
-    # only once the watcher has processed earlier messages. If the reader waited for the message, neither could
-    # continue.
+    # only once the watcher has processed earlier messages. If the reader waited until then, it would wait for ever.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

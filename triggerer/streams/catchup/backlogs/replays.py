@@ -75,7 +75,7 @@ class Replays:
         self._ended = Notifier()
         """Wakes `wait_until_restored` when a request is no longer open."""
         self._restored_to: dict[datetime | None, Mapping[Hashable, Position]] = {}
-        """By start, the positions that the present group has looked up for requests of a restore."""
+        """By start time, the positions that the present group has looked up for requests of a restore."""
         self._backoff = context.restart_backoff()
 
     def __bool__(self) -> bool:
@@ -91,7 +91,7 @@ class Replays:
                 member.replay_errors.pop(request.watcher_id, None)
 
     def forget(self, watchers: Iterable[WatcherRef]) -> None:
-        """Drop the requests of these watchers, which were deleted."""
+        """Drop the requests of these watchers, which were deleted or have left the stream."""
         gone = {watcher.watcher_id for watcher in watchers}
         for request in [one for one in self._open.values() if one.watcher_id in gone]:
             self._release(request)

@@ -31,8 +31,8 @@ class Rewind:
         start: Where the replay begins. If an earlier message is outstanding, or has events that are not durable, the
             replay begins at that message instead.
         end: The lane's end at a moment after the request.
-        on_stored: Called once. None: the position is durable. `GroupEnded`: the group ended before that, so the next
-            group must begin the replay again.
+        on_stored: Called once, with None if the position is durable, otherwise with an error. After `GroupEnded` the
+            next group must begin the replay again.
     """
 
     def __init__(

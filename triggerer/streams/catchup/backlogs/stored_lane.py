@@ -71,9 +71,7 @@ class StoredLane:
         self.storing: set[str] = set()
         """The keys of messages that are being stored."""
         self.resolved_early: set[str] = set()
-        """The keys of messages that are being stored, but were resolved in the meantime. Their rows are deleted
-        afterwards.
-        """
+        """The keys of messages that are being stored, but are resolved already. Their rows are deleted afterwards."""
         self.in_flight_keys: set[str] = set()
         """The keys of messages that the filter received and whose rows still exist."""
         self.failed_with: str | None = None

@@ -18,7 +18,7 @@ _MOST_FAILED: Final = 256
 
 
 class FallingBehind:
-    """Decides the outcome of the message at a lane's head, if a subscriber has failed or rejected it. Used for logs.
+    """For a log: decides the outcome of the message at a lane's head, if a subscriber has failed or rejected it.
 
     All subscribers have resolved the message by then. There are two cases:
 

@@ -187,8 +187,8 @@ class CatchUp:
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
             if backlog.stored_lane is not None or backlog.cursor != backlog.position:
-                # In a log, the failures belong to a message at the cursor, and the reading begins again before it. In a
-                # queue, each row has its own count.
+                # In a log, the failures belong to the message at the cursor, and the reading begins again at an earlier
+                # message. In a queue, each row has its own count.
                 backlog.failures = 0
             # Look up the end again, because the lane may have grown.
             backlog.cursor, backlog.end = backlog.position, None
@@ -392,8 +392,8 @@ class CatchUp:
     def _may_give(self, backlog: Backlog, message: QueueMessage) -> bool:
         """Return whether the filter receives this message now.
 
-        It does not if a probe must be tried first, or if the message was read from memory and has been stored
-        meanwhile. In the second case the filter receives the message later, from the store.
+        False if a probe must be tried first, or if the message was read from memory and has been stored meanwhile. In
+        the second case the filter receives the message later, from the store.
         """
         if message.failures and not backlog.failures:
             # An earlier group counted these failures, and stored their number with the message.

@@ -111,7 +111,7 @@ class CatchUpTasks:
             self.forget_watchers(gone)
 
     def forget_watchers(self, watchers: Collection[WatcherRef]) -> None:
-        """Forget these watchers, which were deleted."""
+        """Forget these watchers, which were deleted or have left the stream."""
         self._replays.forget(watchers)
         for watcher in watchers:
             self._loaded.pop(watcher.watcher_id, None)
@@ -216,7 +216,7 @@ class CatchUpTasks:
                 backlog.try_now()
 
     def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Carry out replays of the member's watchers. A request that an earlier call has passed is ignored."""
+        """Carry out replays of the member's watchers. A request that was in an earlier call is ignored."""
         self._replays.add_requests(member, requests)
         self.start_replaying()
 

@@ -53,7 +53,8 @@ class CatchUpDeriver:
         """Submit the filter's events until it returns.
 
         Args:
-            fence: The stream's lease when the filter starts. Each event is stored under the lease of its own message.
+            fence: The stream's lease when the filter starts. If an event's message has another lease, the event is
+                stored under the message's lease.
         """
         state, sink, pending = self._state, self._sink, self._pending
         messages, mark_stored = self._in_flight, self._mark_stored

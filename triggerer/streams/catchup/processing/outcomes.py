@@ -131,9 +131,8 @@ class Outcomes:
         if backlog.is_gone:
             return False
         if self._is_blocked_at(in_flight):
-            # The store has refused this message's events before, and may refuse them again. Read no later message
-            # before the store answers. After another refusal, the later messages would be read again, and their events
-            # derived again.
+            # The store has refused this message's events before, and may refuse them again. So read no later message
+            # before the store answers. Otherwise a second refusal would cause the later messages to be read twice.
             self._reader.hold(backlog)
             return False
         return True

@@ -36,7 +36,7 @@ class Parking:
 
     Args:
         name: The watcher's name, for the log.
-        tasks: Runs the producer's `dead_letter` when a limit is reached. It may take longer than the catch-up.
+        tasks: Runs the producer's `dead_letter` when a limit is reached. This call may outlast the catch-up.
     """
 
     def __init__(

@@ -143,7 +143,7 @@ class Probes:
     async def _first_of_others(
         self, producer: SharedStreamProducer, lane: Hashable
     ) -> list[Message]:
-        """Return the first message of each of some other lanes. Search briefly, because the watcher's lanes wait."""
+        """Return the first messages of some other lanes, one per lane. Search briefly: the watcher's lanes wait."""
         clock, found = self._state.clock, list[Message]()
         firsts = await find_positions(producer, None)
         ends = await self._state.lane_ends.find(producer, clock, after=clock.monotonic())

@@ -38,7 +38,7 @@ _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
 """How long a lane without messages keeps its turn while other lanes wait.
 
-If no other lane waits, the lane keeps its turn for longer. At this interval it checks whether the watcher can go live.
+If no other lane waits, the lane keeps its turn, and the reader checks at this interval whether the watcher can go live.
 """
 _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5
@@ -46,7 +46,8 @@ _MOST_UNANSWERED: Final = 5
 than the one before.
 """
 _LONGEST_WITHOUT_SLOT_S: Final = 300.0
-"""After this time a lane that gave up its reader slot at its end is read again, even if other lanes wait for a slot."""
+"""After this time without a reader slot, a lane at its apparent end is read again, even if other lanes wait for a slot.
+"""
 
 
 Readable = Message | QueueMessage
@@ -252,8 +253,7 @@ class BacklogReader:
             return self._from_queue(backlog)
         following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
         if following is None or (backlog.is_reemitting and not following):
-            # The next message is not in memory. Or a re-emission finds no message in memory, and must ask the log
-            # whether there is another message.
+            # The next message is not in memory, or a re-emission must ask the log whether there is another message.
             return self._read(backlog)
         return self._from_memory(backlog)
 

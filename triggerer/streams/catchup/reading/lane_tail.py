@@ -48,7 +48,7 @@ class LaneTail:
 
     Args:
         after: The last message that was broadcast before the first watcher fell behind. Redelivered messages up to this
-            position are not added: the tail would have a gap between them and the next new message.
+            position are not added, because the tail would have a gap between them and the next new message.
         most: The most messages in memory.
     """
 

@@ -14,7 +14,7 @@ from triggerer.streams.catchup.reading.lane_tail import Message
 from triggerer.synchronization import AutoResetEvent
 
 _MOST: Final = 1_024
-"""The most messages that are read ahead. The filter needs longer for them than the broker needs for its next answer."""
+"""The most messages that are read ahead. The broker's next answer arrives before the filter has processed them all."""
 _MOST_BYTES: Final = 1024 * 1024
 
 
@@ -35,9 +35,7 @@ class LogReader:
     ) -> None:
         self.error: Exception | None = None
         self.nothing_before: Position | None = None
-        """The producer has found no message between its last message and this position. None: it has reported no
-        position.
-        """
+        """The position up to which the producer has found no further message. None: it has reported no position."""
         self._producer = producer
         self._lane = lane
         self._position = position

@@ -22,8 +22,7 @@ _log = structlog.get_logger(__name__)
 
 _PAGE: Final = 100
 _PAGE_BYTES: Final = 4 * 1024 * 1024
-"""4 MiB: the limit of the rows in memory, for all lanes of the watcher together. They wait until their lanes are read.
-"""
+"""4 MiB: the limit for rows that wait in memory until their lanes are read, for all lanes of the watcher together."""
 
 
 class QueueMessage(NamedTuple):

@@ -1,4 +1,4 @@
-"""The reader slots of one stream: each allows one lane to be read for a watcher that is behind, beside the poll."""
+"""The reader slots of one stream. A reader with a slot reads a lane, beside the poll, for a watcher that is behind."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ReaderSlots:
         """Wait for a slot.
 
         Args:
-            on_release_requested: Called when this reader is idle and another reader waits for its slot.
+            on_release_requested: Called when this reader is idle and another reader waits for a slot.
         """
         if self.is_free:
             self._slots.acquire_nowait()

@@ -1,4 +1,4 @@
-"""Replays parked messages: messages that were set aside are given to their watcher's filter again, for an operator."""
+"""Replays parked messages: gives messages that were set aside to their watcher's filter again, as an operator asked."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _ignore(_: Exception | None) -> None:
 class ReplayedMessages:
     """The replayed messages of one watcher, read from the store in pages, in the order of parking.
 
-    The filter receives each message once. If it fails, the message is parked again. No lane waits for a replayed
-    message, because the later messages of its lane were read long ago.
+    The filter receives each message once. A message that fails is parked again. No lane waits for a replayed message,
+    because the later messages of its lane were read long ago.
     """
 
     def __init__(
