@@ -45,12 +45,12 @@ class Executor:
     """Executes queued runs in worker processes, one run at a time in each process.
 
     The executor that claims a run executes it, once per attempt. The store accepts an attempt's results only while the
-    run's row has this executor and the epoch of its claim. The executor is a `LeaseHolder`: when its lease is over, it
+    run's row has this executor and the attempt's epoch. The executor is a `LeaseHolder`: when its lease is over, it
     ends its runs, because other executors may begin them.
 
     Args:
-        instance_id: The id of this executor's row in the table `instance`, which the caller keeps alive.
-        log_shipper: Copies the logs of runs to a bucket. The caller runs it, for longer than this executor.
+        instance_id: The id of this executor's row in the table `instance`. The caller keeps the row alive.
+        log_shipper: Copies the logs of runs to a bucket. The caller runs it, and stops it after this executor.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class Executor:
         back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            # Do not use `await tasks.start(...)`: a cancellation of this wait would wait for `_work`, which ends only
-            # after the `finally` below.
+            # Do not use `await tasks.start(...)`: even when cancelled, it would return only after the end of `_work`.
+            # `_work` ends only after the `finally` below.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(

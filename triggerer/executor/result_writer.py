@@ -134,7 +134,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         Cancellation: The start of the attempt is stored, or nothing is stored.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
-        # After an unknown outcome the step is performed again, which changes nothing.
+        # After an unknown outcome the step is performed again. If it had succeeded, the repetition changes nothing.
         rows = await retry(
             lambda: self.perform_with_next_commit(step),
             on=TransientStoreError,

@@ -140,7 +140,7 @@ class RunExecution:
         """Wait for the next frame, and return whether it reports the run's end."""
         frame = await process.receive()
         if frame["run"] != self.order.run_pk:
-            # A frame about another run, which our own code never sends.
+            # Our own code never sends a frame about another run. Ignore the frame.
             return False
         self._has_begun = True
         match frame["type"]:

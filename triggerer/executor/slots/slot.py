@@ -121,7 +121,7 @@ class Slot:
             await self._freed.wait()
 
     def give(self, job: RunOrder | WarmUp) -> None:
-        """Execute a run, or warm up. Call it only while the slot is free."""
+        """Let `serve` execute a run, or warm up. Call this method only while the slot is free."""
         assert self._job is None
         self._job, self.given_at = job, time.monotonic()
         if isinstance(job, RunOrder):
