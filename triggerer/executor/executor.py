@@ -44,9 +44,9 @@ _WRITE_SECONDS: Final = 5.0
 class Executor:
     """Executes queued runs in worker processes, one run at a time in each process.
 
-    The executor that claims a run executes it, once per attempt. The store accepts an attempt's results only while the
-    run's row has this executor and the attempt's epoch. The executor is a `LeaseHolder`: when its lease is over, it
-    ends its runs, because other executors may begin them.
+    The executor claims a run, and then executes one attempt of the run. The store accepts the attempt's results only
+    while the run's row has this executor and the attempt's epoch. The executor is a `LeaseHolder`: when its lease is
+    over, it ends its runs, because other executors may begin them.
 
     Args:
         instance_id: The id of this executor's row in the table `instance`. The caller keeps the row alive.

@@ -9,7 +9,7 @@ A worker, which forks the processes of runs, receives:
 A worker sends:
 
 - `ready`: the worker has begun.
-- `prepared`: a process for the next run exists. The descriptor of that process's own channel comes along.
+- `prepared`: a process for the next run exists. The message carries the descriptor of that process's own channel.
 - `ended`: a process and its descendants are gone.
 - `spark`: whether the driver is open now.
 - `warmed`: the result of `warm`.

@@ -1,4 +1,4 @@
-"""Writes the files of an output into a folder once: as a draft first, then a commit, then moves to the final names.
+"""Adds the files of an output to a folder once: Spark writes a draft, a commit follows, and the files get final names.
 
 A folder with outputs has the hidden folder `_triggerer`. Spark's readers ignore it, because its name begins with `_`:
 

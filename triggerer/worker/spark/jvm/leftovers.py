@@ -187,7 +187,7 @@ def _log_level(java: _Classes) -> str:
 
 
 def _added(java: _Classes, scala: Any, name: str) -> Any:
-    """Return the addresses of a context's files, archives or JARs; None: it has none.
+    """Return the addresses of the files, archives or JARs that a context has; None if there are none.
 
     The result is a view: removing an address from it changes the context.
     """

@@ -128,7 +128,7 @@ def open_classic(
     """Start a JVM, connect to the master, and return the session.
 
     Args:
-        streams: Connect the JVM with a process that owns it. None: the JVM ends with this process.
+        streams: The streams of a JVM that another process owns. None: the JVM ends with this process.
     Raises:
         SubmitFailed: No session could be opened. Nothing is left running.
     """
@@ -219,7 +219,7 @@ def _require_no_session() -> None:
 
 
 def _require_user_name() -> None:
-    """Refuse a user without a name at once. Hadoop asks Java for the name, and fails obscurely after half a minute."""
+    """Fail at once if this user has no name. Hadoop asks Java for the name, and fails obscurely after half a minute."""
     user_id = os.geteuid()
     try:
         pwd.getpwuid(user_id)

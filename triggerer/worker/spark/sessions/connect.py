@@ -99,7 +99,7 @@ def is_connect_alive(session: SparkSession) -> bool:
 
 
 def close_connect(session: SparkSession) -> bool:
-    """Release the session on its server. Return whether the server has confirmed it. The function never raises."""
+    """Release the session on its server. Return whether the server has confirmed the release. No error is raised."""
     endpoint = _endpoints.pop(session, None)
     remote: Any = session
     is_released = False
