@@ -102,7 +102,7 @@ class Claims:
             return await any_run_may_use_pools(session)
 
     async def to_cancel(self) -> list[int]:
-        """Cancel the queued runs that users want cancelled. Return the keys of this executor's runs to cancel."""
+        """Cancel the queued runs that users want cancelled. Return the keys of runs that this executor must cancel."""
         async with self._database.transaction() as session:
             ended = await queries.cancel_queued(session)
             if ended:

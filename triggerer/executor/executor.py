@@ -239,7 +239,10 @@ class Executor:
                 await self._requeue_waiting()
 
     async def _do_what_is_due(self, tasks: TaskGroup) -> None:
-        """Sweep, cancel runs and claim runs. If DAGs have changed, look up what they need: Spark, pools, holds."""
+        """Sweep, cancel runs and claim runs.
+
+        If DAGs have changed, find out whether a DAG needs Spark, a run may have a pool, or a file does not load.
+        """
         if not self._sweeps.wait_s:
             self._cancels = False
             with self._sweeps.sweeping():
@@ -309,7 +312,7 @@ class Executor:
             return
         if order is not None:
             self._prefetch.record(seconds)
-            # The run needed Spark, and the slot has no session any longer. Open one before the next run needs Spark.
+            # If a run that needed Spark left no session in its slot, open one before the next run needs Spark.
             self._wants_warm |= (
                 self._settings.prewarm and order.needs_spark and slot.spark is Spark.COLD
             )

@@ -214,7 +214,7 @@ class _Attempt:
         )
 
     def _end_unfollowed(self) -> None:
-        """End each application of a former attempt that no task has waited for: the DAG may no longer have its task."""
+        """End former attempts' applications for which no task has waited. The DAG may no longer have their tasks."""
         left = [one for one in self._followed if one.tag not in self._on_launch.reported]
         if left:
             try:

@@ -24,7 +24,7 @@ A run's process sends:
 
 - `started`: a try of a task has begun, or has failed and waits for its retry (`TaskStart`).
 - `waiting`, `progress` and `launch`: a `Wait`, a `RunProgress` or a `Launch` has changed.
-- `query`: a question, for instance about events, or the request to store a `Launch` before the launch begins.
+- `query`: a question, such as which events there are, or a request to store a `Launch` before the launch begins.
 - `results`: tasks or the run have ended (`RunReport`).
 - `called`: the callbacks of the `CallbackOrder` were called.
 

@@ -7,8 +7,8 @@ end its workers. So the kernel must end the workers:
   (`triggerer.processes.lifelines`). When the guard is gone, the kernel kills the process group of every worker, and the
   group of the Python processes that Spark started for the worker.
 - With each heartbeat the executor sends the end of the lease to the guard, and the guard sets a timer of the kernel.
-  The timer kills the guard, even if the guard is stopped. The timer's clock is `CLOCK_BOOTTIME`, which also counts the
-  time of a suspended machine.
+  The timer kills the guard, even if the guard is stopped. The timer's clock is `CLOCK_BOOTTIME`, which also runs while
+  the machine is suspended.
 
 When the channel to the executor ends, the guard exits. The guard is the program `python -I -S lease_guard.py CHANNEL
 ENDS_AT`. It imports little, so that it starts in milliseconds and stays small. The executor's side is

@@ -52,8 +52,8 @@ class Slot:
     Args:
         get_guard: Returns the present guard of the executor's lease. A worker dies with the guard that was present when
             the worker started.
-        on_free: Called on the event loop each time that the slot is free again, with the run that was executed and the
-            duration in seconds. The run is None if the job was to warm up.
+        on_free: Called on the event loop each time the slot becomes free. The arguments are the slot, the executed run,
+            and the duration in seconds. The run is None if the job was to warm up.
         on_wait: Called when the slot's run has begun to wait, for instance for its Spark cluster.
     """
 

@@ -102,7 +102,7 @@ class ResultsFrame(TypedDict):
 
 
 class QueryFrame(TypedDict):
-    """A question of the run, for instance about asset events, or the request to store a launch."""
+    """A question of the run, such as which asset events there are, or a request of the run to store a launch."""
 
     type: Literal["query"]
     run: int

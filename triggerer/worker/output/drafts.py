@@ -40,7 +40,7 @@ class Files(Protocol):
         """Return the names in a folder; empty if there is no such folder."""
 
     def visible_below(self, folder: str) -> list[str]:
-        """Return the relative paths of all files that Spark's readers would see below a folder, sorted."""
+        """Return the sorted paths, relative to a folder, of all files below it that Spark's readers would see."""
 
     def read(self, path: str) -> str | None:
         """Return a file's text; None if there is no such file."""

@@ -34,8 +34,8 @@ class ClassArchive:
     """
     key: str
     needs_base: bool
-    """True if this Java came without an archive of its own classes, the base archive. Then we make the base archive,
-    too, and our archive extends it.
+    """True if this Java came without a base archive, which has Java's own classes. Then we make the base archive, too,
+    and our archive extends it.
     """
 
     @property

@@ -45,7 +45,7 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
         tag: The session's id is computed from this tag, and the session's operations have the tag. So another process
             can find and end the operations.
     Raises:
-        SubmitFailed: The client is not installed, or the server does not answer or refuses.
+        SubmitFailed: The client is not installed, or the server does not answer or refuses the session.
     """
     remote = settings.remote or ""
     try:
