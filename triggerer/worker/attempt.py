@@ -227,7 +227,7 @@ class _Attempt:
         """Load the DAG file. If it does not load or lacks the DAG, it may be incomplete: load it again at each change.
 
         Raises:
-            Exception: The last loading failed with this error. The file is stable by now, or the time for waiting is up.
+            Exception: The last loading failed with this error. The file is stable now, or the time for waiting is up.
         """
         root = self._worker.dags_folder
         path = root / self._order.path
