@@ -15,7 +15,8 @@ _MODULES = {"Executor": "executor", "ExecutorSettings": "settings"}
 
 
 def __getattr__(name: str) -> Any:
-    # Imported late: other processes import this package too, and have no use for the store.
+    # Import these modules only when they are used: the process of `spooling.child` imports this package too, and needs
+    # neither of them.
     if name in _MODULES:
         return getattr(import_module(f"triggerer.executor.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

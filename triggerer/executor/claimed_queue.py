@@ -10,7 +10,7 @@ from typing import Final
 from triggerer.domain.attempts import RunOrder
 
 _AHEAD_S: Final = 0.2
-"""How many seconds of work to claim ahead. So a claimed run starts after about this time at the latest."""
+"""The amount of work to claim ahead, in seconds. So a claimed run starts within about this time."""
 _MOST_AHEAD: Final = 64
 _WEIGHT: Final = 0.2
 """The weight of a run in the moving average of durations, if the run is shorter than the average."""

@@ -102,7 +102,7 @@ class Claims:
             return await any_run_may_use_pools(session)
 
     async def to_cancel(self) -> list[int]:
-        """Cancel the queued runs that users want cancelled. Return the keys of this executor's runs to cancel."""
+        """Cancel the queued runs that users want cancelled. Return the keys of runs that this executor must cancel."""
         async with self._database.transaction() as session:
             ended = await queries.cancel_queued(session)
             if ended:
@@ -113,7 +113,8 @@ class Claims:
     async def sweep(self, known: Set[int]) -> dict[int, RunClaim]:
         """Repair what no wake-up announces. Return the runs that the store shows as running on this executor.
 
-        - A run of a dead executor is queued again, or given up after too many such attempts (`recover_orphans`).
+        - A run of a dead executor is queued again, or given up after too many attempts whose executors died
+          (`recover_orphans`).
         - A run of this executor that is not in `known` is queued again: this executor claimed the run in a transaction
           whose outcome it did not learn.
         - A queued run with a request to cancel is cancelled, as by `to_cancel`.
@@ -173,7 +174,7 @@ def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
 
 
 def _count(orders: Sequence[RunOrder]) -> None:
-    """Record for the metrics the longest delay with which one of these scheduled runs was queued."""
+    """For the metrics, record the longest delay of a scheduled run: the time from `run_after` until it was queued."""
     scheduled = [
         (order.queued_at - order.run_after).total_seconds()
         for order in orders

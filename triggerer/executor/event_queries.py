@@ -1,4 +1,4 @@
-"""Answers the queries of a run's process. For instance, the process asks for asset events, or to commit an output."""
+"""Answers the queries of a run's process, such as which asset events there are, or whether it may commit an output."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def answer(
             on_failure=log_failure(_log, "a question waits for the store", run=order.run_id),
         )
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        # The query is malformed, which our own code never sends. Reply, so that its sender does not wait for ever.
+        # Our own code never sends a malformed query. Reply nevertheless, so that the sender does not wait for ever.
         reason = f"the question cannot be understood: {error!r}"
         return message("reply", number=question["number"], value=None, error=reason)
     except StoreError as error:

@@ -44,13 +44,13 @@ _WRITE_SECONDS: Final = 5.0
 class Executor:
     """Executes queued runs in worker processes, one run at a time in each process.
 
-    The executor that claims a run executes it, once per attempt. The store accepts an attempt's results only while the
-    run's row has this executor and the epoch of its claim. The executor is a `LeaseHolder`: when its lease is over, it
-    ends its runs, because other executors may begin them.
+    The executor claims a run, and then executes one attempt of the run. The store accepts the attempt's results only
+    while the run's row has this executor and the attempt's epoch. The executor is a `LeaseHolder`: when its lease is
+    over, it ends its runs, because other executors may begin them.
 
     Args:
-        instance_id: The id of this executor's row in the table `instance`, which the caller keeps alive.
-        log_shipper: Copies the logs of runs to a bucket. The caller runs it, for longer than this executor.
+        instance_id: The id of this executor's row in the table `instance`. The caller keeps the row alive.
+        log_shipper: Copies the logs of runs to a bucket. The caller runs it, and stops it after this executor.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class Executor:
         back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            # Do not use `await tasks.start(...)`: a cancellation of this wait would wait for `_work`, which ends only
-            # after the `finally` below.
+            # Do not use `await tasks.start(...)`: even when cancelled, it would return only after the end of `_work`.
+            # `_work` ends only after the `finally` below.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -239,7 +239,10 @@ class Executor:
                 await self._requeue_waiting()
 
     async def _do_what_is_due(self, tasks: TaskGroup) -> None:
-        """Sweep, cancel runs and claim runs. If DAGs have changed, look up what they need: Spark, pools, holds."""
+        """Sweep, cancel runs and claim runs.
+
+        If DAGs have changed, find out whether a DAG needs Spark, a run may have a pool, or a file does not load.
+        """
         if not self._sweeps.wait_s:
             self._cancels = False
             with self._sweeps.sweeping():
@@ -309,7 +312,7 @@ class Executor:
             return
         if order is not None:
             self._prefetch.record(seconds)
-            # The run needed Spark, and the slot has no session any longer. Open one before the next run needs Spark.
+            # If a run that needed Spark left no session in its slot, open one before the next run needs Spark.
             self._wants_warm |= (
                 self._settings.prewarm and order.needs_spark and slot.spark is Spark.COLD
             )

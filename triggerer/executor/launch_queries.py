@@ -22,7 +22,7 @@ _LAUNCH: Final = TypeAdapter(Launch)
 async def store_launch(
     result_writer: ResultWriter, order: RunOrder, question: QueryFrame
 ) -> dict[str, Any]:
-    """Return the reply to the query `launch`. If the store is unavailable, the reply waits."""
+    """Store the launch that the query `launch` contains, and return the reply. Wait while the store is unavailable."""
     error = None
     try:
         launch = _LAUNCH.validate_python(question["fields"].get("launch"))

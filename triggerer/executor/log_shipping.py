@@ -1,8 +1,8 @@
 """Copies the logs of ended runs to a bucket: `[logs] ship`.
 
 Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. This holds even
-if the process is killed, as long as the home stays: a file in `<home>/unshipped` names each log until the log is
-copied. No run waits for the bucket.
+if the executor is killed, as long as its home directory is kept: a file in `<home>/unshipped` names each log until the
+log is copied. No run waits for the bucket.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class LogShipper:
         self._has_expected = AutoResetEvent()
 
     def expect(self, log_path: str) -> None:
-        """Note that a run is about to begin, and that its log must be copied later."""
+        """Note that a run is about to begin. Its log must be copied after the run."""
         self._expected.append(self._file(log_path))
         self._has_expected.set()
 
     def ship(self, log_path: str) -> None:
-        """Copy the log soon. Call this when the run has ended, and when something was added to its log later."""
+        """Copy the log soon. Call this when the run has ended, and again after each later addition to its log."""
         self._waiting[self._file(log_path)] = None
         self._changed.set()
 
@@ -107,7 +107,7 @@ class LogShipper:
         while True:
             await self._has_expected.wait()
             files, self._expected = self._expected, []
-            # A log without a note is lost only if this process dies before it has copied the log.
+            # A log without a note is copied, too, unless this process dies before it has copied the log.
             with suppress(OSError):
                 await to_thread.run_sync(self._note, files, abandon_on_cancel=True)
 

@@ -134,7 +134,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         Cancellation: The start of the attempt is stored, or nothing is stored.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
-        # After an unknown outcome the step is performed again, which changes nothing.
+        # After an unknown outcome the step is performed again. If it had succeeded, the repetition changes nothing.
         rows = await retry(
             lambda: self.perform_with_next_commit(step),
             on=TransientStoreError,
@@ -357,9 +357,9 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 
 
 def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """Return an update that reports failures, and replaces a refused update.
+    """Return the replacement for a refused update. The replacement reports failures, and has no events.
 
-    The replacement has no events. If the refused update had no events, the replacement has no tasks.
+    If the refused update had no events either, the replacement also has no tasks.
     """
     end = update.end
     if not any(task.events for task in update.tasks):

@@ -1,4 +1,4 @@
-"""Decides when an executor sweeps: searches the store for changes that no wake-up announced."""
+"""Decides when an executor sweeps. A sweep searches the store for changes that no wake-up announced."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SweepSchedule:
         self._due = -math.inf
 
     def ask_soon(self) -> None:
-        """Request a sweep within a second, because the change is not visible yet."""
+        """Request a sweep within a second. The caller expects a change that is not in the store yet."""
         self._due = min(self._due, self._now() + _SOON_S)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Gives a run its token for the HTTP API in a file, so that neither a command line nor Spark's settings show it."""
+"""Gives a run its API token in a file, so that the token appears neither on a command line nor in Spark's settings."""
 
 from __future__ import annotations
 

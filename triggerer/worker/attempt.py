@@ -44,7 +44,7 @@ _LOOK_EVERY_S: Final = 0.05
 
 
 class _Files(NamedTuple):
-    """The time stamps of a DAG file, and of the folders whose modules it can import."""
+    """The time stamps of a DAG file, and of the folders from which the file can import modules."""
 
     file: Stamp | None
     folders: tuple[Stamp | None, ...]
@@ -214,7 +214,7 @@ class _Attempt:
         )
 
     def _end_unfollowed(self) -> None:
-        """End each application of a former attempt that no task has waited for: the DAG may no longer have its task."""
+        """End former attempts' applications for which no task has waited. The DAG may no longer have their tasks."""
         left = [one for one in self._followed if one.tag not in self._on_launch.reported]
         if left:
             try:
@@ -227,8 +227,7 @@ class _Attempt:
         """Load the DAG file. If it does not load or lacks the DAG, it may be incomplete: load it again at each change.
 
         Raises:
-            Exception: The file does not load, although it is stable or the time for waiting is up. The error comes from
-                the last loading.
+            Exception: The last loading failed with this error. The file is stable now, or the time for waiting is up.
         """
         root = self._worker.dags_folder
         path = root / self._order.path

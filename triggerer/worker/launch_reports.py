@@ -15,7 +15,7 @@ from triggerer.domain.launches import CONNECT, Launch, session_id_of
 class LaunchReports:
     """Reports launches, from any thread. The first report of a launch returns once the launch is stored.
 
-    So the store knows each launch before the launch begins. Even if this attempt dies, the next attempt finds it.
+    So the store knows each launch before the launch begins. If this attempt dies, the next attempt finds the launches.
 
     Args:
         send: Sends a report without waiting.

@@ -9,7 +9,7 @@ A worker, which forks the processes of runs, receives:
 A worker sends:
 
 - `ready`: the worker has begun.
-- `prepared`: a process for the next run exists. The descriptor of that process's own channel comes along.
+- `prepared`: a process for the next run exists. The message carries the descriptor of that process's own channel.
 - `ended`: a process and its descendants are gone.
 - `spark`: whether the driver is open now.
 - `warmed`: the result of `warm`.
@@ -24,7 +24,7 @@ A run's process sends:
 
 - `started`: a try of a task has begun, or has failed and waits for its retry (`TaskStart`).
 - `waiting`, `progress` and `launch`: a `Wait`, a `RunProgress` or a `Launch` has changed.
-- `query`: a question, for instance about events, or the request to store a `Launch` before the launch begins.
+- `query`: a question, such as which events there are, or a request to store a `Launch` before the launch begins.
 - `results`: tasks or the run have ended (`RunReport`).
 - `called`: the callbacks of the `CallbackOrder` were called.
 

@@ -1,4 +1,4 @@
-"""The process of one run: it waits for its order, executes it, and ends. `fork_server/server.py` forks it.
+"""The process of one run waits for an order, executes the order, and ends. `fork_server/server.py` forks the process.
 
 The main thread executes the tasks, because signals, and so timeouts, arrive there. A second thread reads replies.
 """
@@ -88,7 +88,7 @@ class RunProcess:
         os._exit(0)
 
     def query(self, run_pk: int, what: str, **fields: Any) -> Any:
-        """Send a run's query to the executor and wait for the reply. Any thread may call it.
+        """Send a run's query to the executor and wait for the reply. Any thread may call this method.
 
         Raises:
             RunFailed: The executor could not answer. The message has the reason.
@@ -128,7 +128,7 @@ class RunProcess:
             try:
                 order: dict[str, Any] = self._channel.receive()
             except EOFError:
-                # The executor has closed the channel, because it needs no such process.
+                # The executor has closed the channel, because it no longer needs this process.
                 os._exit(0)
             if order["type"] != "release":
                 return order
@@ -143,7 +143,7 @@ class RunProcess:
             self._reporter.send(message("called", run=wanted.run.run_pk))
 
     def _enter_temporary_folder(self) -> None:
-        """Give `tempfile` and the programs that the run starts a temporary folder, which is removed after the run."""
+        """Make a temporary folder for `tempfile` and for the run's programs. The folder is removed after the run."""
         try:
             folder = tempfile.mkdtemp(prefix="triggerer-run-")
         except OSError as error:

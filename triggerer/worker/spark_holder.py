@@ -185,7 +185,7 @@ class SparkHolder:
         """Return a sentence that says how the driver ended. None: the driver has not ended.
 
         Args:
-            error: If it says that a connection was lost, this call gives the JVM a moment to end.
+            error: The error of a try. If the error says that a connection was lost, wait a moment for the JVM's end.
         """
         if self._driver is None:
             return None

@@ -38,7 +38,8 @@ def render(value: Any, context: Mapping[str, Any], what: str) -> Any:
     Args:
         context: The names that templates can use.
     Raises:
-        TemplateError: A text cannot be rendered. The message names `what`, the line, and the name if it is undefined.
+        TemplateError: A text cannot be rendered. The message names `what` and the line, and an undefined name if that
+            is the cause.
     """
     match value:
         case str():

@@ -4,11 +4,11 @@ An executor may be stopped (SIGSTOP, a debugger), or its event loop may hang. Th
 end its workers. So the kernel must end the workers:
 
 - The guard has the only writing end of a pipe, and each worker has armed the reading end
-  (`triggerer.processes.lifelines`). When the guard is gone, the kernel kills every worker's process group, and the
-  group of its Spark's Python workers.
+  (`triggerer.processes.lifelines`). When the guard is gone, the kernel kills the process group of every worker, and the
+  group of the Python processes that Spark started for the worker.
 - With each heartbeat the executor sends the end of the lease to the guard, and the guard sets a timer of the kernel.
-  The timer kills the guard, even if the guard is stopped. The timer's clock is `CLOCK_BOOTTIME`, which also counts the
-  time of a suspended machine.
+  The timer kills the guard, even if the guard is stopped. The timer's clock is `CLOCK_BOOTTIME`, which also runs while
+  the machine is suspended.
 
 When the channel to the executor ends, the guard exits. The guard is the program `python -I -S lease_guard.py CHANNEL
 ENDS_AT`. It imports little, so that it starts in milliseconds and stays small. The executor's side is
@@ -49,7 +49,7 @@ class _Itimerspec(ctypes.Structure):
 
 
 class NoTimer(Exception):
-    """The kernel or the C library has no such timer."""
+    """The kernel or the C library does not provide the guard's timer."""
 
 
 class LastTimer:
@@ -100,8 +100,8 @@ def _check(call: str, result: int) -> None:
 def main() -> None:
     """Guard the lease until it is over, or until the executor is gone."""
     channel, ends_at = int(sys.argv[1]), float(sys.argv[2])
-    # A stop of the service may send these signals to all its processes. The guard must outlive the executor, which ends
-    # its runs first.
+    # When the service is stopped, all its processes may receive these signals. The guard ignores them, because it must
+    # live until the executor has ended its runs.
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     try:

@@ -38,7 +38,7 @@ class LeaseGuard:
 
     @classmethod
     async def start(cls, ends_at: float) -> Self:
-        """Start a guard that ends at this time of `CLOCK_BOOTTIME`. Its timer is set when this returns.
+        """Start a guard that ends at this time of `CLOCK_BOOTTIME`, and wait until the guard has set its timer.
 
         Raises:
             ConfigurationError: This system has no suitable timer.
@@ -53,7 +53,7 @@ class LeaseGuard:
                 channel.setblocking(False)
                 lifeline, end = os.pipe()
                 ours.callback(os.close, lifeline)
-                # From here on, only the guard has the writing end.
+                # This process closes its writing end once the guard has started. Then only the guard has one.
                 theirs.callback(os.close, end)
                 os.set_blocking(lifeline, False)
                 leader = GroupLeader(
@@ -109,8 +109,8 @@ class LeaseGuard:
 
     def extend(self, ends_at: float) -> None:
         """Move the guard's end to this later time."""
-        # `wait` notices that a guard is gone. A guard that does not read this message ends at its previous time, which
-        # is safe.
+        # Ignore these errors. If the guard is gone, `wait` returns. If the guard does not read its messages, it ends at
+        # its previous, earlier time, which is safe.
         with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             self._channel.send(repr(ends_at).encode())
 

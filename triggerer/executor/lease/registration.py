@@ -1,4 +1,4 @@
-"""An executor's lease on its runs. Heartbeats extend the lease. Without them the executor ends its runs in time.
+"""An executor's lease on its runs. Heartbeats extend the lease. The executor ends its runs before the lease ends.
 
 Once an executor's registration has expired by the database's clock, other executors queue its runs again. They cannot
 tell a dead executor from an executor that cannot reach the database. So an executor follows its own clock, and ends its
@@ -39,8 +39,8 @@ the connection is dead."""
 _MARGIN: Final = 1 / 10
 """The executor ends its runs this long before the end of the lease."""
 _GUARD_MARGIN: Final = 1 / 15
-"""The guard, and with it all workers, dies this long before the end of the lease: a killed JVM takes a while to return
-its memory.
+"""The guard dies this long before the end of the lease, and the kernel then kills all workers. A killed JVM needs this
+time to end, because the kernel must free its memory first.
 """
 
 

@@ -26,8 +26,8 @@ class Death:
 
         Args:
             has_begun: True if the process had accepted the run.
-            malformed: Why the executor could not understand the data in the process's channel, and so killed the
-                process. None: the process was not killed for that.
+            malformed: Why the data in the process's channel could not be understood, if the executor killed the process
+                for that reason.
         """
         if malformed is not None:
             return (

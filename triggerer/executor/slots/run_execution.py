@@ -84,11 +84,11 @@ class RunExecution:
         self._progress = ProgressWriter(writer, self.order)
 
     async def begin(self) -> RunHandle | None:
-        """Return a process for this attempt, and store that a repeated attempt begins. None: do not execute the run.
+        """Return a process for this attempt. None: do not execute the run. Store the start of any but a first attempt.
 
-        The start of a repeated attempt is stored once there is a process. If the executor dies before that, the attempt
-        does not count for the limit of `recover_orphans`, because the run cannot have killed the executor. A first
-        attempt always counts, because its start was stored when the run was claimed.
+        The start is stored once there is a process. If the executor dies before that, the attempt does not count for
+        the limit of `recover_orphans`, because the run cannot have killed the executor. A run's first attempt always
+        counts, because its start was stored when the run was claimed.
 
         Raises:
             ChannelClosed: The worker is gone.
@@ -112,7 +112,7 @@ class RunExecution:
         return process
 
     async def _store_begin(self) -> bool:
-        """Store that a repeated attempt begins. Return False if another attempt has the run by now."""
+        """Store the start of any but a first attempt. Return False if another attempt has the run by now."""
         return self.order.attempt <= 1 or await self.services.result_writer.begin(self.order)
 
     def call_off_beginning(self) -> None:
@@ -140,7 +140,7 @@ class RunExecution:
         """Wait for the next frame, and return whether it reports the run's end."""
         frame = await process.receive()
         if frame["run"] != self.order.run_pk:
-            # A frame about another run, which our own code never sends.
+            # Our own code never sends a frame about another run. Ignore the frame.
             return False
         self._has_begun = True
         match frame["type"]:

@@ -52,8 +52,8 @@ class Slot:
     Args:
         get_guard: Returns the present guard of the executor's lease. A worker dies with the guard that was present when
             the worker started.
-        on_free: Called on the event loop each time that the slot is free again, with the run that was executed and the
-            duration in seconds. The run is None if the job was to warm up.
+        on_free: Called on the event loop each time the slot becomes free. The arguments are the slot, the executed run,
+            and the duration in seconds. The run is None if the job was to warm up.
         on_wait: Called when the slot's run has begun to wait, for instance for its Spark cluster.
     """
 
@@ -121,7 +121,7 @@ class Slot:
             await self._freed.wait()
 
     def give(self, job: RunOrder | WarmUp) -> None:
-        """Execute a run, or warm up. Call it only while the slot is free."""
+        """Let `serve` execute a run, or warm up. Call this method only while the slot is free."""
         assert self._job is None
         self._job, self.given_at = job, time.monotonic()
         if isinstance(job, RunOrder):

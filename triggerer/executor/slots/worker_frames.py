@@ -1,8 +1,8 @@
 """Checks frames from a worker and from the processes of runs before anything uses them.
 
 A run's process also executes users' code, which may write into the channel by accident: a forked process may inherit
-the channel's descriptor, or the descriptor may have a number that was another file's before. Such data ends the run
-whose code wrote it, and no other run.
+the channel's descriptor, or the code may write to the number of a closed file that the descriptor now has. Such data
+ends the run whose code wrote it, and no other run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ReadyFrame(TypedDict):
 
 
 class PreparedFrame(TypedDict):
-    """A process for the next run waits for an order. The descriptor of its channel comes along."""
+    """A process for the next run waits for an order. The frame carries the descriptor of the process's channel."""
 
     type: Literal["prepared"]
     process: int
@@ -102,7 +102,7 @@ class ResultsFrame(TypedDict):
 
 
 class QueryFrame(TypedDict):
-    """A question of the run, for instance about asset events, or the request to store a launch."""
+    """A question of the run, such as which asset events there are, or a request of the run to store a launch."""
 
     type: Literal["query"]
     run: int

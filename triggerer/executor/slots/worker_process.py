@@ -34,7 +34,7 @@ class RunHandle:
         ended: Set when the process and its descendants are gone.
         is_over: Set when the process is gone, or its worker.
         is_followed: Set when nobody will receive further frames of the process.
-        code: The exit code. Negative: the number of the signal that killed the process. None: it has not ended.
+        code: The exit code. Negative: the number of the signal that killed the process. None: no end was reported.
     """
 
     def __init__(self, worker: WorkerProcess, number: int, pid: int, channel: Channel) -> None:
@@ -181,7 +181,7 @@ class WorkerProcess(ChildProcess):
                 await self._prepared.send(content)
 
     async def end_processes(self) -> None:
-        """Wait until the worker is gone. Then its processes are over, too."""
+        """Wait until the worker is gone. Then set `is_over` of all its processes."""
         await self.gone.wait()
         for process in self._processes.values():
             process.is_over.set()

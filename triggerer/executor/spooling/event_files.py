@@ -46,7 +46,7 @@ class TooVaried(Exception):
 
 @dataclass
 class EventFiles:
-    """The files in a folder, which must be empty.
+    """Writes events into files in `folder`. The folder must be empty at first.
 
     Args:
         as_text: True: write `extra` as JSON text, without types.

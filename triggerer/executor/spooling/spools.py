@@ -50,7 +50,7 @@ class Spools:
         self._has_ended = AutoResetEvent()
 
     async def run(self) -> None:
-        """Delete the files of executors that have died, and then of each run that ends, until cancelled.
+        """Delete the files of dead executors. Then, until cancelled, delete the files of each run that ends.
 
         Cancellation: All files of this executor are deleted.
         """
@@ -84,8 +84,9 @@ class Spools:
         None: the files cannot be written, and the log says why. Then the run reads the events by pages.
 
         Args:
-            fields: `about` (the asset's `uri`, or an `alias`), `last_id` (ignore newer events), `as_text` (write
-                `extra` as JSON text), and `triggering` (only the events that triggered the run).
+            fields: `about` has the asset's `uri`, or an `alias`. Events after `last_id` are ignored. If `as_text` is
+                true, `extra` is written as JSON text. If `triggering` is true, only the events that triggered the run
+                are written.
         Raises:
             KeyError, TypeError: The fields are malformed. Our own code never sends such fields.
         """

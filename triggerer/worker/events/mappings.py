@@ -87,7 +87,9 @@ class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
 
 
 class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
-    """The events of the assets and aliases that a task declares as inlets, up to the first use of each inlet.
+    """The events of the assets and aliases that a task declares as inlets.
+
+    The first use of an inlet fixes its events: events that are recorded later are not included.
 
     Args:
         inlets: The task's inlets. An `AssetRef` is looked up by its name when the first inlet is used.

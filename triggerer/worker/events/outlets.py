@@ -77,7 +77,7 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
             self[metadata.asset].extra.update(metadata.extra or {})
 
     def emitted(self) -> tuple[EmittedEvent, ...]:
-        """Return the events of a successful task: one for each asset outlet, and the events that it added to aliases.
+        """Return a successful task's events: one for each asset outlet, and each event that the task added to an alias.
 
         Several outlets and aliases may name the same asset. Their events become one event if `extra` and partition key
         are equal, as in Airflow. That event belongs to all of these aliases.

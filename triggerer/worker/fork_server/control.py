@@ -2,10 +2,11 @@
 
 A run's process sends:
 
-- `taken`: the process has an order. The descriptor of the run's log comes along.
+- `taken`: the process has an order. The message carries the descriptor of the run's log.
 - `attached`: the process is attached to the Spark driver that `driver` has named.
-- `unusable`: no process must use this Spark driver any longer.
-- `open` and `how_ended`: the request for a driver, and the question why the driver does not answer.
+- `unusable`: this Spark driver must not be used again.
+- `open`: a request for a driver.
+- `how_ended`: the question whether and how a driver has ended.
 - `file_seen`: the present state of a DAG file that does not load, or lacks the run's DAG.
 - `owns`: a folder that must be removed after the process has ended.
 - `imported`: modules that later runs may need.

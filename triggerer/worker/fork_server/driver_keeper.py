@@ -204,7 +204,7 @@ class DriverKeeper:
             self._drop_driver()
             self._fail(self._error or f"the process that opens Spark ended with code {code}")
         elif self._asked:
-            # The driver was dropped before these processes of runs received it. Open another one for them.
+            # The driver was dropped before all processes that asked for it had received it. Open another driver.
             self._open()
 
     def _fail(self, error: str) -> None:

@@ -14,7 +14,7 @@ _CHUNK_BYTES: Final = 65_536
 
 
 class Driver:
-    """A driver from the start of the process that opens it, until its JVM has ended.
+    """One driver. The object exists from the start of the process that opens the driver until the JVM has ended.
 
     Attributes:
         lifeline: The reading end of the pipe that the opening process gives to the JVM as its standard input.

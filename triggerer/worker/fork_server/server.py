@@ -71,8 +71,8 @@ class ForkServer:
         self._preloaded = Preloaded(setup["spark"])
         self._dags_folder = DagsFolder(setup["dags_folder"])
         self._drivers = DriverKeeper(self, setup)
-        # Nobody writes to this pipe. It ends when this process is gone, and then the kernel kills the processes of
-        # runs.
+        # Nobody writes to this pipe. The pipe closes when this process is gone, and then the kernel kills the processes
+        # of runs.
         self._lifeline, self._alive = os.pipe()
         self._wakeup, self._wake = os.pipe()
 
@@ -154,8 +154,8 @@ class ForkServer:
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake_up)
-        # A stop of the service may send SIGTERM to all its processes. During a run this process ignores the signal, so
-        # that the run's process has time to unwind.
+        # When the service is stopped, all its processes may receive SIGTERM. During a run this process ignores the
+        # signal, so that the run's process has time to unwind.
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self._watch(self._wakeup, self._drain)
 
@@ -277,7 +277,7 @@ class ForkServer:
         if child is None or child.may_begin or self._run is not None:
             return
         child.may_begin = True
-        # The child removes the folders, because this process must not wait for a file system.
+        # The child removes the folders of former runs, because this process must not wait for a file system.
         child.control.send("go", file_states=self._file_states, folders=self._left_folders)
         self._left_folders = []
         self._drivers.push(child)
@@ -341,7 +341,7 @@ class ForkServer:
             pid = ended.si_pid
             child = self._children.get(pid)
             if child is not None:
-                # Kill before the process is reaped: afterwards its group's number may belong to another group.
+                # Kill the process's group before the process is reaped. Afterwards another group may have its number.
                 child.kill()
                 child.is_reaped = True
             _, status = os.waitpid(pid, 0)
@@ -365,7 +365,7 @@ class ForkServer:
             if self._preloaded.load_noted():
                 self.replace_next()
         self._left_folders += child.folders
-        # Report the end last: the executor may send the next order as soon as it knows.
+        # Report the end last: the executor may send the next order as soon as it has this report.
         child.close()
         self.tell("ended", process=child.number, code=code)
         if child is self._next:

@@ -64,7 +64,10 @@ class ConnectLauncher:
         return self._handle(intent.tag)
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        """Return `Absent` if the session was released, else `Running`, because the query opens a missing session."""
+        """Return `Absent` if the session was released, else `Running`.
+
+        The query opens a session that does not exist yet, and such a session is `Running`, too.
+        """
 
         def answer(client: Any) -> Sighting:
             client.get_configs("spark.app.name")
@@ -119,7 +122,8 @@ class ConnectLauncher:
                 reason = reason_of(error)
                 answers.append(Unknown(f"the Spark Connect server {self._shown} said: {reason}"))
 
-        # A server that hangs accepts connections and never answers. The client library has no deadline.
+        # A server that hangs accepts connections and never answers. The client library has no deadline, so ask in a
+        # thread.
         asking = threading.Thread(target=ask, name="connect-fence", daemon=True)
         asking.start()
         asking.join(_ANSWER_S)

@@ -97,7 +97,7 @@ class Launcher(Protocol):
         """
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        """Look for a launch by its tag. It never raises: if the search fails, the state is `Unknown`.
+        """Look for a launch by its tag. The method never raises: if the search fails, the state is `Unknown`.
 
         Args:
             external_id: The place's own id of the launch, if it is known. Without the id, a standalone cluster cannot
@@ -105,7 +105,7 @@ class Launcher(Protocol):
         """
 
     def stop(self, handle: Handle) -> Sighting:
-        """Stop a launch, and return its state. It never raises: if the place does not answer, the state is `Unknown`.
+        """Stop a launch, and return its state. The state is `Unknown` if the place does not answer: no error is raised.
 
         `Running`: the place will stop the launch, but the launch has not ended yet. Call `find` until it has ended.
         """

@@ -44,7 +44,7 @@ class LogLimit:
         """Free the middle of the log if the log is too long.
 
         Raises:
-            OSError: The log can be neither freed nor written.
+            OSError: The log cannot be cut, or the line about the cut cannot be written.
         """
         size = os.fstat(self._log).st_size
         if self._head_ends + size - self._tail_begins <= self._max_bytes:

@@ -83,7 +83,7 @@ class _Formatter(logging.Formatter):
 FORMATTER: Final = _Formatter(
     "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
 )
-# UTC, like the times of every command, wherever the executor runs.
+# Write times in UTC, as all commands do, even if the executor's machine has another time zone.
 FORMATTER.converter = time.gmtime
 
 
@@ -92,7 +92,7 @@ def output_into(path: Path, tell: Callable[[int], None]) -> Iterator[None]:
     """Append the output of this process and its children to a run's log. The end of the block flushes the output.
 
     Args:
-        tell: Receives a descriptor of the log, which it must not use after it has returned.
+        tell: Receives a descriptor of the log. The descriptor is closed once `tell` has returned.
     Raises:
         OSError: The log cannot be opened. Nothing was changed.
     """

@@ -1,4 +1,4 @@
-"""Writes the files of an output into a folder once: as a draft first, then a commit, then moves to the final names.
+"""Adds the files of an output to a folder once: Spark writes a draft, a commit follows, and the files get final names.
 
 A folder with outputs has the hidden folder `_triggerer`. Spark's readers ignore it, because its name begins with `_`:
 
@@ -40,7 +40,7 @@ class Files(Protocol):
         """Return the names in a folder; empty if there is no such folder."""
 
     def visible_below(self, folder: str) -> list[str]:
-        """Return the relative paths of all files that Spark's readers would see below a folder, sorted."""
+        """Return the sorted paths, relative to a folder, of all files below it that Spark's readers would see."""
 
     def read(self, path: str) -> str | None:
         """Return a file's text; None if there is no such file."""

@@ -3,9 +3,9 @@
 The snapshot has the output's name as Iceberg's `wap.id`. Iceberg refuses to pick a second snapshot with the same
 `wap.id`, in the commit itself. So two tries that are alive at once cannot both succeed.
 
-Branches need Iceberg's SQL extensions. Without the extensions, the rows are appended directly, if no snapshot of the
-table has the output's name and the service answers that this attempt is the current one. In a session without the
-extensions, only the answer of the service keeps two live tries from both appending.
+Branches need Iceberg's SQL extensions. Without the extensions, the rows are appended directly, once two checks have
+passed: no snapshot of the table has the output's name, and the service answers that this attempt is the current one.
+Only the answer of the service then keeps two live tries from both appending.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Connection:
 
     def _read(self, query: str, **options: str) -> DataFrame:
         reader = self._spark.read.format("jdbc").options(**{**self._options, **options})
-        # Set no fetch size, because Spark would then switch off the automatic commit. Use one partition, because Spark
+        # A fetch size above zero would make Spark switch off the automatic commit. Use one partition, because Spark
         # cannot read a query in parts.
         return reader.options(fetchsize=0, numPartitions=1).option("query", query).load()
 

@@ -108,7 +108,7 @@ class ProgressWatch:
             return
 
     def _look(self) -> None:
-        """Read the active stages, and one last time the stages that were active at the previous look and have ended."""
+        """Read the active stages and, one last time, each stage that has ended since the previous look."""
         session = self.session
         assert session is not None
         context: Any = session.sparkContext

@@ -20,7 +20,7 @@ CLASSIC: Final = "classic"
 CONNECT: Final = "connect"
 """The driver is a Spark Connect server."""
 SUBMIT: Final = "submit"
-"""Each run is an application of its own, which `spark-submit` starts and which ends with the run."""
+"""Each run is an application of its own. `spark-submit` starts the application, and it ends with the run."""
 _MODES: Final = (LOCAL, CLASSIC, CONNECT, SUBMIT)
 LOCAL_MASTER: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"

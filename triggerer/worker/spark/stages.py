@@ -8,8 +8,8 @@ from typing import Final
 from triggerer.domain.attempts import Progress, StageProgress, TaskProgress
 
 MOST_STAGES: Final = 20
-"""The most stages of a task that are reported one by one. Older stages are only added up, because the store has the
-reports in the row of the run, and a screen is small.
+"""The most stages of a task that are reported one by one. Older stages are only added up, so that the run's row in the
+database stays small, and the stages fit on a screen.
 """
 
 

@@ -48,7 +48,7 @@ class ApplicationSubmitter:
     dags_folder: Path
     order: RunOrder
     spark_conf: Mapping[str, str]
-    """The DAG's settings and packages, which each of its applications gets."""
+    """The DAG's settings for all its applications. The DAG's packages are in `spark_packages`."""
     spark_packages: tuple[str, ...]
     on_launch: Callable[[Launch], None]
     tell_absence: Callable[[str | None], None]

@@ -68,7 +68,7 @@ def follow(
         former: The launches of former attempts that may still be at work.
     Raises:
         SubmitFailed: The cluster refused the application.
-        RunFailed: The application failed, was stopped from outside, or the cluster no longer knows it.
+        RunFailed: The application failed, was stopped from outside, or is no longer known to the cluster.
     """
     master = master_of(settings)
     launcher = launcher_named(launcher_of_master(master), settings)

@@ -90,7 +90,7 @@ def application_conf(
     own: Mapping[str, str],
     packages: Sequence[str],
 ) -> dict[str, str]:
-    """Return the configuration: our defaults for the master, then `[spark] conf`, then the application's own.
+    """Return the configuration. `own` overrides `[spark] conf`, and both override our defaults for the master.
 
     Args:
         own: The settings of the DAG and of the task.

@@ -144,7 +144,7 @@ class Column:
     """The whole type of a column, with the types of its parts.
 
     Attributes:
-        names: For a struct, the keys in the values, with the names of the fields.
+        names: For a struct, each key of the values with the name of its field.
         items: For a struct, the columns of its fields. For a map or a list, one column for all values.
     """
 

@@ -1,4 +1,4 @@
-"""The archive of Spark's parsed and verified classes, which halves the time that a JVM needs to start.
+"""The archive of Spark's parsed and verified classes. A JVM that reads the archive starts in half the time.
 
 Java calls this application class-data sharing (AppCDS). A training run (`training.py`) makes an archive, and every
 later JVM with the same Java and the same Spark jars reads the archive. Java ignores an archive that does not fit, but a
@@ -34,8 +34,8 @@ class ClassArchive:
     """
     key: str
     needs_base: bool
-    """True if this Java came without an archive of its own classes, the base archive. Then we make the base archive,
-    too, and our archive extends it.
+    """True if this Java came without a base archive, which has Java's own classes. Then we make the base archive, too,
+    and our archive extends it.
     """
 
     @property

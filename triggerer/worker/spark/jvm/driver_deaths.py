@@ -15,7 +15,7 @@ _CAUSE = re.compile(r'(?:Caused by: |Exception in thread (?:"[^"]*"|\S+) )(.+)')
 
 
 def reason_in(lines: list[str]) -> str:
-    """Return the lines of a JVM's output that tell why it ended; empty if no line does."""
+    """Return up to three lines of a JVM's output that tell why it ended. If no line does, return the last three."""
     lines = [line.strip() for line in lines if line.strip() and not _EMPTY_WORDS.match(line)]
     reasons = [line for line in lines if _LINE_WITH_REASON.search(line)]
     return " / ".join(reasons[:3] or lines[-3:])

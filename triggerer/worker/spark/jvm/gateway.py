@@ -56,7 +56,7 @@ Environment = Mapping[str, str | None]
 def launch(
     conf: Mapping[str, str], environment: Environment, streams: JvmStreams | None = None
 ) -> JavaGateway:
-    """Start a JVM with the settings that `on_command_line` selects. Variables of `environment` replace our own.
+    """Start a JVM with the settings that `on_command_line` selects. `environment` replaces variables of this process.
 
     Args:
         streams: The streams of a JVM that another process owns. None: the JVM ends with this process, because the JVM

@@ -57,7 +57,7 @@ class Java:
 
     @property
     def has_class_archive(self) -> bool:
-        """True if this Java came with an archive of its own classes. jlink leaves it out by default."""
+        """True if this Java came with an archive of its own classes. jlink leaves the archive out by default."""
         return (self.home / "lib" / "server" / "classes.jsa").exists()
 
 

@@ -1,4 +1,4 @@
-"""Clears the traces of a run from a JVM that the next run uses: restores the state from before the first run.
+"""Clears the traces of a run from a JVM, so that the next run finds the JVM in its state from before the first run.
 
 The Spark sessions of a JVM share its context, its cache and its Java objects. This module uses internals of PySpark,
 and for listeners, streaming queries and files also internals of Spark. A test covers each kind of trace.
@@ -88,7 +88,7 @@ def recall(names: Mapping[str, str], client: Any) -> dict[str, Any]:
 def clear(gateway: Any, kept: Kept, *, pid: int, log_level: str, python_daemon: str) -> None:
     """Undo a run's changes to the JVM outside the run's session, and end the run's jobs and queries.
 
-    The calling process must not have Java objects of its own yet, because this call removes them.
+    The calling process must not have Java objects of its own yet, because this function would remove them.
 
     Args:
         pid: The JVM's process id.
@@ -187,7 +187,7 @@ def _log_level(java: _Classes) -> str:
 
 
 def _added(java: _Classes, scala: Any, name: str) -> Any:
-    """Return the addresses of a context's files, archives or JARs; None: it has none.
+    """Return the addresses of the files, archives or JARs that a context has; None if there are none.
 
     The result is a view: removing an address from it changes the context.
     """

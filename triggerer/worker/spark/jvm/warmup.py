@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def warm_up(session: SparkSession) -> None:
-    """Execute once, on a few rows, the calls that most runs begin with. No table or view is left.
+    """Make the calls that most runs begin with, once and with a few rows. No table or view is left.
 
     A Spark Connect server is warm already, so only the connection is used. On a cluster only the driver is warmed,
     because executors may arrive late, and would be idle afterwards.

@@ -128,7 +128,7 @@ def open_classic(
     """Start a JVM, connect to the master, and return the session.
 
     Args:
-        streams: Connect the JVM with a process that owns it. None: the JVM ends with this process.
+        streams: The streams of a JVM that another process owns. None: the JVM ends with this process.
     Raises:
         SubmitFailed: No session could be opened. Nothing is left running.
     """
@@ -219,7 +219,7 @@ def _require_no_session() -> None:
 
 
 def _require_user_name() -> None:
-    """Refuse a user without a name at once. Hadoop asks Java for the name, and fails obscurely after half a minute."""
+    """Fail at once if this user has no name. Hadoop asks Java for the name, and fails obscurely after half a minute."""
     user_id = os.geteuid()
     try:
         pwd.getpwuid(user_id)
@@ -309,7 +309,8 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
     if named := settings.conf.get("spark.pyspark.python"):
         variables["PYSPARK_PYTHON"] = named
     elif "PYSPARK_PYTHON" not in os.environ:
-        # Spark executes Python functions in this Python, not in the first on PATH. A cluster may have other paths.
+        # With a local master, Spark executes Python functions in this Python, not in the first on PATH. The machines of
+        # a cluster may have Python under another path.
         variables["PYSPARK_PYTHON"] = sys.executable if is_local(master_of(settings)) else None
     return variables
 
@@ -324,7 +325,7 @@ def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def interrupt_handler_kept() -> Iterator[None]:
-    """Restore SIGINT's handler after the block, because PySpark replaces it. Python's own handler is not restored."""
+    """Restore SIGINT's handler after the block, because PySpark replaces it. Python's default is not restored."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     try:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _HINT: Final = "the cluster's web UI shows who holds its cores, and how large its workers are"
 _ANSWER_TIMEOUT: Final = "10s"
 _RELEASE_S: Final = 2.0
-"""How long to wait until a session has withdrawn its requests for executors, and again until the cluster has ended its
-executors."""
+"""The time limit for each of two waits: until a session has withdrawn its requests for executors, and until the cluster
+has ended the session's executors."""
 _POLL_S: Final = 0.02
 
 

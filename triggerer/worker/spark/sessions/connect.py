@@ -45,7 +45,7 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
         tag: The session's id is computed from this tag, and the session's operations have the tag. So another process
             can find and end the operations.
     Raises:
-        SubmitFailed: The client is not installed, or the server does not answer or refuses.
+        SubmitFailed: The client is not installed, or the server does not answer or refuses the session.
     """
     remote = settings.remote or ""
     try:
@@ -99,7 +99,7 @@ def is_connect_alive(session: SparkSession) -> bool:
 
 
 def close_connect(session: SparkSession) -> bool:
-    """Release the session on its server. Return whether the server has confirmed it. The function never raises."""
+    """Release the session on its server. Return whether the server has confirmed the release. No error is raised."""
     endpoint = _endpoints.pop(session, None)
     remote: Any = session
     is_released = False

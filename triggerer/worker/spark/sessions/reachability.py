@@ -1,6 +1,7 @@
 """Checks whether the address of a master or of a Spark Connect server accepts connections.
 
-This check comes first, because Spark takes a minute to give up on a master, and the Connect client ten minutes.
+This check is made before a session is opened: Spark gives up on a master after a minute, and the Connect client on a
+server only after ten minutes.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def await_end(session: SparkSession, task_id: str | None) -> bool:
     interrupted Spark task may live.
 
     Args:
-        task_id: The DAG's task whose work must end, while other tasks of the run go on. None: all work must end. Jobs
-            that are active during the wait are cancelled.
+        task_id: The DAG's task whose work must end, while other tasks of the run go on. None: all work must end, and
+            jobs that are active during the wait are cancelled.
     Returns:
         False: The work did not end in time.
     """
