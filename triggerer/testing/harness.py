@@ -66,7 +66,7 @@ class HostedView:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended the trigger, its catch-up or its replay; None while it runs and after it returned."""
+        """The error that ended the trigger, its catch-up or its replay; None if no error has ended one of them."""
         if self._member is None:
             return None
         member = self._member
