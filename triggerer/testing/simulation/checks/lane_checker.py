@@ -35,7 +35,7 @@ class LaneChecker:
         The runtime may not have handled the reports yet.
         """
         self._pulled: Delivery | None = None
-        """The delivery that the stream yielded and that may not be broadcast yet."""
+        """The last delivery that the stream yielded; None once its broadcast is recorded."""
         self._touched: set[Hashable] = set()
         """The lanes for which the runtime has pulled a message, or has called `get_advance_lane`, since their last
         pause.

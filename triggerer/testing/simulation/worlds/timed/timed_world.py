@@ -119,7 +119,7 @@ class TimedWorld:
         return draw_change(self.random, dag)
 
     def draw_events(self) -> list[tuple[int, str | None]]:
-        """Draw the events of one call. Each is the id of its asset, and its partition key."""
+        """Draw the events of one call of `Workload.emit`. Each is the id of its asset, and its partition key."""
         assets = [self.store.asset_ids[asset.name] for asset in self.assets]
         return [(self.faults.random.choice(assets), None)]
 
