@@ -56,7 +56,7 @@ class InMemoryBroker:
 
     Args:
         max_deliveries: After this number of failed deliveries a message goes to `dead_letters`. A rejected message
-            goes there at once. None: no limit, and no dead letters.
+            goes there at once. If None, there is no limit, and no message is dead-lettered.
         lock_s: How long a lock lasts unless its producer renews it, in seconds of real time.
     """
 
@@ -205,7 +205,7 @@ class InMemoryQueueProducer(SharedStreamProducer):
         return f"{self._broker.identity}/{broker_payload.lane}/{broker_payload.offset}"
 
     def dead_letters_rejected(self, broker_payload: InMemoryMessage) -> bool:
-        """Whether the broker has dead letters."""
+        """Whether the broker has a place for dead letters."""
         return self._broker.max_deliveries is not None
 
     def get_size(self, broker_payload: InMemoryMessage) -> int:

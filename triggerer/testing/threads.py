@@ -1,4 +1,4 @@
-"""Waits for threads that work for the event loop: their answers come without the virtual clock."""
+"""Waits for threads that work for the event loop. Their answers do not depend on the virtual clock."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MARKED: Final = 0.5
-"""The fraction of a log's messages that a transaction marker follows, if the log has transactions."""
+"""The fraction of messages after which a log with transactions has a transaction marker."""
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 

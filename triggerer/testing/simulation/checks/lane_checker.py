@@ -105,7 +105,7 @@ class LaneChecker:
             self._checker.catching_up.broadcasts.mark_advanced(one)
 
     def mark_reported(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
-        """Record that these deliveries are reported as advanced, although their call has not returned."""
+        """Record that these deliveries are reported as advanced before the call that advances them has returned."""
         self.mark_advanced(lane, deliveries)
         self._reported.setdefault(lane, []).extend(deliveries)
 

@@ -1,4 +1,4 @@
-"""Checks rule 8 of the contract: a subscriber that makes a sibling wait must soon fall behind, if it can."""
+"""Checks rule 8 of the contract: a subscriber that can fall behind must soon do so if it makes a sibling wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of the database: all durable rows, which a commit changes."""
+"""A model of the database: all durable rows. A commit changes them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class PlanningObserver(Protocol):
         """Called when a run commits, just before it is added to the store's runs."""
 
     def on_noted(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
-        """Called when a DAG's next run commits, after the runs of the same transaction."""
+        """Called when the plan of a DAG's next run commits, after the transaction's runs."""
 
     def on_changed(self, dag: Dag, state: DagState) -> None:
         """Called when a changed row of a DAG commits."""
@@ -147,7 +147,7 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class LoadsShown:
-    """The streams' loads that an instance read at its last heartbeat, and by which it divides the streams."""
+    """The loads of streams that an instance read at its last heartbeat. It divides the streams by these loads."""
 
     loads: dict[str, StreamLoad]
     instances: int
@@ -218,7 +218,7 @@ class Store:
         self.time: Callable[[], float] = lambda: asyncio.get_running_loop().time()
         """Returns the virtual time, in seconds.
 
-        Each world replaces this function, because a commit may arrive while no loop runs.
+        This function is replaced before a seed runs, because a commit may arrive while no loop runs.
         """
         self._last_id = 0
 

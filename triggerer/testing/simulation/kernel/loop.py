@@ -56,7 +56,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._is_stopping = False
-        # The open generators, in the order of their start. So each run of a seed closes them in the same order.
+        # The open generators, in the order of their start. So each replay of a seed closes them in the same order.
         self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], None] = WeakKeyDictionary()
         self.set_task_factory(cast("Any", self._make_task))
 

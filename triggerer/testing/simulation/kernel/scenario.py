@@ -145,7 +145,7 @@ def has_recreations(scenario: Scenario) -> bool:
 
 
 def has_marks(scenario: Scenario) -> bool:
-    """Whether some positions have no message, like Kafka's transaction markers: in a fifth of the seeds with a log."""
+    """Whether some positions have no message, as at Kafka's transaction markers: in a fifth of the seeds with a log."""
     is_log = scenario.is_acknowledged and scenario.is_log
     return is_log and random.Random(f"{scenario.seed}/no message").random() < 0.2
 

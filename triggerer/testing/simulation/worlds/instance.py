@@ -179,7 +179,7 @@ def _load(_: str) -> type[BaseEventTrigger]:
 
 
 class SimulatedParkedWriter(ParkedWriter):
-    """The product's own writer, which reads the rows of the model."""
+    """The product's own writer, except that it reads the rows of the model."""
 
     async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
@@ -346,7 +346,7 @@ class Instance:
         self._held -= self._releasing
 
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """Check streams that are released: each has grown, or the instance owned more than its share (L4)."""
+        """Check each stream that is about to be released: it has grown, or the instance owned too many streams (L4)."""
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:
             key = leased.stream.key
