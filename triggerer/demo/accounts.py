@@ -36,7 +36,7 @@ def committed_offsets(bootstrap_servers: str, topic: str, partitions: int) -> in
 
 
 async def store_checks(session: AsyncSession, dataset: Dataset) -> list[Check]:
-    """Count the asset events, and the asset events in runs."""
+    """Count the events of both assets, and how many of them are in runs."""
     checks = []
     for topic, expected in _expected(dataset).items():
         checks += await asset_checks(session, ASSETS[topic], dag_id=JOIN, expected=expected)
@@ -44,7 +44,7 @@ async def store_checks(session: AsyncSession, dataset: Dataset) -> list[Check]:
 
 
 def parquet_checks(results: Path, dataset: Dataset) -> list[Check]:
-    """Count rows and distinct rows with pyarrow, and not with Spark, which wrote them. Blocks."""
+    """Count rows and distinct rows. Uses pyarrow, because Spark wrote the files. Blocks."""
     checks = []
     for topic, expected in _expected(dataset).items():
         name = ASSETS[topic]

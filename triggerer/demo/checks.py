@@ -26,7 +26,7 @@ class Check:
 async def asset_checks(
     session: AsyncSession, asset: str, *, dag_id: str, expected: int
 ) -> list[Check]:
-    """Count an asset's events, and its events in runs of a DAG."""
+    """Count an asset's events, and how many of them are in runs of a DAG."""
     counts = await count_asset(session, asset=asset, dag_id=dag_id)
     return [
         Check("asset events", asset, expected, counts.events),

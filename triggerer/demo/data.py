@@ -13,7 +13,7 @@ WEATHER: Final = "nycflights.weather"
 
 
 class Outgoing(NamedTuple):
-    """A message to publish. Its `key` decides the partition, which is its lane."""
+    """A message to publish. Its `key` decides its partition, and so its lane."""
 
     topic: str
     key: str

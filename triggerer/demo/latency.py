@@ -32,7 +32,7 @@ class Latencies:
     backlog_to_row: Quantiles | None
     """From `queued_at` until Spark returned the first row of the run's events."""
     live_to_run: Quantiles | None
-    """From each run's newest message to its `queued_at`. A run needs both assets, so its newest message made it due."""
+    """From each run's newest message to the run's `queued_at`. A run needs both assets, so this message made it due."""
     live_to_row: Quantiles | None
 
 

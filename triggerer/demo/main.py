@@ -172,7 +172,7 @@ class Demo:
             await anyio.sleep(0.2)
 
     def finish(self) -> int:
-        """Print the report and return the exit code. Call it after the counts."""
+        """Print the report and return the exit code. Call it after the messages were counted."""
         assert self._flow is not None
         assert self._latencies is not None
         console = self._console

@@ -23,9 +23,9 @@ _SKIES: Final = {
     "low visibility": "low\nvisibility",
     "strong wind": "strong\nwind",
 }
-"""Weather -> heading of its column. The line breaks make a row fit into 80 columns."""
+"""Weather -> heading of its column. The line breaks make a row of the table fit into 80 characters."""
 _FEWEST_FLIGHTS: Final = 30
-"""The table leaves out a mean delay in bad weather of fewer flights than this. Such a mean says little."""
+"""In bad weather, the table shows no mean delay of fewer flights than this, because it would say little."""
 
 
 def print_answer(console: Console, results: Path) -> None:

@@ -1,4 +1,4 @@
-"""Gives plugin authors the runtime without a database, a broker in memory, and the conformance suites.
+"""Gives plugin authors a broker in memory, the conformance suites, and the runtime without a database.
 
 This package does not need pytest. The pytest fixtures are in `triggerer.testing.pytest_plugin`.
 """

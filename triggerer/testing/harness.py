@@ -66,7 +66,7 @@ class HostedView:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended the trigger, its catch-up or its replay; None while it runs and after it returned."""
+        """The error that ended the trigger, its catch-up or its replay; None if no error has ended any of them."""
         if self._member is None:
             return None
         member = self._member
@@ -362,7 +362,7 @@ class StreamHarness:
         """Let a trigger read its log again (`catch_up=True`), as `triggerer watchers replay` does.
 
         Args:
-            start: Read messages that were published at this instant or later; None: from the earliest message.
+            start: Read messages that were published at this instant or later. None reads from the earliest message on.
             reemit: Create events again for messages that already have events. The harness stores no keys, so it shows
                 these events in any case.
         """

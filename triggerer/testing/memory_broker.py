@@ -28,7 +28,10 @@ class InMemoryMessage:
     lane: Hashable
     offset: int
     delivery: int
-    """How often the producer went back in the lane before this delivery. Advances of earlier deliveries are ignored."""
+    """How often the producer had gone back in the lane at this delivery.
+
+    After the producer has gone back again, it ignores an advance of this delivery.
+    """
 
 
 class _Log:
@@ -47,13 +50,13 @@ class _Log:
 class InMemoryBroker:
     """Stores all published messages. Producers come and go, as with a real broker.
 
-    The committed position never passes a failed message: the broker delivers it again at once, then its successors in
-    the lane. One producer at a time reads a lane; it locks the lane, and renews the lock while it is open. All methods
-    belong to one event loop.
+    The committed position waits at a failed message: the broker delivers that message again at once, and then its
+    successors in the lane. One producer at a time reads a lane. The producer locks the lane, and renews the lock until
+    it is closed. Call all methods on one event loop.
 
     Args:
         max_deliveries: After this number of failed deliveries a message goes to `dead_letters`. A rejected message
-            goes there at once. None: no limit, and no dead letters.
+            goes there at once. If None, there is no limit, and no message is dead-lettered.
         lock_s: How long a lock lasts unless its producer renews it, in seconds of real time.
     """
 
@@ -202,7 +205,7 @@ class InMemoryQueueProducer(SharedStreamProducer):
         return f"{self._broker.identity}/{broker_payload.lane}/{broker_payload.offset}"
 
     def dead_letters_rejected(self, broker_payload: InMemoryMessage) -> bool:
-        """Whether the broker has dead letters."""
+        """Whether the broker has a place for dead letters."""
         return self._broker.max_deliveries is not None
 
     def get_size(self, broker_payload: InMemoryMessage) -> int:

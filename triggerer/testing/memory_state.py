@@ -1,4 +1,4 @@
-"""A `StreamState` in memory, which holds a producer's values for its stream. For conformance suites and tests."""
+"""A `StreamState` that stores a producer's value in memory, for conformance suites and tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the threads that work for the event loop. Their answers arrive without any virtual time passing."""
+"""Waits for threads that work for the event loop. Their answers do not depend on the virtual clock."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LOOK_EVERY_S = 0.001
 class ThreadWatch:
     """Waits for work in threads started by `asyncio.to_thread`, `run_in_executor` and `anyio.to_thread`.
 
-    Work that takes longer than two seconds probably waits for the outside world, so it is not waited for again. Only
-    `anyio.to_thread` is seen on an event loop whose methods cannot be replaced (uvloop).
+    Work that takes longer than two seconds probably waits for something outside the process, and is ignored from then
+    on. On an event loop whose methods cannot be replaced (uvloop), only work of `anyio.to_thread` is found.
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ _EMULATOR = (
 
 
 class ServiceBusTrial(TrialSource):
-    """A queue, which must exist: neither the emulator nor the SDK can create one.
+    """A queue that must exist before the trial, because this class creates none.
 
     Args:
         endpoint: A connection string, or the host of an emulator.
@@ -93,7 +93,7 @@ class ServiceBusTrial(TrialSource):
 
 
 async def _empty(client: ServiceBusClient) -> None:
-    """Receive the messages that an interrupted trial left. They would be counted too."""
+    """Delete the messages that an interrupted trial left, because they would be counted too."""
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     async with client.get_queue_receiver(NAME, receive_mode=mode) as receiver:
         while await receiver.receive_messages(_BATCH, max_wait_time=_EMPTY_AFTER_S):

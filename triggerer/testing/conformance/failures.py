@@ -30,7 +30,7 @@ from triggerer.testing.conformance.suite import ProducerSuite
 
 
 class FailureCases(ProducerSuite):
-    """A failed message comes again, a rejected one does not, no lane delays another; part of `ProducerConformance`."""
+    """The cases for failed and rejected messages, dead letters and lanes; part of `ProducerConformance`."""
 
     @case(Feature.REDELIVERY)
     async def test_a_failed_message_comes_again(self) -> None:

@@ -65,7 +65,7 @@ def case(
 ) -> Callable[[Callable[[SuiteT], Awaitable[None]]], Callable[[SuiteT], None]]:
     """Turn a coroutine function into a synchronous test, which needs no plugin for asynchronous tests.
 
-    If the suite does not declare all `needed` features, the test is skipped and names the missing ones.
+    If the suite does not declare all `needed` features, the test is skipped, and the skip names the missing features.
     """
 
     def decorate(body: Callable[[SuiteT], Awaitable[None]]) -> Callable[[SuiteT], None]:

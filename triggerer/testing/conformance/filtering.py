@@ -33,7 +33,7 @@ class GivenStream:
 
 
 class RejectionCount:
-    """Accepts `reject_shared_stream_event` as the runtime would, and counts the calls."""
+    """Accepts calls of `reject_shared_stream_event`, as the runtime would, and counts them."""
 
     def __init__(self) -> None:
         self.rejections = 0

@@ -207,7 +207,7 @@ class RereadingCases(ProducerSuite):
 
 
 def _as_stored(lane: Hashable) -> Hashable:
-    """A lane that was stored as JSON and loaded. JSON has only lists; loading turns them into tuples."""
+    """The lane as the store returns it: from JSON, whose lists become tuples again."""
     return _with_tuples(json.loads(json.dumps(lane)))
 
 

@@ -35,7 +35,7 @@ def once(value: str, outcome: AdvanceOutcome) -> Resolve:
 
 
 def failing_once(value: str) -> Resolve:
-    """Fail this value at its first delivery. Accept it later, and all other values."""
+    """Fail this value at its first delivery. Accept its later deliveries and all other values."""
     has_failed = False
 
     def resolve(delivery: Delivery) -> AdvanceOutcome:
@@ -49,7 +49,7 @@ def failing_once(value: str) -> Resolve:
 
 
 def first(value: str, outcome: AdvanceOutcome, times: int) -> Resolve:
-    """Resolve this value with the outcome at its first `times` deliveries. Accept it later, and all other values."""
+    """Resolve this value with the outcome at its first `times` deliveries. Accept everything else."""
     seen = 0
 
     def resolve(delivery: Delivery) -> AdvanceOutcome:

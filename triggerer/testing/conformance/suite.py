@@ -57,11 +57,11 @@ class ProducerSuite:
         raise NotImplementedError
 
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:
-        """Send messages to a lane, in order. Without lanes, `lane` is always 0. Values are unique in a case."""
+        """Send messages to a lane, in order. Without the feature `lanes`, `lane` is 0. Values are unique in a case."""
         raise NotImplementedError
 
     async def publish_unordered(self, values: Sequence[str]) -> None:
-        """For the feature `queue`: send messages without order, each in its own lane. Override it if the source can."""
+        """For the feature `queue`, if the source can send messages without order: send them, each in its own lane."""
         raise SkipTest(f"{type(self).__name__} does not override publish_unordered")
 
     async def committed(self, lane: int = 0) -> int:

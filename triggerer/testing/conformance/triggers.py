@@ -261,7 +261,7 @@ class TriggerConformance:
         for number, (raw, _) in enumerate(self._raw_events()):
             try:
                 is_shown = selector.read(raw) in selector.values
-            except Exception:  # noqa: BLE001  (every filter sees an event that cannot be read)
+            except Exception:  # noqa: BLE001  (an event that the selector cannot read goes to every filter)
                 is_shown = True
             if not is_shown:
                 runtime = RejectionCount()

@@ -6,7 +6,8 @@ Three terms are used in all modules:
 - A *step* is one callback of the event loop.
 - The *cohort* of a message is the set of watchers that must resolve the message.
 
-`python -m triggerer.testing.simulation --seeds N` looks for a seed that breaks a promise; `--replay SEED` shows how.
+`python -m triggerer.testing.simulation --seeds N` looks for a seed that breaks a promise.
+`--replay SEED` shows all that happens in a seed.
 `docs/notes/simulation.md` describes the models and the checks.
 """
 

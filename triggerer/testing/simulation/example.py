@@ -21,7 +21,7 @@ class ExampleTrigger(BaseEventTrigger):
     """
 
     kind: ClassVar[int] = 0
-    """Together with the message, the kind decides what the filter does. The simulated host sets it."""
+    """Set by the simulated host. The kind and the message together decide what the filter does."""
     acting_percent: ClassVar[int] = 60
     """The percentage of messages that the filter does not skip."""
 

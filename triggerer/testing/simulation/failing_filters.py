@@ -9,7 +9,7 @@ from typing import Final
 _SPOILT_BY_FILTERS: Final = frozenset({"L1", "L2", "L3", "L5", "L6"})
 """Rules which promise that something happens in the end.
 
-A filter that raises for ever stops its lane, and so breaks them without any fault of the product.
+A filter that raises for ever stops its lane, and so breaks these rules without any fault of the product.
 """
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MARKED: Final = 0.5
-"""The fraction of a log's messages that a transaction marker follows, if the log has transactions."""
+"""The fraction of messages after which a log with transactions has a transaction marker."""
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -91,7 +91,7 @@ class Broker:
         self.refusing = Random(f"{scenario.seed}/{topic}/refusing")
         """The random generator that decides which messages cannot be dumped or loaded now."""
         self.marking = Random(f"{scenario.seed}/{topic}/marks") if has_marks(scenario) else None
-        """The random generator for skipped numbers, as after a transaction marker. None: no number is skipped."""
+        """The random generator for skipped numbers, as after a transaction marker; None if no number is skipped."""
         self.lanes = [Lane() for _ in range(scenario.lanes)]
         self.is_shared = scenario.is_log and is_shared(scenario.seed, topic)
         self.session: Session | None = None
@@ -99,7 +99,7 @@ class Broker:
         self.delivered = 0
         self.sessions = 0
         self.readers: dict[AutoResetEvent, None] = {}
-        """A publication sets these, to wake the readers that read lanes again beside the stream."""
+        """A publication sets these events, to wake the readers that read lanes again beside the stream."""
         self.now: Callable[[], datetime] = lambda: _LONG_AGO
         """Returns the present time, for the times of publications."""
         self._members: list[Session] = []
@@ -191,7 +191,7 @@ class Broker:
             lane.position = max(lane.position, position)
 
     def acknowledge_on_delivery(self, delivery: Delivery) -> bool:
-        """Acknowledge on delivery, for the fast path. False if another session got the message, or the process died."""
+        """Acknowledge a message, for the fast path. Return False if another session got it, or the process died."""
         lane = self.lanes[delivery.message.lane]
         offset = delivery.message.offset
         if not delivery.consumer.is_alive or lane.is_done(offset):

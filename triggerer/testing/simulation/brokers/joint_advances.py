@@ -1,4 +1,4 @@
-"""Producers of queues that advance several lanes in one call, as real producers of queues do."""
+"""Producers that advance several lanes of a queue in one call, as real producers do."""
 
 from __future__ import annotations
 
@@ -60,4 +60,4 @@ class JointlyAdvanced(SimulatedProducer):
 
 
 class SimulatedJointQueue(JointlyAdvanced, SimulatedQueue):
-    """A producer of a queue that stores messages and advances several lanes in one call."""
+    """A queue's producer that stores messages, and advances several lanes in one call."""

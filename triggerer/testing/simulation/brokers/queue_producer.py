@@ -16,7 +16,7 @@ class SimulatedQueue(StoresMessages):
     """A producer of a queue whose messages are stored for watchers that fall behind.
 
     Args:
-        is_unordered: True: each message is its own lane, as in a queue without order.
+        is_unordered: Whether each message is its own lane, as in a queue without order.
     """
 
     def __init__(

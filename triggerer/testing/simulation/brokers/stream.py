@@ -20,9 +20,9 @@ class WatcherTemplate:
     cls: type[BaseEventTrigger]
     kwargs: dict[str, Any]
     asset_id: int | None = None
-    """None: the watcher may belong to any asset."""
+    """The watcher's asset, or None if it may be any asset."""
     name: str | None = None
-    """The watcher's name in the user's file. None: the watcher belongs to the simulation."""
+    """The watcher's name in the user's file, or None for a watcher of the simulation itself."""
 
 
 @dataclass(frozen=True, slots=True)

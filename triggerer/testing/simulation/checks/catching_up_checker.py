@@ -53,7 +53,7 @@ class CatchingUpChecker:
         self._fail = fail
         self._answered = answered
         self._derived: dict[tuple[int, str], int] = {}
-        """By watcher and message, the number of events that a filter yielded for a message that it passed."""
+        """The number of events that a filter yielded, by watcher and message, for messages that a filter has passed."""
         self._claimed: dict[int, dict[str, Message]] = {}
         """By watcher: the messages that the watcher had to resolve and that the broker has advanced past."""
         self._excused: set[tuple[int, str]] = set()
@@ -162,7 +162,7 @@ class CatchingUpChecker:
         return message.offset in self._advanced.get((message.topic, message.lane), ())
 
     def mark_redelivered(self, delivery: Delivery) -> None:
-        """Record that the broker redelivers a failed message. Later messages may be delivered before that."""
+        """Record that the broker redelivers a failed message. Later messages of the lane may be delivered first."""
         self._comes_again.add(delivery.message.key)
 
     def on_done(self, delivery: Delivery, excused: set[int], owed: set[int]) -> None:
@@ -189,7 +189,7 @@ class CatchingUpChecker:
         return self._is_settled(watcher, message) or self._came_later(watcher, message)
 
     def is_standing_before(self, watcher: int, message: Message) -> bool:
-        """Whether the watcher's stored position is at or before the message, or the message is parked for it."""
+        """Whether the store has the message for the watcher, or a position of the watcher at or before the message."""
         row = self.rows.get((watcher, message.lane))
         if row is not None and row.topic == message.topic and row.offset <= message.offset:
             return True
@@ -216,7 +216,7 @@ class CatchingUpChecker:
     # The store
 
     def on_stored(self, watcher: int, key: str) -> None:
-        """When the first event of a message is durable, check that the events of missed messages before it are too."""
+        """When an event of a message becomes durable, check that events of earlier missed messages are durable too."""
         topic, lane, offset = key.rsplit("/", 2)
         for stored in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, stored
@@ -296,7 +296,7 @@ class CatchingUpChecker:
             )
 
     def on_row_gone(self, row: ParkedRow) -> None:
-        """When the row of a stored or parked message is deleted, check that the watcher's events of it are durable."""
+        """When the row of a stored or parked message is deleted, check that the message's events are durable."""
         watcher, key = row.watcher, row.message
         self._record_behind_to(watcher, key)
         self._set_aside.discard((watcher, key))
@@ -451,7 +451,7 @@ class CatchingUpChecker:
 
         The message was rejected, dead-lettered, discarded or parked, or its topic was recreated.
 
-        In a log, a parked message that is being replayed counts too, because the lane continues after it.
+        In a log, the watcher need not see a parked message that is being replayed, because the lane continues after it.
         """
         at = watcher, key
         if at in self._excused or at in self._set_aside:

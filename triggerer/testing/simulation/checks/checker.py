@@ -204,8 +204,8 @@ class Checker:
     def check_lease(self, delivery: Delivery, what: str) -> None:
         """Check that a group's lease is not over when the group broadcasts or advances (`what`).
 
-        The lease is over if the instance knows that, or if the database shows another owner. The instance's own clock
-        must show the end of the lease before another owner can appear.
+        The lease is over if the instance knows that it is, or if the database shows another owner. The instance's own
+        clock must show the end of the lease before another owner can appear.
         """
         if self.is_lease_over(delivery.consumer.owner):
             self._fail_for_lease(delivery, what)
@@ -240,7 +240,7 @@ class Checker:
         return all(identity in self.durable for identity in _derived(delivery, watcher))
 
     def _is_spared(self, delivery: Delivery, watcher: int) -> bool:
-        """Whether the watcher's selector leaves out the message and its filter has not seen it."""
+        """Whether the watcher's selector leaves out the message, and the watcher's filter has not seen it."""
         subscriber = delivery.cohort.get(watcher)
         is_selected = self._selectors.get(subscriber) if subscriber is not None else None
         if is_selected is None or watcher in delivery.opened:

@@ -16,8 +16,8 @@ class HandoverChecker:
 
     Args:
         fail: Called with the rule that was broken, and how.
-        was_advanced: Returns True if an advance with the message has returned. The broker may still deliver the message
-            again.
+        was_advanced: Returns True if an advance with the message has returned. If the broker delivers such a message
+            again, this is no fault.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class LaneChecker:
         The runtime may not have handled the reports yet.
         """
         self._pulled: Delivery | None = None
-        """The delivery that the stream yielded and that may not be broadcast yet."""
+        """The last delivery that the stream yielded; None once its broadcast is recorded."""
         self._touched: set[Hashable] = set()
         """The lanes for which the runtime has pulled a message, or has called `get_advance_lane`, since their last
         pause.
@@ -105,7 +105,7 @@ class LaneChecker:
             self._checker.catching_up.broadcasts.mark_advanced(one)
 
     def mark_reported(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
-        """Record that these deliveries are reported as advanced, although their call has not returned."""
+        """Record that these deliveries are reported as advanced before the call that advances them has returned."""
         self.mark_advanced(lane, deliveries)
         self._reported.setdefault(lane, []).extend(deliveries)
 

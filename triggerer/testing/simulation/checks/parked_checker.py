@@ -68,7 +68,7 @@ class ParkedChecker:
     # Filters
 
     def on_given(self, backlog: Backlog, watcher: int, message: Message, by: object) -> None:
-        """Check a message of a backlog that a filter gets.
+        """Check a filter's next message from a backlog.
 
         Args:
             by: Identifies the catch-up. If the watcher's arguments change, another catch-up begins.
@@ -108,7 +108,7 @@ class ParkedChecker:
                 self._blamed[backlog] = backlog.cursor, None, by
 
     def on_not_written(self) -> None:
-        """Record that a message could not be dumped, so that a filter gets it again."""
+        """Record that a message could not be dumped, and so was not parked. A filter gets the message again."""
         self._blamed.clear()
 
     def count_failed(self, watcher: int, lane: int) -> int:

@@ -1,4 +1,4 @@
-"""Models which runs the partition keys of a seed require, as docs/reference/partitions.md describes it.
+"""A model of the runs that the partition keys of a seed require, according to docs/reference/partitions.md.
 
 The model shares no code with `triggerer.domain.partitions` or the scheduler.
 """
@@ -66,7 +66,7 @@ class Keyed:
         return ("a",) if self.needs == "a" else ("a", "b")
 
     def keys_of(self, asset: str, key: str | None) -> frozenset[str]:
-        """Return the keys of the runs that an event is for. Empty: the event is refused."""
+        """Return the keys of the runs that an event is for; empty if the event is refused."""
         if key is None or asset not in self.assets:
             return frozenset()
         match self._mapper(asset):

@@ -1,4 +1,4 @@
-"""Checks rule 8 of the contract: a subscriber that makes a sibling wait must soon fall behind, if it can."""
+"""Checks rule 8 of the contract: a subscriber that can fall behind must soon do so if it makes a sibling wait."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pauses(Protocol):
 
 
 class SlowSubscriberChecker:
-    """Records for each group since when the unresolved messages of one subscriber have paused the stream or a lane.
+    """Records, for each group, since when the unresolved messages of one subscriber have paused the stream or a lane.
 
     The runtime's own ledger tells which messages are unresolved. Checks of other rules compare this ledger with the
     messages that the filters received.

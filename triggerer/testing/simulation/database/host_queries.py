@@ -198,7 +198,7 @@ class SimulatedHostingQueries:
     async def reset_to_waiting(
         self, session: Transaction, stream_digests: Iterable[str], owner: str
     ) -> None:
-        """Store no released states, because the simulation does not read them."""
+        """Reset no states, because the simulation does not read them."""
         await session.store.faults.delay()
 
 

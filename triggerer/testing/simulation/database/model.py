@@ -1,4 +1,4 @@
-"""A model of the database: all durable rows, which a commit changes."""
+"""A model of the database: all durable rows. A commit changes them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Dag:
     quiet_period_s: float | None = None
     depends_on_past: bool = False
     keyed: Keyed | None = None
-    """The checker's model of a schedule by partition keys. None: the schedule has no keys."""
+    """The checker's model of a schedule by partition keys, or None if the schedule has no keys."""
     outlet: str | None = None
-    """The asset that each run updates at its end, under the run's partition key. None: no asset."""
+    """The asset, if any, that each run updates at its end, under the run's partition key."""
 
     @property
     def on(self) -> Schedule:
@@ -116,7 +116,7 @@ class PlanningObserver(Protocol):
         """Called when a run commits, just before it is added to the store's runs."""
 
     def on_noted(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
-        """Called when a DAG's next run commits, after the runs of the same transaction."""
+        """Called when the plan of a DAG's next run commits, after the transaction's runs."""
 
     def on_changed(self, dag: Dag, state: DagState) -> None:
         """Called when a changed row of a DAG commits."""
@@ -147,7 +147,7 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class LoadsShown:
-    """The streams' loads that an instance read at its last heartbeat, and by which it divides the streams."""
+    """The loads of streams that an instance read at its last heartbeat. It divides the streams by these loads."""
 
     loads: dict[str, StreamLoad]
     instances: int
@@ -163,7 +163,7 @@ async def _at_once(*_: int) -> None:
 
 
 class Store:
-    """All durable rows. The commit of a `Transaction` changes them all at once."""
+    """All durable rows. The commit of a `Transaction` applies all of its changes at once."""
 
     def __init__(self, scenario: Scenario, faults: FaultInjector, checker: Checker) -> None:
         self.scenario = scenario
@@ -203,7 +203,7 @@ class Store:
         self.states: defaultdict[str, DagState] = defaultdict(DagState)
         """The states of DAGs, by DAG."""
         self.times: PlanningObserver | None = None
-        """Checks the runs of timetables. None: the world has no timetables."""
+        """Checks the runs of timetables, or None in a world without timetables."""
         self.queues: dict[str, dict[int, int | None]] = {}
         """By DAG: its events, each with the run that took it, if any."""
         self.versions: Counter[str] = Counter()
@@ -214,9 +214,12 @@ class Store:
         """Commits that a process has sent and that have not arrived. A crash of the process does not stop them."""
         self.skew = timedelta()
         self.deleting_position: Callable[[int, int], Awaitable[None]] = _at_once
-        """Called with a watcher and a lane before a transaction that deletes this position commits."""
+        """Called with a watcher and a lane before the commit of a transaction that deletes their position."""
         self.time: Callable[[], float] = lambda: asyncio.get_running_loop().time()
-        """The virtual time, in seconds. Each world replaces it, because a commit may arrive while no loop runs."""
+        """Returns the virtual time, in seconds.
+
+        This function is replaced before a seed runs, because a commit may arrive while no loop runs.
+        """
         self._last_id = 0
 
     @property
@@ -234,7 +237,7 @@ class Store:
         self.shortened.update((digest, *self.owners.leases[digest]) for digest in digests)
 
     def is_taken_over(self, fence: Fence) -> bool:
-        """Whether another owner claimed the stream after it had waited for the end of this lease."""
+        """Whether this lease is no longer in the store, and did not end too early (`shortened`)."""
         lease = (fence.owner, fence.epoch)
         return self.owners.leases[fence.stream_digest] != lease and fence not in self.shortened
 

@@ -46,7 +46,7 @@ class ParkedWrites:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, str], ParkedRow] | None = None
-        """By watcher and key, the rows that this transaction sees. None: it has performed no statement yet."""
+        """By watcher and key, the rows that this transaction sees; None before its first statement."""
         self._bodies: dict[ParkedBody, int] = {}
         """The ids of the bodies that this transaction sees."""
         self._set_aside: dict[tuple[int, str], ParkedRow] = {}

@@ -15,9 +15,9 @@ class Partitions:
     """All stored rows of partition keys for one DAG."""
 
     queue: dict[int, int | None] = field(default_factory=dict)
-    """By event in the DAG's queue: the run that took the event, `DIVIDED`, or None while the event waits."""
+    """By event in the DAG's queue: its run, `DIVIDED` once it has shares, or None while it waits."""
     shares: dict[tuple[str, int], int | None] = field(default_factory=dict)
-    """By key and event: the run that took the event, or None while the event waits."""
+    """By key and event: the run that took the event's share, or None while the share waits."""
     parts: dict[tuple[str, int, str], datetime] = field(default_factory=dict)
     """By key, asset and part of the key (such as an hour of a day): the instant of the first event."""
     keys: dict[str, tuple[int, datetime, datetime]] = field(default_factory=dict)

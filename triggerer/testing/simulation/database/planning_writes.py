@@ -48,8 +48,7 @@ class PlanningWrites:
         self._taken: dict[tuple[str, int], int] = {}
         """By DAG and event, the run that takes the event."""
         self._noted: list[tuple[str, DagRunInfo | None, datetime | None, datetime]] = []
-        """For each DAG: its id, its next run, when its runs were created (if any), and when the next run was decided.
-        """
+        """For each DAG: its id, its next run, when its runs were created or None, and when the next run was decided."""
         self._changed: list[tuple[Dag, DagState]] = []
         self._read_at: ReadAt | None = None
 

@@ -36,7 +36,7 @@ class PositionWrites:
 
     def __init__(self) -> None:
         self._written: dict[tuple[int, int], PositionRow | None] = {}
-        """By watcher and lane, the new row. None: the row is deleted."""
+        """By watcher and lane, the new row, or None if the row is deleted."""
         self._ended: set[int] = set()
         """Replays that were done or refused."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 Sickness = Literal["raises", "chokes", "is slow", "hangs", "is absent"]
-"""A fault of a watcher for a while.
+"""A temporary fault of a watcher.
 
 - `raises`: the filter raises on each message.
 - `chokes`: the filter raises on some messages, each time on the same ones.
@@ -36,7 +36,7 @@ Sickness = Literal["raises", "chokes", "is slow", "hangs", "is absent"]
 
 
 class Unwell(Exception):
-    """Raised in a plugin's place while its watcher is unwell."""
+    """Raised, as if by the plugin, while a watcher is unwell."""
 
 
 AMPLE_MESSAGES = 10_000
@@ -52,7 +52,7 @@ _OUTAGE_S: Final = 4.0
 _RELAPSE_S: Final = 1.0
 """The longest relapse."""
 _SHORT: Final[tuple[Sickness, ...]] = ("raises", "raises", "chokes", "is slow")
-"""The faults in relapses, which are all shorter than an ack timeout."""
+"""The faults in relapses. All of them are shorter than an ack timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class CatchingUpDraws:
     longest_s: float
     """The longest time that a watcher is unwell."""
     outage_every_s: float | None
-    """The average time until all watchers of a stream become unwell at once. None: they never do."""
+    """The average time until all watchers of a stream become unwell together; None if they never do."""
     sets_aside: bool
     """Whether messages can be stored or parked for single watchers."""
     max_messages: int
@@ -93,9 +93,9 @@ class CatchingUpDraws:
     replay_share: float
     """The fraction of parked messages that the operator replays. The others are discarded."""
     flooded_every_s: float | None
-    """The average time until many messages of one lane arrive at once. None: they never do."""
+    """The average time until many messages of one lane arrive at once; None if they never do."""
     most_in_floods: int
-    """How many messages all floods of a seed have at most. Each message may cause a run, and runs take time."""
+    """The most messages in all floods of a seed together. Each message may cause a run, and runs take time."""
 
     @property
     def has_room(self) -> bool:
@@ -179,7 +179,7 @@ class Health:
         self.are_over = False
         """Once true, all watchers are well."""
         self.poison = Poison(scenario) if catching_up_draws.is_on and has_poison(scenario) else None
-        """The messages that a watcher fails each time. None: the seed has no such messages."""
+        """The messages that a watcher fails each time; None if the seed has no such messages."""
         self.random = Random(f"{scenario.seed}/health")
         self.now: Callable[[], float] = lambda: 0.0
         self._unwell: dict[int, tuple[Sickness, float]] = {}
@@ -209,7 +209,7 @@ class Health:
     async def suffer_outages(
         self, streams: Sequence[Collection[int]], record: Callable[[Collection[int]], object]
     ) -> None:
-        """Let all watchers of a stream raise at once, again and again. They recover one after the other.
+        """Let all watchers of a stream raise at the same time, again and again. They recover one after the other.
 
         Args:
             streams: The watchers of each stream.

@@ -39,8 +39,7 @@ class Deployments:
 
     def __init__(self, world: DeployedWorld) -> None:
         self.is_under_way = False
-        """True from the beginning of a deployment to its last message. Only in this time do classes take time to load.
-        """
+        """True from the beginning of a deployment to its last message. Only then do classes take time to load."""
         self._random = Random(f"{world.scenario.seed}/what is deployed")
         self._world = world
 

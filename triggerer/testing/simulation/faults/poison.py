@@ -49,7 +49,7 @@ class Poison:
         """By message: the watcher for which it is poison, and until when."""
 
     def takes(self, watcher: int, key: str) -> bool:
-        """Return whether the watcher's filter accepts this message, which it gets now."""
+        """Return whether the watcher's filter accepts this message, which the filter gets now."""
         if crc32(f"{self._seed} {key}".encode()) % 1_000 >= self._share * 1_000:
             return True
         if key not in self._of:

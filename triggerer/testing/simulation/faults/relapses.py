@@ -23,7 +23,7 @@ _EVERY_S: Final = 1.0
 _SHARE: Final = 0.5
 """The probability that a watcher gets other arguments after it has read a lane to its end."""
 _SOON_S: Final = 0.1
-"""The longest time from the end of the lane until the watcher gets other arguments."""
+"""The longest time from reading the lane's end until the watcher gets other arguments."""
 _DELETION_S: Final = 0.5
 """The longest time that the deletion of a position takes."""
 _PAUSE_S: Final = 0.2

@@ -1,4 +1,4 @@
-"""Standstills: the process or its machine stops for a while inside a filter, which then continues at once."""
+"""Standstills: the process or its machine stops for a while inside a filter. The filter is the first to continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST: Final = 10
 
 
 class Standstills:
-    """Decides at each message that a filter gets whether the process stands still.
+    """Decides whether the process stands still, at each message that a filter gets.
 
     This object survives restarts of the simulated process.
     """
@@ -32,7 +32,7 @@ class Standstills:
         About half of the standstills are longer than a lease.
 
         Args:
-            is_behind: True: the filter catches up. Its messages are rarer, so a standstill is made more likely.
+            is_behind: Whether the filter catches up. Such a filter gets fewer messages, so the rate is higher.
         """
         rate = self._rate_behind if is_behind else self._rate
         if not self._left or self._random.random() >= rate:

@@ -19,7 +19,7 @@ def lane_of(delivery: Delivery) -> LaneOfSession:
 
 
 class Broadcasts:
-    """The broadcasts so far. The models of the broker record them, and the checkers ask about them."""
+    """The broadcasts of a seed. The models of the broker record them, and the checkers ask about them."""
 
     def __init__(self) -> None:
         self._outstanding: dict[LaneOfSession, dict[int, Delivery]] = {}
@@ -36,9 +36,9 @@ class Broadcasts:
         self._first_behind_failed: set[tuple[LaneOfSession, int]] = set()
         """The first broadcasts after the broker learned of a failure, each by its lane and delivery number."""
         self._pulled: dict[LaneOfSession, Delivery] = {}
-        """The delivery that the poll has pulled and not broadcast."""
+        """The delivery of each lane that the poll has pulled and not yet broadcast."""
         self._done: dict[tuple[str, int], set[int]] = {}
-        """By topic and lane: the offsets of the messages with which all watchers of their cohort were done."""
+        """By topic and lane: the offsets of the messages that are done for all watchers of their cohort."""
         self._done_before: dict[tuple[int, str, int], frozenset[int]] = {}
         """By watcher, topic and lane: the value of `_done` at the first broadcast that the watcher had to resolve."""
 

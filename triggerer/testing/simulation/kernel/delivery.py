@@ -86,7 +86,7 @@ class PositionRow:
     position: Position
     since: datetime
     failures: int = 0
-    """How often the watcher has failed with the message at this position open."""
+    """How often the watcher has failed while it had the message at this position open."""
     reemit: Reemission | None = None
     """The range whose events the watcher re-emits, if a replay asked for that."""
     rewound_to: Position | None = None
@@ -184,7 +184,7 @@ class Cohort(NamedTuple):
     """The watchers that must resolve a message, as they are at its broadcast."""
 
     watchers: dict[int, Subscriber | None]
-    """By watcher, its subscriber. None: the watcher is absent."""
+    """Each watcher's subscriber, or None if the watcher is absent."""
     triggers: tuple[frozenset[int], ...]
     """The watchers of each trigger. A trigger resolves a message once for all its watchers."""
 

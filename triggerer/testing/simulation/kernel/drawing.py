@@ -38,7 +38,7 @@ _AMPLE_ROOM: Final[Mapping[str, Any]] = {
 def draw_scenario(seed: int) -> Scenario:
     """Draw the scenario of a seed.
 
-    Many seeds leave out some kinds of faults, so that a run gets further with the other kinds.
+    Many seeds leave out some kinds of faults, so that the simulation gets further with the other kinds.
     """
     rng = random.Random(seed)
     sizes = sizes_of(seed, "bounds")

@@ -21,7 +21,7 @@ class Host:
 
     @contextmanager
     def as_here(self) -> Iterator[None]:
-        """Inside the block timetables read this host's clock."""
+        """Inside the block, timetables read this host's clock."""
         before = on_host.set(self)
         try:
             yield
@@ -35,7 +35,7 @@ on_host: ContextVar[Host | None] = ContextVar("on_host", default=None)
 
 @contextmanager
 def host_clocks(true_time: Callable[[], datetime]) -> Iterator[None]:
-    """Inside the block timetables read the clock of the current task's host.
+    """Inside the block, timetables read the clock of the current task's host.
 
     The block replaces the `datetime` that `triggerer.domain.timetables.clock.now` reads, and restores it at the end.
     """

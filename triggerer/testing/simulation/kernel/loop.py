@@ -1,4 +1,4 @@
-"""An asyncio event loop with virtual time. The seed makes every choice. It has no I/O and no threads."""
+"""An asyncio event loop with virtual time, without I/O and without threads. The seed makes every choice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Deadlock(Exception):
 class _Task(asyncio.Task[Any]):
     """A task whose hash is its number, and not its address.
 
-    anyio cancels the tasks of a set in the set's order, which depends on their hashes.
+    anyio cancels the tasks of a set in the order of their hashes. Addresses would give another order in each replay.
     """
 
     def __init__(self, number: int, coro: Any, **kwargs: Any) -> None:
@@ -56,7 +56,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._is_stopping = False
-        # The open generators, in the order of their start. So each run of a seed closes them in the same order.
+        # The open generators, in the order of their start. So each replay of a seed closes them in the same order.
         self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], None] = WeakKeyDictionary()
         self.set_task_factory(cast("Any", self._make_task))
 
@@ -97,7 +97,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def next_due(self) -> float | None:
-        """Return the time of the next callback. None: only a call from outside can schedule one."""
+        """Return the time of the next callback, or None if only a call from outside can schedule one."""
         if self._callbacks:
             return self.now
         while self._timers and self._timers[0][3].cancelled():
@@ -111,7 +111,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._is_stopping = True
 
     def run_forever(self) -> None:
-        """Take turns until a callback has called `stop`, or a step raises.
+        """Run turns of the loop until a callback has called `stop`, or a step raises.
 
         Raises:
             Deadlock: No callback is ready, and there is no timer.

@@ -23,7 +23,7 @@ def _same_for_all(_: object) -> int:
 
 @contextmanager
 def sandbox(*processors: Any) -> Iterator[None]:
-    """In this block, everything depends on seeds alone. Logs go through `processors`; without these they are dropped.
+    """In this block, everything depends on seeds alone. Logs go through `processors`, or are dropped if there are none.
 
     The end of the block restores all global state.
     """

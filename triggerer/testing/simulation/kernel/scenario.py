@@ -56,7 +56,7 @@ class Scenario:
     capacity: int
     """How many triggers each of the two hosts may host."""
     has_files: bool
-    """Whether DAG files declare the watchers. Files take time to import, and are replaced. False: the world does it."""
+    """Whether DAG files, and not the world, declare the watchers. Files take time to import, and are replaced."""
 
 
 AMPLE = HostSettings().capacity
@@ -92,9 +92,9 @@ def has_outages(scenario: Scenario) -> bool:
 def has_instant_answers(scenario: Scenario) -> bool:
     """Whether broker, store and filters answer within a few turns of the loop.
 
-    They do so in a tenth of the seeds whose broker is a log and that have no outages. Answers take no time, so actions
-    that are far apart in other seeds fall into one turn of the loop. Few messages are outstanding at
-    a time, and many arrive at once.
+    They do so in a tenth of the seeds with a log and without outages. Answers take no time, so actions that are far
+    apart in other seeds fall into one turn of the loop. Few messages are outstanding at a time, and many arrive
+    together.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/instant").random() < 0.1
@@ -145,7 +145,7 @@ def has_recreations(scenario: Scenario) -> bool:
 
 
 def has_marks(scenario: Scenario) -> bool:
-    """Whether some positions have no message, like Kafka's transaction markers: in a fifth of the seeds with a log."""
+    """Whether some positions have no message, as at Kafka's transaction markers: in a fifth of the seeds with a log."""
     is_log = scenario.is_acknowledged and scenario.is_log
     return is_log and random.Random(f"{scenario.seed}/no message").random() < 0.2
 

@@ -44,9 +44,9 @@ class FileReader:
         self._unread: dict[str, int] = {}
         self._parsed: set[str] = set()
         self._vanished: dict[str, float] = {}
-        """By file that disappeared before it was stored, the time until which the reader waits for it."""
+        """For each file that disappeared before it was stored: the time until which the reader waits for the file."""
         self._gone_at: dict[str, float] = {}
-        """By file that was seen and is missing now: the time at which the reader first missed it."""
+        """For each file that was seen and is missing now: the time at which the reader first missed the file."""
         self._is_look_due = False
         self._due = math.inf
         self._news = AutoResetEvent()

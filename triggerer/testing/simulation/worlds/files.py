@@ -24,7 +24,7 @@ class File:
     import_s: float
     version: int = 0
     back_at: float | None = None
-    """The virtual time at which a missing file is written again. None: the file exists."""
+    """The virtual time at which a missing file is written again, or None if the file exists."""
 
 
 class Files:
@@ -37,8 +37,7 @@ class Files:
         self.random = Random(f"files {seed}")
         self.by_path: dict[str, File] = {}
         self.stored: dict[str, datetime | None] = {}
-        """The files whose watchers are stored, each with the time since which it is missing. None: it is not missing.
-        """
+        """The files whose watchers are stored, each with the time since which it is missing, or None if it exists."""
         self.is_reading: Callable[[], bool] = lambda: True
         """Whether the current `FileReader` has files to read."""
         self.on_change: Callable[[], None] = lambda: None

@@ -179,7 +179,7 @@ def _load(_: str) -> type[BaseEventTrigger]:
 
 
 class SimulatedParkedWriter(ParkedWriter):
-    """The product's own writer, which reads the rows of the model."""
+    """The product's own writer, except that it reads the rows of the model."""
 
     async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
@@ -219,7 +219,7 @@ class Instance:
         self._held: set[Fence] = set()
         """The leases of the last heartbeat, except leases that were lost since then, or that will be released."""
         self._releasing: set[Fence] = set()
-        """The leases that the instance has decided to release. It may extend such a lease before it is released."""
+        """The leases that the instance has decided to release. It may still extend such a lease before the release."""
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
             cast("Any", self.connection),
@@ -294,7 +294,7 @@ class Instance:
     def _start_load(
         self, loop: VirtualLoop, perform: Callable[[], Loaded], end: Callable[[Loaded], None]
     ) -> None:
-        """Load a class at once. In a world with slow modules, it may take a while."""
+        """Load a class: at once, or perhaps after a while in a world with slow modules."""
         seconds = self.world.draw_loading_time()
         if seconds is None:
             end(perform())
@@ -346,7 +346,7 @@ class Instance:
         self._held -= self._releasing
 
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """Check streams that are released: each has grown, or the instance owned more than its share (L4)."""
+        """Check each stream that is about to be released: it has grown, or the instance owned too many streams (L4)."""
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:
             key = leased.stream.key

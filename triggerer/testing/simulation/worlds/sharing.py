@@ -62,7 +62,7 @@ class Sharing:
         return self._random.choice(triggers)
 
     async def run(self, announce: Callable[[Stream], None]) -> None:
-        """Change which watchers share a trigger until the faults end.
+        """Until the faults end, change which watchers share a trigger.
 
         Args:
             announce: Tells the hosts of the current process about a changed stream.

@@ -1,4 +1,4 @@
-"""Triggers with unchanged filters that read from the model of the broker, with injected faults."""
+"""Triggers with unchanged filters. They read from the model of the broker, and suffer injected faults."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class ErrorProbe:
     def __init__(self, leased: LeasedStream) -> None:
         self._errors = leased.checker.filter_errors
         self._given: tuple[list[int], str] | None = None
-        """The watchers that the filter serves, and the message that it handles. None: it waits for a message."""
+        """The watchers that the filter serves, and the message that it handles; None while it waits for a message."""
 
     async def watching(self, events: AsyncIterator[TriggerEvent]) -> AsyncGenerator[TriggerEvent]:
         """Yield what the filter yields. If the filter raises, count the error, and raise it again."""

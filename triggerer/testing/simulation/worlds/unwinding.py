@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
 
 _TIMEOUT_S = 600.0
-"""The longest time that the shielded work of a process may take together, in seconds. Each shield has its own deadline.
-"""
+"""The longest time, in seconds, for all shielded work of a process together. Each shield has its own deadline."""
 
 
 class Crash(BaseException):

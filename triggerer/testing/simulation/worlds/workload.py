@@ -1,4 +1,4 @@
-"""Ends runs after a while, and emits events as users do, while schedulers are simulated."""
+"""Ends runs some time after they were queued, and emits events as users do."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Workload:
     Args:
         longest_run_s: The length of the longest run, in seconds.
         next_number: Returns unique numbers, for the keys of events.
-        draw_events: Draws the events of one call, as asset ids and partition keys. None: each call emits one event
-            without a key.
+        draw_events: Draws the events of one call of `emit`, as asset ids and partition keys. If None, each call emits
+            one event without a key.
     """
 
     def __init__(

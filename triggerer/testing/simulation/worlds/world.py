@@ -67,7 +67,7 @@ class World:
         self.jitter = Random(scenario.seed)
         """The random generator for the jitter of the product's back-offs."""
         self._loads = Random(f"loads {scenario.seed}") if has_slow_modules(scenario.seed) else None
-        """Draws how long trigger classes take to load. None: they load at once."""
+        """Draws how long trigger classes take to load; None if they load at once."""
         self.checker = Checker()
         self.checker.is_owner = self._is_owner
         if trace is not None:
@@ -113,13 +113,13 @@ class World:
         self.replaying = Replaying(self) if has_replays(scenario) else None
         self.recreations = Recreations(self) if has_recreations(scenario) else None
         self.deployments = Deployments(self) if has_deployments(scenario.seed) else None
-        """Deploys watchers while messages come. None: this seed has no deployments."""
+        """Deploys watchers while messages come; None if this seed has no deployments."""
         self.relapses = (
             Relapses(self) if has_relapses(scenario) and self.catching_up_draws.is_on else None
         )
-        """Deploys watchers that have just caught up. None: this seed has no relapses."""
+        """Deploys watchers that have just caught up; None if this seed has no relapses."""
         self.sharing = Sharing(self) if has_shared_triggers(scenario) else None
-        """Decides which watchers share a trigger. None: each watcher has its own trigger."""
+        """Decides which watchers share a trigger; None if each watcher has its own trigger."""
         if self.relapses is not None:
             self.store.deleting_position = self.relapses.on_deleting
         self._standstills = Standstills(scenario) if has_standstills(scenario) else None
@@ -131,7 +131,7 @@ class World:
         self.time: Callable[[], float] = lambda: 0.0
         """The virtual time, in seconds."""
         self.files: Files | None = None
-        """The DAGs folder. None: the world declares the watchers itself."""
+        """The DAGs folder, or None if the world declares the watchers itself."""
         self._draw_dags()
         self._draw_streams()
         if scenario.has_files:
@@ -255,7 +255,7 @@ class World:
         return Declared(ref, self.class_of(row), row.kwargs)
 
     def delete_watcher(self, stream: Stream, watcher: int) -> None:
-        """Delete a watcher on purpose, or its file. A missing file counts as deleted only after a grace."""
+        """Delete a watcher on purpose, or its file if there is one. A missing file counts as deleted after a grace."""
         self.checker.deleted.add(watcher)
         if self.files is None:
             self.withdraw(stream, watcher)
@@ -287,7 +287,7 @@ class World:
             self.moves.update((before, row.trigger_id))
 
     def _find_equal(self, stream: Stream, declared: Declared) -> TriggerRow | None:
-        """Return the trigger of siblings that the watcher joins. None: the watcher gets its own."""
+        """Return the siblings' trigger that the watcher joins; None if the watcher gets its own trigger."""
         watcher = declared.ref.watcher_id
         if self.sharing is None:
             return None

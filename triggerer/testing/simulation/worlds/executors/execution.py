@@ -1,4 +1,4 @@
-"""The clock, the faults and the check of executions, which all simulated executors use."""
+"""The clock, the faults and the S12 check that all simulated executors use."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class SimulatedExecutor:
 
     @property
     def next_due(self) -> float | None:
-        """The time of the executor's next callback. None: it waits for a call from outside."""
+        """The time of the executor's next callback; None if it waits for a call from outside."""
         due = self.loop.next_due()
         return None if due is None else max(due, self.stands_still_until)
 

@@ -134,8 +134,8 @@ class ExecutorConnection:
         """Let the database perform `act`.
 
         Raises:
-            OutcomeUnknown: The database may have performed it.
-            StoreUnavailable: The database has not performed it.
+            OutcomeUnknown: The database may have performed `act`.
+            StoreUnavailable: The database has not performed `act`.
         """
         timeline, rng = self.timeline, self.timeline.random
         reply: asyncio.Future[T] = self._loop.create_future()

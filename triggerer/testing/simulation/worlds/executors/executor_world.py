@@ -74,7 +74,7 @@ class ExecutorWorld:
         return not left and not self._checker.executing
 
     def _check_forgotten(self) -> None:
-        """Check that runs do not stay for long assigned to an executor that does not execute them."""
+        """Check that no run stays assigned for long to an executor that does not execute it."""
         timeline, before = self.timeline, self._forgotten_since
         forgotten = [one for executor in self._executors for one in executor.forgotten()]
         self._forgotten_since = {one: before.get(one, timeline.now) for one in forgotten}

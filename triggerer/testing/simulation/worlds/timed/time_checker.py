@@ -232,7 +232,7 @@ def _answers_now(dag: Dag) -> bool:
 def _key_of(dag: Dag, interval: DataInterval) -> str | None:
     """Return the partition key of an interval: its start, in the timetable's zone and format.
 
-    None: the timetable has no keys.
+    The result is None if the timetable has no keys.
     """
     match timetable_in(dag.on):
         case CronPartitionTimetable() | Keyed() as keyed:

@@ -40,7 +40,7 @@ from triggerer.testing.simulation.worlds.workload import Workload
 
 _FAULTS_S = 3 * 3600.0
 _CALM_S = 3600.0
-"""For how long the world continues after the first moment at which no run is due, in seconds."""
+"""The seconds for which the world continues after the first moment at which no run is due."""
 _UNTIL_IDLE_S = 12 * 3600.0
 _BOUND_S = 240.0
 """The longest time for which a run may be due when no faults occur, in seconds.
@@ -119,7 +119,7 @@ class TimedWorld:
         return draw_change(self.random, dag)
 
     def draw_events(self) -> list[tuple[int, str | None]]:
-        """Draw the events of one call. Each is the id of its asset, and its partition key."""
+        """Draw the events of one call of `Workload.emit`. Each is the id of its asset, and its partition key."""
         assets = [self.store.asset_ids[asset.name] for asset in self.assets]
         return [(self.faults.random.choice(assets), None)]
 
