@@ -1,4 +1,4 @@
-"""Describes a loaded file as data that can be stored, and checks its watchers. This runs users' code."""
+"""Describes a loaded file as data that can be stored, and checks its watchers. This module runs users' code."""
 
 from __future__ import annotations
 

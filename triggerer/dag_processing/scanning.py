@@ -42,7 +42,7 @@ class Scanned:
 
 
 def scan(folder: Path) -> Scanned:
-    """Scan the folder, which may change, move or vanish meanwhile. Nothing in the folder raises an error.
+    """Scan the folder, which may change, move or vanish during the scan. Nothing in the folder raises an error.
 
     Files and folders whose names begin with a dot are left out, because a mounted configuration map keeps former
     versions in such folders. A link to a folder that contains the link is not followed.

@@ -67,7 +67,7 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
             runs += _triggered(dag, queue, room)
     if runs and not standing:
         standing = _after_runs(dag, len(runs), free)
-    # If counting stopped at the bound, more events are queued, and more runs may be due than this look found.
+    # If counting stopped at the bound, more events may be queued, and more runs may be due than this look found.
     counted_short = dag.events_per_run is not None and any(
         asset.queued >= bound for asset in dag.waiting
     )
@@ -226,7 +226,7 @@ class _Upcoming:
 
 
 class _Queue:
-    """Counts the queued events of each asset that are left after the earlier runs of this look have taken theirs."""
+    """Counts each asset's queued events, without the events that earlier runs of this look take."""
 
     def __init__(self, dag: DagSnapshot) -> None:
         self._each = dag.events_per_run
