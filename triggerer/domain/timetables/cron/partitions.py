@@ -33,8 +33,8 @@ class CronPartitionTimetable(HasTicks):
         run_offset: The number of instants from the run to the partition's start. With -1, a run covers the interval
             that has just ended; with 0 or None, the interval that begins.
         run_immediately: See `CronTriggerTimetable`.
-        key_format: A format of `strftime` for the start, which may contain `{quarter}`. With `%z`, two runs in an hour
-            that the clock shows twice have different keys.
+        key_format: A format of `strftime` for the partition's start. It may also contain `{quarter}`. With `%z`, two
+            runs in an hour that the clock shows twice have different keys.
     Raises:
         DagError: An argument is invalid.
     """
