@@ -1,4 +1,4 @@
-"""Reads each file in a fork of its own, so that nothing the file does outlasts that process."""
+"""Reads each file in a fork of its own, so that nothing the file does outlasts the fork."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from triggerer.dag_processing.orphans import Orphan, Orphans, adopt_orphans
 from triggerer.processes.lifelines import die_with_writer
 from triggerer.processes.signals import signal_name
 
-# 64 KiB: this much is kept of the end of a fork's output, enough for a long traceback. A file may print without limit.
+# Only the last 64 KiB of a fork's output are kept, enough for a long traceback. A file may print without limit.
 OUTPUT_LIMIT: Final = 64 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
 # 64 MiB: the most JSON that a fork may return. The JSON goes into one frame of `triggerer.processes.ipc`.

@@ -16,7 +16,7 @@ from triggerer.plugins.folder import Stamp, read_stamp
 # Every ext4 volume has a folder `lost+found`, which only root can read.
 _NEVER_READ: Final = ("__pycache__", "lost+found")
 HERE: Final = "."
-"""The path of the DAGs folder itself, among the paths below it."""
+"""The relative path that stands for the DAGs folder itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Lists the partition keys that a DAG waits for, and the events that each key lacks. It only reads the database."""
+"""Lists the partition keys that a DAG waits for, and the events that each key lacks. Writes nothing."""
 
 from __future__ import annotations
 

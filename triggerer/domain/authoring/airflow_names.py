@@ -32,7 +32,7 @@ ARGUMENTS: Final = {
     "timetable": "schedule",
     "waiter_delay": "poke_interval",
 }
-"""Airflow's name of an argument -> our name. `argument_hint` names ours only if the called function has such an
+"""Airflow's name of an argument -> our name. `argument_hint` mentions our name only if the called function has such an
 argument."""
 
 ADVICE: Final = {

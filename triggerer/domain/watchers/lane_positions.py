@@ -36,7 +36,7 @@ class Reemission(NamedTuple):
 
 
 class LanePosition(NamedTuple):
-    """A watcher's stored position: the lane's first message that it has not processed, and when it fell behind."""
+    """A watcher's position in a lane: the first message that it has not processed, and when it fell behind."""
 
     watcher_id: int
     lane: str

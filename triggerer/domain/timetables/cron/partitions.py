@@ -26,8 +26,8 @@ MOST_OFFSET: Final = 500
 class CronPartitionTimetable(HasTicks):
     """A run at each instant of the expression. The run is for one partition, the time between two such instants.
 
-    The data interval is the partition. The partition key is its start, written in `timezone`. The events of the run's
-    tasks have this key, too.
+    The data interval is the partition. The partition key shows the interval's start, in `timezone`. The events of the
+    run's tasks have this key, too.
 
     Args:
         run_offset: The number of instants from the run to the partition's start. With -1, a run covers the interval
