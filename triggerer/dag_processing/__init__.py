@@ -21,8 +21,8 @@ __all__ = [
     "parse_once",
 ]
 
-# The parser's process imports this package, and must not import the store, which would take most of the process's
-# memory.
+# The parser's process imports this package. It must not import the store, because the store would take most of the
+# process's memory.
 _HOMES = {
     "CheckedGuarantees": "guarantees",
     "CheckedSources": "sources",

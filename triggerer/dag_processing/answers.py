@@ -61,7 +61,7 @@ def file_in(answer: Answer) -> ParsedFile:
         if parsed.path == path:
             return parsed
         reason = f"it describes another file, {parsed.path}"
-    # The file's code has probably written into the pipe through which its fork returns the definitions.
+    # The file's code has probably written into the pipe through which the fork returns the definitions.
     problem = f"importing it left a result that cannot be understood: {reason}"
     return ParsedFile(
         path=path, parse_seconds=0.0, errors=(Problem(path, None, problem),), is_broken=True

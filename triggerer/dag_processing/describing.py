@@ -1,4 +1,4 @@
-"""Describes a loaded file as data that can be stored, and checks its watchers. This runs users' code."""
+"""Describes a loaded file as data that can be stored, and checks its watchers. This module runs users' code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def parse_file(
 ) -> ParsedFile:
     """Load the file and return its definitions. Never raises for anything that the file does.
 
-    A watcher that cannot be used is one error. The rest of the file stays usable.
+    A watcher that cannot be used causes an error, and the rest of the file stays usable.
 
     Args:
         pools: The names in `[pools]`. A task may use no other pool. None: a task may use any pool.

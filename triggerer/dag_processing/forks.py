@@ -1,4 +1,4 @@
-"""Reads each file in a fork of its own, so that nothing the file does outlasts that process."""
+"""Reads each file in a fork of its own, so that nothing the file does outlasts the fork."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from triggerer.dag_processing.orphans import Orphan, Orphans, adopt_orphans
 from triggerer.processes.lifelines import die_with_writer
 from triggerer.processes.signals import signal_name
 
-# 64 KiB: the last bytes of a fork's output that are kept, enough for a long traceback. A file may print without limit.
+# Only the last 64 KiB of a fork's output are kept, enough for a long traceback. A file may print without limit.
 OUTPUT_LIMIT: Final = 64 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
 # 64 MiB: the most JSON that a fork may return. The JSON goes into one frame of `triggerer.processes.ipc`.
@@ -66,7 +66,7 @@ class _Fork:
 
 
 class ForkPool:
-    """Calls `function(path)` for paths, each in a fork of its own, several at once.
+    """Calls `function(path)` for several paths at once, each call in a fork of its own.
 
     The process must have a single thread, and no other children. Closing the pool kills forks that are still running.
     When a fork ends, its descendants end as well, including processes that have detached themselves.
@@ -212,7 +212,7 @@ def _be_the_fork(
     """Run the function and end the process. Never returns: the callers on the stack are the parent's code."""
     code = 1
     try:
-        # The fork leads a process group, so that processes that the file starts are killed with it.
+        # The fork leads a process group. Killing the group also kills the processes that the file has started.
         os.setpgid(0, 0)
         adopt_orphans()
         for fd in not_ours:
@@ -242,7 +242,7 @@ def _be_the_fork(
 
 
 def _read(fd: int, fork: _Fork) -> bool:
-    """Read the available data; False at the end of the pipe."""
+    """Read the available data; return False at the end of the pipe."""
     try:
         data = os.read(fd, _CHUNK_BYTES)
     except BlockingIOError:

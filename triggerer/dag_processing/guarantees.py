@@ -35,8 +35,8 @@ class CheckedGuarantees:
 
     results: tuple[CheckedGuarantee, ...] = ()
     errors: tuple[Problem, ...] = ()
-    """Watchers that demand a `guarantee` in their DAG file, and whose guarantee is weaker or cannot be computed. Also
-    errors of plugins."""
+    """Watchers whose guarantee is weaker than the DAG file demands, or cannot be computed although the file demands
+    one. Also errors of plugins."""
     warnings: tuple[Problem, ...] = ()
     """Warnings about streams, each only once, even if several watchers share the stream. If no broker was queried, a
     demanded guarantee that cannot be computed is only a warning."""

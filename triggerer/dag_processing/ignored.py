@@ -20,7 +20,7 @@ _REASONS: Final = {
 
 
 def why_ignored(entry: os.DirEntry[str]) -> str | None:
-    """Return why a file that looks like a DAG file is not loaded; None: it is loaded, or looks like another file.
+    """Return why a file that looks like a DAG file is not loaded; None if it is loaded, or does not look like one.
 
     Raises:
         OSError: A zip archive cannot be read.
@@ -45,7 +45,7 @@ def _holds_python(path: str, modified_ns: int) -> bool:
 
 
 def problems_of_ignored(ignored: Mapping[str, str]) -> tuple[Problem, ...]:
-    """Return a warning for each ignored file, by path."""
+    """Return a warning for each ignored file, in the order of `ignored`."""
     return tuple(Problem(path, None, f"it is ignored: {why}") for path, why in ignored.items())
 
 

@@ -1,9 +1,9 @@
 """Ends processes that a DAG file detached while it was read, because they would outlive the service.
 
-A process that leaves its group (`setsid`) is not killed with the group. A process whose parent has ended (a double
-fork) becomes a child of process 1, or of its nearest ancestor that has asked the kernel for orphans. The parser and its
-forks have asked for orphans. So a detached process is a child of the fork while the fork runs, and a child of the
-parser afterwards.
+A process that leaves its group (`setsid`) is not killed with the group. If the parent of a process ends, as after a
+double fork, the process is an orphan. It becomes a child of its nearest ancestor that has asked the kernel for orphans,
+or else of process 1. The parser and its forks have asked for orphans. So a detached process is a child of the fork
+while the fork runs, and a child of the parser afterwards.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Orphan(NamedTuple):
 
 
 class Orphans:
-    """Kills the children of this process that it has not started itself.
+    """Kills the children that this process has not started itself.
 
     Args:
         selector: Reports when an orphan has ended. The data of the reported key is the `Orphan`, for `reap`.
@@ -50,7 +50,7 @@ class Orphans:
         self._killed: dict[int, Orphan] = {}
 
     def kill(self, own: Collection[int]) -> None:
-        """Kill all children except `own`. Descendants of a killed child become children once it has ended."""
+        """Kill all children except `own`. When a killed child has ended, this process gets its children."""
         for pid in _children() - self._killed.keys() - {*own}:
             # Nobody else reaps the child, so its process id cannot have been reused.
             os.kill(pid, signal.SIGKILL)
@@ -66,7 +66,7 @@ class Orphans:
         self.kill(own)
 
     def close(self, patience_s: float) -> None:
-        """Wait until all orphans have ended, and their children, but no longer than `patience_s`."""
+        """Wait until all orphans and their children have ended, but no longer than `patience_s`."""
         deadline = time.monotonic() + patience_s
         while self._killed and (left := deadline - time.monotonic()) > 0:
             for key, _ in self._selector.select(left):

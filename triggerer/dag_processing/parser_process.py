@@ -31,7 +31,7 @@ _SILENCE_S: Final = 10.0
 _LOOKS: Final = 8
 """The time for which a busy parser may be silent is divided into this number of periods, each with its own timer.
 
-A single long timer could expire at once when the service itself was suspended (SIGSTOP) and continues.
+A single long timer could expire at once when a service that was suspended (SIGSTOP) continues.
 """
 
 

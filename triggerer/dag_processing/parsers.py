@@ -31,7 +31,7 @@ class Parsers:
         """`deliver` is called once for each requested file, with its newest version."""
         self._deliver = deliver
         self._deaths = Counter[str]()
-        """For each file, how many parsers died while they read it, after it was last read successfully."""
+        """For each file, how many parsers have died while reading it since its last successful read."""
         self._shared = ParserProcess(
             settings,
             self._take,
@@ -70,7 +70,7 @@ class Parsers:
         """Keep a parser running until cancelled.
 
         Raises:
-            ExceptionGroup: With a `ConfigurationError`: the first parser cannot be started.
+            ExceptionGroup: It contains a `ConfigurationError`, because the first parser cannot be started.
         Cancellation: All parsers end, with the forks that read files.
         """
         async with anyio.create_task_group() as tasks:

@@ -38,8 +38,8 @@ _log = structlog.get_logger(__name__)
 # How long results are gathered for one write. A write does not wait for all files, because one may hang.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# While something in the folder is unreadable, the next scan comes after this delay. The operating system does not
-# report that a file becomes readable. The delay doubles each time.
+# While something in the folder is unreadable, the next scan comes after this delay, because the operating system does
+# not report when a file becomes readable. The delay doubles with each scan.
 _RETRY_S: Final = 5.0
 
 
@@ -298,9 +298,9 @@ class DagProcessor:
             )
 
     def _files(self, incumbents: Incumbents) -> dict[str, ParsedFile | None]:
-        """Return the folder's parsed files by path. None: the store keeps the former definitions of that file.
+        """Return the folder's parsed files by path. If a value is None, the file's stored definitions stay.
 
-        The value is None if the file cannot be read, is not yet parsed, or defines less than before and is still
+        A value is None if the file cannot be read, is not yet parsed, or defines less than before and is still
         changing.
         """
         seen = self._seen

@@ -16,7 +16,7 @@ from triggerer.plugins.folder import Stamp, read_stamp
 # Every ext4 volume has a folder `lost+found`, which only root can read.
 _NEVER_READ: Final = ("__pycache__", "lost+found")
 HERE: Final = "."
-"""The path of the DAGs folder itself, among the paths below it."""
+"""The relative path that stands for the DAGs folder itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Scanned:
 
 
 def scan(folder: Path) -> Scanned:
-    """Scan the folder, which may change, move or vanish meanwhile. Nothing in the folder raises an error.
+    """Scan the folder, which may change, move or vanish during the scan. Nothing in the folder raises an error.
 
     Files and folders whose names begin with a dot are left out, because a mounted configuration map keeps former
     versions in such folders. A link to a folder that contains the link is not followed.

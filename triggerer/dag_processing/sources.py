@@ -39,14 +39,14 @@ async def check_sources(
     allowed_modules: tuple[str, ...] = (),
     deadline: timedelta = DEADLINE,
 ) -> CheckedSources:
-    """Check the source of each stream with one trigger, all concurrently.
+    """Check the sources of all streams concurrently, each with one trigger.
 
     The code of users' triggers runs in this process, which loads their classes as the service does. An error of one
     trigger is reported, and does not affect the others.
 
     Args:
         deadline: A source that takes longer is reported as unavailable. Each check first imports its broker's client,
-            which blocks the event loop. So the time starts only after all checks have imported their clients.
+            and the import blocks the event loop. So the time starts only after all checks have imported their clients.
     """
     streams: dict[str, ParsedWatcher] = {}
     for watcher in watchers:

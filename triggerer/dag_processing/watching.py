@@ -1,4 +1,4 @@
-"""Notices at once that a folder has changed, or that its path leads to another folder. `processor.py` then scans it."""
+"""Notices at once when a folder changes, or its path leads to another folder. Then the DAG processor scans it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class FolderWatch:
 
 
 def _folder_id(folder: Path) -> _FolderId | None:
-    """Return the identity of the folder at the path, links followed; None: there is no folder."""
+    """Follow links, and return the identity of the folder at the path, or None if there is no folder."""
     try:
         status = folder.stat()
     except OSError:

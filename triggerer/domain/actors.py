@@ -1,4 +1,4 @@
-"""The actor of a change, as the audit records the actor: a person or a program."""
+"""The actor of a change, for the audit: a person or a program."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Repeat:
     """How often each task was cleared, by task id. A cleared task emits events for its outlets again, and its output
     gets a new token."""
     after_attempt: int = 0
-    """The limit on attempts whose executor died counts only attempts after this number."""
+    """Only attempts after this number count toward the limit on attempts whose executor died."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the column `dag_run.again` stores."""
@@ -87,10 +87,10 @@ class RunOrder(RunDetails):
     connect: str | None = None
     """The address of the Spark Connect server where this attempt opens a session. None: the attempt uses no server."""
     former: tuple[FormerLaunch, ...] = ()
-    """The launches of former attempts that may still be at work. The user's code begins once they have ended.
+    """Former attempts' launches that may still be at work. The user's code begins once these launches have ended.
 
-    An application in a cluster is the exception: it continues, and in the new attempt the task that submitted it waits
-    for it.
+    An application in a cluster is the exception. It continues, and the task that submitted it waits for it in the new
+    attempt.
     """
     api_token: str = field(default="", repr=False)
     """The attempt's token for the HTTP API. Empty: no token."""

@@ -1,4 +1,7 @@
-"""Asset expressions: assets and aliases, combined by `&` (all) and `|` (any). An asset is true if its event waits."""
+"""Asset expressions: assets and aliases, combined by `&` (all) and `|` (any).
+
+An asset is true if one of its events waits.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +62,8 @@ def is_satisfied(condition: Condition, has_event: Callable[[Leaf], bool]) -> boo
     """Return whether the expression is true.
 
     Args:
-        has_event: Returns whether an event of the asset waits, or an event of any of the alias's assets. It is not
-            called for operands that cannot change the result.
+        has_event: For an asset, returns whether one of its events waits. For an alias, returns whether an event of any
+            of its assets waits. `has_event` is not called for operands that cannot change the result.
     """
     match condition:
         case AssetAll():

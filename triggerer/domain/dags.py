@@ -54,8 +54,8 @@ class DAG:
 
     Args:
         dag_id: Letters, digits, `_`, `.` and `-`; unique among all files.
-        schedule: An asset, a list (all of them), an expression (`a & b`, `a | b`) or an alias; a cron
-            expression or preset, a `timedelta` or a timetable; `AssetOrTimeSchedule` or
+        schedule: For assets: an asset, an alias, an expression (`a & b`, `a | b`), or a list, which means `a & b & …`.
+            For times: a cron expression or preset, a `timedelta` or a timetable. For both: `AssetOrTimeSchedule` or
             `AssetAndTimeSchedule`. None: runs are triggered by hand only.
         max_active_runs: While this number of runs is queued or running, the scheduler makes no further run. Events
             wait.

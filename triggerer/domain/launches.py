@@ -49,7 +49,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class FormerLaunch:
-    """A launch of a former attempt that may still be at work."""
+    """A former attempt's launch that may still be at work."""
 
     tag: str
     launcher: str

@@ -1,4 +1,4 @@
-"""The live state of streams: how full, how far behind, why paused. Only the instance that owns a stream knows it.
+"""The live state of streams: how full, how far behind, why paused. Only the owner of a stream knows this state.
 
 A message is outstanding from its broadcast to the watchers until the broker's position moves past it. The order of
 messages is kept within a lane, such as a Kafka partition or a FIFO group.

@@ -1,4 +1,4 @@
-"""A request for a part of a run's log, which one service sends to an executor on another machine.
+"""The request by which a service gets a part of a run's log from an executor on another machine.
 
 A request is one line of JSON, signed with a key that all services read from the database. The answer is one line of
 JSON, followed by the log's bytes. All instants are from the database's clock, so the machines' clocks may differ.

@@ -11,7 +11,7 @@ from typing import Final
 
 _DIGITS: Final = 32
 """The length of a token in hexadecimal digits: 128 bits, so that two outputs never get the same token by chance. Some
-systems would refuse the names that contain a longer token.
+systems would refuse names with a longer token.
 """
 
 

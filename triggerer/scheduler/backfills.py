@@ -1,4 +1,4 @@
-"""Continues a backfill when some of its runs have ended: starts the next data intervals or partition keys."""
+"""Continues a backfill when some of its runs have ended: starts the runs of its next data intervals or keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 class BackfillRunner:
-    """Starts a backfill's next intervals, or partition keys, when earlier runs of the backfill have ended.
+    """Starts the next runs of a backfill when earlier runs of the backfill have ended.
 
     Several runners may work at once, because `advance` locks the backfill's row.
 
@@ -33,7 +33,7 @@ class BackfillRunner:
         self._database = database
         self._sweep_every = sweep_every
         self._pending: dict[int, str] = {}
-        """Backfill id to DAG id, for the backfills that, at the last sweep, had intervals or keys left to start."""
+        """Backfill id to DAG id, for the backfills that had intervals or keys left to start at the last sweep."""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. A cancelled transaction is rolled back, or committed as a whole."""
@@ -70,7 +70,7 @@ class BackfillRunner:
                 signals = await subscription.wait(self._sweep_every)
 
     async def run_once(self) -> None:
-        """Read which backfills have intervals or keys left, and start as many of these as may run at once."""
+        """Find the backfills with intervals or keys left, and start as many runs as each backfill allows at once."""
         async with self._database.reading() as session:
             self._pending = await dags_with_pending(session)
         await self._advance(list(self._pending))

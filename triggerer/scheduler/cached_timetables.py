@@ -1,4 +1,4 @@
-"""Timetables that cache their answers for `triggerer plan`, which computes each run of a DAG's past several times."""
+"""Timetables that cache their answers, because `triggerer plan` computes the same past run of a DAG several times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triggerer.domain.timetables.ticks import HasTicks
 def with_cached_answers(schedule: Schedule | None) -> Schedule | None:
     """Return the schedule with a caching timetable, if its timetable lists fixed instants (`HasTicks`), as cron does.
 
-    The answers of another timetable may depend on the clock, so its schedule is returned without a cache.
+    Other timetables may depend on the clock, so their schedules are returned unchanged.
     """
     if isinstance(schedule, OnTime | OnEither | OnBoth) and isinstance(
         schedule.timetable, HasTicks

@@ -67,7 +67,7 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
             runs += _triggered(dag, queue, room)
     if runs and not standing:
         standing = _after_runs(dag, len(runs), free)
-    # If counting stopped at the bound, more events are queued, and more runs may be due than this look found.
+    # If counting stopped at the bound, more events may be queued, and more runs may be due than this look found.
     counted_short = dag.events_per_run is not None and any(
         asset.queued >= bound for asset in dag.waiting
     )
@@ -156,7 +156,7 @@ class _Upcoming:
 
     Each look asks the timetable again. If runs were missed while no scheduler ran, most timetables answer with the last
     missed run. But a timetable may name only runs in the future. So the database stores each timetable's last answer.
-    If the stored run is due by now, and the run of the new answer is not, the stored run is the next one.
+    If the stored run is due, and the run of the new answer is not, the stored run comes next.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:
@@ -170,8 +170,8 @@ class _Upcoming:
         self.info = self._ask(dag.last_interval)
         stored, last = dag.stored_info, dag.last_run_after
         if not isinstance(dag.schedule, OnBoth) and last is not None:
-            # After a change of the schedule, the timetable may name the last run again, or an earlier run. Skip to the
-            # first run after the last run.
+            # After a change of the schedule, the timetable may name a run that is not later than the DAG's last run.
+            # Skip to the first later run.
             for _ in range(_MOST_SKIPPED):
                 if self.info is None or self.info.run_after > last:
                     break
@@ -226,7 +226,7 @@ class _Upcoming:
 
 
 class _Queue:
-    """Counts the queued events of each asset that are left after the earlier runs of this look have taken theirs."""
+    """Counts each asset's queued events, without the events that earlier runs of this look take."""
 
     def __init__(self, dag: DagSnapshot) -> None:
         self._each = dag.events_per_run

@@ -182,8 +182,8 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # `begun_by` replaces a `first_at` that lies in the future by the present instant. Store the present instant as
-        # well. Otherwise each further event would replace `first_at` by a later instant, and postpone the deadlines.
+        # `begun_by` changes a `first_at` in the future to the present instant. Store this change as well. Otherwise
+        # `begun_by` would choose a later instant at each further event, and postpone the deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(
@@ -231,9 +231,9 @@ def key_record(
     Args:
         parts: The key's parts that have arrived for its next run, such as the hours of a day.
         newest_at: The instant of the newest event that arrived.
-        known: The stored record; None: nothing is stored for the key.
-        quiet_period: The time without a new event that must pass before the run starts. It can only postpone the start
-            that the partitioner sets. None: the DAG has no quiet period.
+        known: The stored record, or None if nothing is stored for the key.
+        quiet_period: The run starts only after this time without a new event. The quiet period can only postpone the
+            start that the partitioner computes. None: the DAG has no quiet period.
     """
     has_run = known is not None and known.runs > 0
     at = partitioner.due_at(key, begun_by(now, parts), has_run=has_run, now=now)
@@ -251,10 +251,10 @@ def key_record(
 
 
 def _latest_by(now: datetime, times: Iterable[datetime]) -> datetime | None:
-    """Return the latest instant that does not lie far ahead of `now`; None: there is none."""
+    """Return the latest instant that does not lie far ahead of `now`, or None if there is none."""
     return max((at for at in times if at <= now + CLOCK_STEP), default=None)
 
 
 def quiet_period_of(row: DagRow) -> timedelta | None:
-    """Return the DAG's quiet period; None: it has none."""
+    """Return the DAG's quiet period, or None if the DAG has none."""
     return None if row.quiet_period is None else timedelta(seconds=row.quiet_period)

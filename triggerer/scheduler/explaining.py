@@ -79,14 +79,14 @@ class WhyNot:
     runs_due: int
     """The number of runs that are due now. If a scheduler is running, it is about to create them."""
     holds: tuple[Hold, ...]
-    """The reasons that delay the run after the runs that are due."""
+    """The reasons that keep queued runs waiting, or that delay the DAG's next run after the due runs."""
     next_run: NextRun | None
     """The next run that the DAG's timetable asks for; None: the timetable asks for none, or there is no timetable."""
     waiting: tuple[WaitingEvents, ...]
     partitions: tuple[WaitingPartition, ...] = ()
     """The first waiting keys, in alphabetical order, if the DAG is scheduled by partition keys; otherwise empty."""
     watchers: tuple[AilingWatcherView, ...] = ()
-    """The watchers of the DAG's assets that are not running, 20 at most."""
+    """At most 20 watchers of the DAG's assets: the watchers that are not running, or may no longer be running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Why:
 
     run: RunView
     expression: dict[str, Any] | None
-    """The DAG's current expression. In each part, `satisfied` says if the run's events made it true."""
+    """The DAG's current expression. In each part, `satisfied` says if the run's events made that part true."""
     events: list[AssetEventView]
     """Oldest first."""
     streams: dict[str, str]

@@ -1,4 +1,4 @@
-"""Lists the partition keys that a DAG waits for, and the events that each key lacks. It only reads the database."""
+"""Lists the partition keys that a DAG waits for, and the events that each key lacks. Writes nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class KeyedPast:
     have_run: frozenset[str] = frozenset()
     """Keys for which a scheduler has created a run."""
     taken: frozenset[tuple[str, int]] = frozenset()
-    """(partition key, event id) pairs that a run of the key has taken."""
+    """Pairs of a partition key and an event id: a run of this key has taken this event."""
 
     def without_taken(self, shares: Iterable[Share]) -> list[Share]:
         """Return the shares that no run has taken."""
@@ -65,7 +65,8 @@ class WaitingPartition:
     runs: int
     """How many runs the scheduler has created for this key."""
     lacks: tuple[Lack, ...]
-    """The missing events by asset and alias of the expression; empty if the key is complete."""
+    """The events that are missing, by asset and alias of the expression; empty if no event is missing, or if the key
+    has had a run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,10 @@ class KeysInMemory:
     def add(
         self, events: Sequence[KeyedEvent], now: datetime, *, past: KeyedPast = NOTHING_TAKEN
     ) -> None:
-        """Divide the events that one look of the scheduler finds together.
+        """Divide events that one look of the scheduler would find.
 
         Args:
-            past: The events that earlier runs have taken. They are not added again.
+            past: The events that earlier runs have taken. `add` skips them.
         """
         touched: dict[str, list[Share]] = {}
         division = self.partitioner.divide(events, most=sys.maxsize)

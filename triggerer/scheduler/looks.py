@@ -35,7 +35,7 @@ class PartitionQueue:
     """The partition keys of one DAG whose runs can start now or later."""
 
     due: tuple[str, ...] = ()
-    """The keys whose runs can start now, in order. At most one key more than the runs that one look creates."""
+    """The keys whose runs can start now, earliest first. The scheduler reads at most one key more than a look uses."""
     next_at: datetime | None = None
     """When the run of the next key can start without another event. None: never, or not known yet."""
     is_behind: bool = False
@@ -102,8 +102,8 @@ class NewRun:
     """How many events of each asset the run takes, oldest first. None: all events that are queued at its creation."""
     info: DagRunInfo | None = None
     partition_key: str | None = None
-    """The run's partition key; None: the run has none. If the timetable produces keys, it is the key of the run's data
-    interval. If the DAG is scheduled by partition keys, it is the key whose events the run takes."""
+    """The run's partition key, or None if the run has none. If the timetable produces keys, it is the key of the run's
+    data interval. If the DAG is scheduled by partition keys, it is the key whose events the run takes."""
 
     @property
     def run_after(self) -> datetime | None:

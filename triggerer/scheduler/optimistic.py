@@ -43,10 +43,11 @@ class OptimisticPlanner:
     async def plan(self, dag_id: str) -> Plan | None:
         """Create the DAG's run if exactly one is due, and the run is event-driven. Return the plan.
 
-        None: nothing was written, and a transaction with a lock must plan the DAG. For example, its timed run is due.
+        The result is None if nothing was written and a transaction with a lock must plan the DAG, for example because a
+        timed run is due.
 
         Raises:
-            StoreError: The database failed, and the run was not created. After `OutcomeUnknown` the run may exist.
+            StoreError: The database failed. The run may exist only after `OutcomeUnknown`.
         """
         rows = dag_rows(await self._database.perform_step(ReadDags([dag_id], BOUND)))
         if rows and rows[0].is_partitioned:
@@ -101,7 +102,7 @@ class OptimisticPlanner:
         )
 
     async def _make(self, run: NewRun, row: DagRow) -> bool:
-        """Create the run unless the DAG's row has changed; return whether it was created."""
+        """Create the run unless the DAG's row has changed; return whether the run was created."""
         assert row.version is not None
         step = CreateRun(
             run.dag_id,
@@ -139,7 +140,7 @@ class OptimisticPlanner:
 
 
 def _planned(found: Look, row: DagRow) -> PlannedDag | None:
-    """Return what to write for a DAG; None: there is nothing to write."""
+    """Return what to write for a DAG, or None if there is nothing to write."""
     is_shown = is_next_run_stored(found, row)
     if is_shown and not found.runs:
         return None

@@ -138,7 +138,7 @@ def selection_of(run: NewRun) -> EventSelection | None:
 
 
 def is_next_run_stored(found: Look, row: DagRow) -> bool:
-    """True if the DAG's row already names the run that the timetable asks for next. The run need not be stored then."""
+    """True if the DAG's row already names the timetable's next run, so that this run need not be stored."""
     info = found.next_info
     shown = (row.next_interval_start, row.next_interval_end)
     if info is None:

@@ -43,7 +43,7 @@ class ReadyQueue:
         queue.update(dict.fromkeys((*first, *others)))
 
     def take(self, by_event: int, *, by_clock: int) -> tuple[list[str], bool]:
-        """Take DAGs from the queue whose turn it is. Return the DAGs, and True if it is the clock's queue.
+        """Take DAGs from the queue whose turn it is. Return the DAGs, and True if they come from the clock's queue.
 
         Args:
             by_event: The most DAGs to take from the queue of events.

@@ -124,7 +124,7 @@ def replay(
     Args:
         events: The events between `since` and `until`, in the order of recording.
         members: The assets that each alias resolves to. Their events count for the alias.
-        set_back: When the clock was set back; None: it was not. At that moment, all waiting periods under way end.
+        set_back: When the clock was set back, or None if it was not. At that moment, all waiting periods under way end.
     Raises:
         Exception: A timetable from a plugin failed.
     """

@@ -32,7 +32,7 @@ ARGUMENTS: Final = {
     "timetable": "schedule",
     "waiter_delay": "poke_interval",
 }
-"""Airflow's name of an argument -> our name. `argument_hint` names ours only if the called function has such an
+"""Airflow's name of an argument -> our name. `argument_hint` mentions our name only if the called function has such an
 argument."""
 
 ADVICE: Final = {
@@ -77,7 +77,7 @@ _MODULES: Final = ("triggerer", "triggerer.timetables", "triggerer.partitions")
 
 
 def argument_hint(name: str, known: Iterable[str]) -> str | None:
-    """Return advice for an unknown argument; None: no advice is known."""
+    """Return advice for an unknown argument, or None if no advice is known."""
     names = list(known)
     ours = ARGUMENTS.get(name)
     if ours in names:

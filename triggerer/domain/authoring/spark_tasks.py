@@ -105,7 +105,7 @@ def SparkApplication(  # noqa: N802
             `"spark.submit.deployMode": "cluster"` starts the driver on the cluster.
         packages: Maven coordinates, such as `org.apache.spark:spark-avro_2.13:4.1.1`.
         outlets: The assets that the task updates.
-        main_class: The class of a jar to start, if its manifest names none.
+        main_class: The class to start, if the application is a jar whose manifest names none.
         options: Other options of `@task`, such as `retries`, `timeout` and `pool`.
     Raises:
         DagError: An argument is invalid, or the call is outside a DAG.
@@ -143,7 +143,7 @@ def SparkApplication(  # noqa: N802
 
 
 def kind_of(application: str) -> str | None:
-    """Return `.py` or `.jar`; None: the application is neither."""
+    """Return `.py` or `.jar`, or None if the application is neither."""
     suffix = splitext(urlsplit(application).path)[1].lower()
     return suffix if suffix in _KINDS else None
 

@@ -55,7 +55,7 @@ def split_statements(sql: str) -> list[str]:
 
 
 def _end_of_comment(sql: str, start: int) -> int:
-    """Return the index after the end of a comment, whose `/*` ends at `start`. Comments nest, as in Spark."""
+    """Return the index after the end of the comment whose `/*` ends at `start`. Comments nest, as in Spark."""
     depth, at = 1, start
     while depth:
         mark = _COMMENT_MARK.search(sql, at)

@@ -1,8 +1,8 @@
 """Decides how long a stream that was never read stays closed. No I/O.
 
-As soon as a stream is open, the messages that its watchers resolve are committed at the broker. If another watcher of
-the stream is in a DAG file that has not been read, it never sees those messages. So a new stream waits until all DAG
-files that were seen have been read.
+As soon as a stream is open, the messages that its watchers resolve are committed at the broker. A further watcher,
+whose DAG file has not been read yet, never sees those messages. So a new stream waits until all DAG files that were
+seen have been read.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from triggerer.domain.dag_files.parsed import WatcherKey
 
 
 def with_kept(before: Folder, new: Folder, is_unusable: Callable[[str], bool]) -> Folder:
-    """Return the new folder, plus the old definitions that stay: their file cannot be used, or their watcher is broken.
+    """Return the new folder, and keep the old definitions of unusable files and of broken watchers.
 
     Args:
         is_unusable: Returns whether a file exists but cannot be used now.
@@ -58,7 +58,7 @@ def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
 def watchers_under_new_names(
     before: Folder, renamed: dict[AssetKey, AssetKey]
 ) -> dict[WatcherKey, WatcherKey]:
-    """Map the key that each watcher in force has after the assets are renamed to the watcher's present key."""
+    """Return the present key of each watcher in force, by the key that it has once assets are renamed."""
     found: dict[WatcherKey, WatcherKey] = {}
     for key in before.watchers:
         asset = AssetKey(key.asset_name, key.asset_uri)

@@ -1,7 +1,7 @@
 """Assigns events to the runs of partition keys, and decides when a run may start. No clock, no database.
 
 An event can belong to the runs of several keys, and has one share in each. A roll-up is a mapper by which one run waits
-for several event keys, its parts: for example, the run of a day waits for 24 hours.
+for several event keys, called parts. For example, the run of a day waits for 24 hours.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KeyedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of one event that belongs to the run of one partition key."""
+    """One event that waits for the run of one partition key. An event for several keys has a share in each key."""
 
     partition_key: str
     event: KeyedEvent
@@ -159,7 +159,7 @@ class Partitioner:
         )
 
     def _progress(self, key: str, parts: Sequence[Part], at: datetime) -> Iterator[Progress | None]:
-        """Yield the progress of the roll-up of each asset in `parts`; None: the asset has no roll-up."""
+        """Yield, for each asset in `parts`, the progress of its roll-up, or None if the asset has no roll-up."""
         for asset_name in dict.fromkeys(part.asset_name for part in parts):
             mapper = self._mapper(asset_name)
             if not isinstance(mapper, RollupMapper):

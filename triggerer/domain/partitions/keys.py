@@ -1,4 +1,4 @@
-"""Mappers of plain text keys: unchanged, from a fixed set, or all to one key."""
+"""Mappers of plain text keys. They keep each key, accept only the keys of a fixed set, or map all keys to one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triggerer.errors import DagError, InvalidPartitionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityMapper(PartitionMapper):
-    """A run for each event key, under the same key."""
+    """Maps each event key to itself: a run has the key of its events."""
 
     def to_downstream(self, key: str) -> str:
         return key
@@ -20,7 +20,7 @@ class IdentityMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class AllowedKeyMapper(PartitionMapper):
-    """A run for each allowed event key, under the same key. Events with another key are refused."""
+    """Maps each allowed event key to itself: a run has the key of its events. Events with another key are refused."""
 
     allowed_keys: tuple[str, ...]
 

@@ -42,7 +42,7 @@ class _Overlap:
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
-        """Return the two instants at which parts begin at one of these clock times; empty if no part begins at one."""
+        """Return the two instants at which parts begin with the same clock time; empty if there are none."""
         shown = self.turn.astimezone(self.zone).replace(tzinfo=None)
         until = (shown.replace(hour=0, minute=0, second=0) - shown) % part
         return (self.turn - self.length + until, self.turn + until) if until < self.length else ()

@@ -50,7 +50,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupMapper(PartitionMapper):
-    """One run for all parts of a period or of a set: for example, a day once its 24 hours have arrived.
+    """Makes one run for all parts of a period or of a set. For example, the run of a day waits for its 24 hours.
 
     Args:
         upstream_mapper: Maps the key of a part to the key of the period.
@@ -171,7 +171,7 @@ _USUAL_PARTS: Final[dict[type[Window], type[TemporalMapper]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOutMapper(PartitionMapper):
-    """A run for each part of a period: for example, for each day of a month.
+    """Makes a run for each part of a period: for example, for each day of a month.
 
     Args:
         upstream_mapper: Maps the key of an event to the key of the period.

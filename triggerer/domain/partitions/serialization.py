@@ -1,4 +1,4 @@
-"""Mappers, windows and policies to JSON and back: a registered class name, and arguments."""
+"""Writes mappers, windows and policies as JSON, and reads them back. The JSON names a registered class."""
 
 from __future__ import annotations
 

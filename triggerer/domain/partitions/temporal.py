@@ -14,7 +14,7 @@ from triggerer.domain.timetables.zones import Zone, checked_zone, first_shown, z
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalMapper(PartitionMapper):
-    """A run for each period, under the period's key.
+    """Makes a run for each period, with the period's key.
 
     Args:
         timezone: The zone of the periods, and of event keys without an offset.
@@ -145,7 +145,8 @@ class StartOfHourMapper(TemporalMapper):
     default_output_format = "%Y-%m-%dT%H"
 
     def normalize(self, moment: datetime) -> datetime:
-        # An hour that occurs twice has two periods. The moment is in the period that began with the moment's offset.
+        # An hour that occurs twice is two periods. The moment is in the period that begins with the moment's UTC
+        # offset.
         start = moment.replace(minute=0, second=0, microsecond=0, fold=1, tzinfo=self._zone)
         is_second = start.utcoffset() == moment.replace(tzinfo=self._zone).utcoffset()
         return start.replace(tzinfo=None, fold=int(is_second))

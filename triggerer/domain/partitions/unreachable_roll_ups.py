@@ -23,7 +23,7 @@ _APART: Final = timedelta(days=31)
 
 
 def impossible_roll_ups(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
-    """Yield one warning for each roll-up of a DAG that cannot work; usually none.
+    """Yield one warning for each of the DAG's roll-ups that cannot work; usually none.
 
     Args:
         now: Gives the present year. The check looks at one fixed instant in each month of this year, so that the

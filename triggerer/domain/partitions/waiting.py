@@ -1,4 +1,4 @@
-"""Policies that say how long a roll-up waits. A roll-up is one run for several event keys, its parts."""
+"""Policies that say how long a roll-up waits. By a roll-up, one run waits for several event keys, called parts."""
 
 from __future__ import annotations
 

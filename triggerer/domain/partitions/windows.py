@@ -53,7 +53,7 @@ class Window(ABC):
         """Return the parts, in order."""
 
     def end(self, decoded_downstream: Any) -> datetime | None:
-        """Return the end of the last part; None: the window is no period."""
+        """Return the end of the last part, or None if the window is no period."""
         return None
 
     def serialize(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Runs one directly after another."""
+"""A timetable whose runs follow one another without a pause."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class IntervalKeys:
     """Writes the start of a data interval as a key, in the time of a zone, and reads keys.
 
     Args:
-        key_format: A format of `strftime`, which may contain `{quarter}`, as in the partition mappers.
+        key_format: A format of `strftime` that may also contain `{quarter}`, as in the partition mappers.
     Raises:
         DagError: The format is invalid, or its results are no partition keys.
     """

@@ -22,8 +22,8 @@ class Keyed(DerivedTimetable):
 
     Args:
         timezone: The zone in which the key shows the start.
-        key_format: A format of `strftime`, which may contain `{quarter}`. With `%z`, two runs in an hour that the clock
-            shows twice have different keys.
+        key_format: A format of `strftime` that may also contain `{quarter}`. With `%z`, two runs in an hour that the
+            clock shows twice have different keys.
     Raises:
         DagError: The timetable waits for assets or already has keys, or another argument is invalid.
     """

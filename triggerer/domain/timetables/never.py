@@ -1,4 +1,4 @@
-"""No runs except by hand."""
+"""A timetable without runs: people start each run by hand."""
 
 from __future__ import annotations
 

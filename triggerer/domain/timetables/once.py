@@ -1,4 +1,4 @@
-"""A single run."""
+"""A timetable with a single run."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class PartitionedAssetTimetable(Timetable):
-    """A run for a partition key once the events that mappers assign to the key make the expression true.
+    """Makes a run for a partition key once the key's events make the asset expression true.
 
-    Time makes no runs.
+    Mappers turn the key of an event into keys of runs. Time makes no runs.
 
     Args:
-        assets: An asset, a list (all of them), or an expression.
+        assets: An asset, an expression, or a list, which means all of its assets.
         partition_mapper_config: The mapper of event keys to run keys, by asset of the expression.
         default_partition_mapper: The mapper of the other assets.
     Raises:

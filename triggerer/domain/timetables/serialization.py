@@ -1,4 +1,4 @@
-"""Timetables to JSON and back.
+"""Writes timetables as JSON, and reads them back.
 
 A stored timetable is a name and arguments. The name is one of our own, or the name of an entry point in the group
 `triggerer.timetables`. So a value in the database can never make a process import any other module.

@@ -95,8 +95,8 @@ def checked_ticks(value: object, owner: str) -> HasTicks:
     """Return the value if it is a timetable with fixed instants and without partition keys.
 
     Raises:
-        DagError: The timetable has no fixed instants (the runs of a delta, for example, depend on the previous run), or
-            its runs have partition keys.
+        DagError: The runs have partition keys, or are not at fixed instants. For example, each run of
+            `DeltaTriggerTimetable` depends on the run before it.
     """
     if not isinstance(value, HasTicks):
         raise DagError(

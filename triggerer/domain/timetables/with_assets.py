@@ -26,7 +26,7 @@ class _WithAssets(DerivedTimetable):
 
     Args:
         timetable: A timetable without assets.
-        assets: An asset, a list (all of them), an expression or an alias.
+        assets: An asset, an expression, an alias, or a list, which means all of its assets.
     Raises:
         DagError: `timetable` has assets itself, or `assets` names none.
     """

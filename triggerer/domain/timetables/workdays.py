@@ -141,9 +141,10 @@ class AfterWorkdayTimetable(HasTicks):
 
 @dataclass(frozen=True, slots=True, init=False)
 class WorkdaysOfMonthTimetable(TickTimetable):
-    """A run on given days of each month, such as the 15th and the last; if the day is no workday, on a workday near it.
+    """A run on given days of each month, such as the 15th and the last.
 
-    Put `Consecutive(...)` around it if each run must cover the time since the previous run.
+    If such a day is no workday, the run is on a workday near it. Put `Consecutive(...)` around this timetable if each
+    run must cover the time since the previous run.
 
     Args:
         days: Days of the month from 1; -1 is the last day, -2 the day before it. If a month lacks the day, a positive

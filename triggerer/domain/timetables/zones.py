@@ -32,7 +32,7 @@ def checked_zone(value: object) -> Zone:
         case int(offset_s) if abs(offset_s) < 24 * 3600:
             return UTC if offset_s == 0 else timezone(timedelta(seconds=offset_s))
         case tzinfo():
-            # ZoneInfo has a key, and so have zones of libraries that are built on it.
+            # ZoneInfo has a key. Zones of libraries that build on ZoneInfo have a key, too.
             if isinstance(key := getattr(value, "key", None), str):
                 return checked_zone(key)
     raise DagError(

@@ -57,7 +57,8 @@ class DeliveryFacts:
 
     Attributes:
         is_acknowledged: True if the source repeats a message until the message's events are durable. Either the source
-            gets the acknowledgement only after that, or the position is stored in the transaction of the events.
+            gets the acknowledgement after the events are durable, or the position is stored in the transaction of the
+            events.
         because: The reason for `is_acknowledged`, for people: a sentence without its full stop.
         key: The parts of the idempotency key, for people: "topic, partition and offset". None: no key.
         key_changes: Why a repeated message may have another key. None: a repeated message has the same key.
@@ -75,8 +76,8 @@ class DeliveryFacts:
             missing, the warning shows this key. None: no such key.
         findings: Further facts. A finding with `most` can lower the guarantee.
         source: The name of a source that divides its messages among its readers, such as a queue. It is equal for all
-            spellings of the trigger's arguments. Two streams with one name get a warning. A stream of several sources
-            has several names. None: unknown, or not needed because equal sources always have equal stream keys.
+            spellings of the trigger's arguments. Two streams with the same name get a warning. A stream of several
+            sources has several names. None: unknown, or not needed because equal sources always have equal stream keys.
     """
 
     is_acknowledged: bool

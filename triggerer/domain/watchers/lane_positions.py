@@ -20,7 +20,7 @@ Position = list[Any]
 
 
 class Reemission(NamedTuple):
-    """A range of messages in a lane whose events a replay creates again, under new keys."""
+    """A range of a lane's messages. A replay creates the events of these messages again, under new keys."""
 
     request: int
     """The replay's id, which makes the new keys unique."""
@@ -36,7 +36,7 @@ class Reemission(NamedTuple):
 
 
 class LanePosition(NamedTuple):
-    """A watcher's stored position: the first message of a lane that it has not processed, and when it fell behind."""
+    """A watcher's position in a lane: the first message that it has not processed, and when it fell behind."""
 
     watcher_id: int
     lane: str
@@ -67,7 +67,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayEnd:
-    """Delete a replay request that was carried out or refused, under the lease of the stream."""
+    """Under the lease of the stream, delete a replay request that was carried out or refused."""
 
     fence: Fence
     watcher_id: int
@@ -161,10 +161,11 @@ class Cut(Protocol):
 
 
 def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
-    """Return the cuts of a log that an incarnation records.
+    """Return the cuts that an incarnation of a log records.
 
     A cut does not change a log's incarnation, so that positions stay comparable. Instead, a producer can give the
-    incarnation an attribute `used`, the cuts known so far. An incarnation from the store has no such attribute.
+    incarnation an attribute `used`: the cuts that the producer knows. An incarnation from the store has no such
+    attribute.
     """
     used: tuple[Cut, ...] = getattr(incarnation, "used", ())
     return used

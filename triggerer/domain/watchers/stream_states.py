@@ -14,7 +14,7 @@ MAX_STATE_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A new state of a stream, under its lease."""
+    """A stream's new state, which the store writes under the lease of the stream."""
 
     fence: Fence
     key: Hashable

@@ -1,12 +1,12 @@
-"""Finds what people were not told about, queues messages, and sends them. The scheduler's process runs it.
+"""Finds occurrences that nobody was told about, queues messages about them, and sends the messages.
 
 Guarantee: a target gets the message about an occurrence at least once. The transaction that marks an occurrence as told
 also queues its message. So a crash loses no message, and only one of several instances makes a message. A target may
 get a message twice if the process dies, or is stopped, between the sending and the commit that deletes the message. A
 message is lost only if its target refuses it for a day, or if more than 200 newer ones wait for that target.
 
-No other part waits for the notifier. It looks for occurrences when runs have ended, and every `heartbeat_sec` of
-`[scheduler]`.
+The scheduler's process runs the notifier. No other part waits for it. The notifier looks for occurrences when runs have
+ended, and every `heartbeat_sec` of `[scheduler]`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from triggerer.store.notifications.told import forget_told, load_told, lock_told
 _log = structlog.get_logger(__name__)
 
 _GAP: Final = timedelta(seconds=5)
-"""The least time between two looks. Runs may end many times in a second."""
+"""The least time between two searches for occurrences. Runs may end many times in a second."""
 _AT_ONCE: Final = 10
 """The most messages for one target in one sending."""
 _FORGET_EVERY: Final = timedelta(hours=1)
@@ -49,10 +49,10 @@ class Notifier:
     Several notifiers may work on one database: a lock and claims in the store keep them apart.
 
     Args:
-        events: The events to tell about.
+        events: The kinds of occurrences to tell about.
         get_urls: Returns the URLs of the targets by their names. It is called before each sending.
         get_writer: Returns the writer of the messages.
-        look_every: How often to look in the store if no run has ended.
+        look_every: How often to search the store for occurrences if no run has ended.
         deadline: The most time for one sending.
     """
 
@@ -103,7 +103,7 @@ class Notifier:
                 await anyio.sleep(self._gap.total_seconds())
 
     async def queue_messages(self) -> int:
-        """Queue messages about what people should be told now; return their number for each target."""
+        """Queue messages about the occurrences to report now; return how many messages each target gets."""
         async with self._database.reading() as session:
             # Look without a lock first: usually there is nothing to tell, and nothing to write.
             decision = await self._decide(session, await database_now(session))

@@ -6,8 +6,8 @@ which instants such a date names when clocks change. The rules agree with Airflo
 - If the field of hours is `*`, an instant is named whenever the local clock shows a matching time. A time that occurs
   twice gives two instants, and a time that is skipped gives none.
 - Otherwise each date gives one instant. If the time of a date occurs twice, the second occurrence counts. All dates in
-  a skipped hour together give one instant: the first of them, moved by the length of the gap. So "02:30 each day" is
-  always once a day.
+  a skipped hour together give one instant: the time of the first date, moved by the length of the gap. So "02:30 each
+  day" is always once a day.
 
 Both rules define sets of instants, so `after` and `before` are exact opposites.
 """

@@ -29,7 +29,7 @@ def checked_duration(value: object, what: str) -> timedelta:
 
 
 def from_seconds(value: object) -> object:
-    """Return a number of seconds as a `timedelta`, and anything else as it is, also a number that is too large."""
+    """Return a number of seconds as a `timedelta`. Return other values, and numbers that are too large, unchanged."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):
             return timedelta(seconds=value)
