@@ -28,7 +28,8 @@ async def old_backfills(
     Args:
         needed: The runs that the scheduler's decisions still read, by DAG.
         unfinished: Ids of backfills that still have runs to create.
-        removed: Primary keys of the runs that this cleaning deletes. They count as gone while their rows still exist.
+        removed: Primary keys of the runs that this cleaning deletes. These runs count as gone even if their rows still
+            exist.
     """
     rows = await session.execute(
         select(
