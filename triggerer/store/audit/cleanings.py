@@ -27,7 +27,7 @@ class CleaningState:
     """The cleaning that is under way, and the outcomes of the last ones."""
 
     made_at: datetime
-    """When the first process asked whether a cleaning is due."""
+    """When a process first asked whether a cleaning is due, or began a cleaning."""
     holder: str | None
     """The id of the cleaning that is under way, or None."""
     began_at: datetime | None

@@ -12,7 +12,7 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 
 
 class Audit(Base):
-    """One change that somebody requested. The row is written in the transaction of the change."""
+    """One change that somebody requested. The row is written in the transaction that makes the change."""
 
     __tablename__ = "audit"
     __table_args__ = ({"sqlite_autoincrement": True},)
@@ -55,7 +55,10 @@ class CleaningTurn(Base):
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """Always 1."""
     made_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When the first process asked whether a cleaning is due. The first nightly cleaning is due in the next night."""
+    """When a process first asked whether a cleaning is due, or began a cleaning.
+
+    The first nightly cleaning is due in the night after this instant.
+    """
     holder: Mapped[str | None] = mapped_column(String(80))
     """The id of the cleaning. None: no cleaning is under way."""
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

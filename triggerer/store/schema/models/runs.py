@@ -114,7 +114,7 @@ class DagRun(Base):
 
     `NEVER`: the run is held until its file loads."""
     first_started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When the first attempt began since the run was created, or since a user queued it again."""
+    """When the first attempt began. If a user queued the run again, attempts before that do not count."""
     notified_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When a notification about the failure of the run was made. None: none was made."""
 
