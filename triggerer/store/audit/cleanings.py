@@ -43,7 +43,10 @@ class CleaningState:
     failures: int
     """The number of cleanings that failed since the database was made."""
     full_bytes: int | None
-    """PostgreSQL: the size of the database after the last cleaning, if this size was above the configured bound."""
+    """The size of the database after the last cleaning, if this size was above the configured bound.
+
+    Otherwise, and always on SQLite, None.
+    """
 
 
 async def begin_turn(session: AsyncSession, holder: str) -> bool:

@@ -77,7 +77,8 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
 async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
     """Cancel pending intervals and keys, and end queued runs; return the number of these runs.
 
-    Running runs run to their end. Return None if the backfill does not exist or was already cancelled.
+    Runs that are already running continue to their end. Return None if the backfill does not exist or was already
+    cancelled.
     """
     backfill = await session.scalar(
         select(Backfill).where(Backfill.id == backfill_id).with_for_update()

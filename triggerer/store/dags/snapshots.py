@@ -45,7 +45,7 @@ _SINCE: Final = """coalesce((
 # queued events. If there is none, the query returns a single row without an asset. Counting of an asset's queued events
 # stops at `bound`.
 #
-# A subquery with LIMIT 1 finds with one index look-up whether an asset has queued events:
+# A subquery with LIMIT 1 finds with one index look-up whether an asset has queued events. Other forms are slower:
 # - With EXISTS instead, PostgreSQL would join with the whole queue.
 # - Without its ORDER BY, PostgreSQL would read all queued events of an asset that the DAG no longer names.
 _SNAPSHOT: Final = Statement(

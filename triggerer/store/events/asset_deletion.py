@@ -32,7 +32,7 @@ _ENTRIES: Final = (QueuedAssetEvent, DagPartitionEvent)
 
 @dataclass(frozen=True, slots=True)
 class AssetUse:
-    """The objects that use an asset. While one of them exists, the asset is not deleted."""
+    """The objects that use an asset. They prevent its deletion, except waiting events (see `queued`)."""
 
     declared_in: str | None
     """The DAG file that declares the asset."""
@@ -45,7 +45,10 @@ class AssetUse:
     parked: tuple[str, int] | None
     """A watcher that has stored or parked messages, and their number. The watcher may be deleted already."""
     queued: int
-    """The asset's waiting events. An event that waits for two DAGs, or for two partition keys, counts twice."""
+    """The asset's waiting events. An event that waits for two DAGs, or for two partition keys, counts twice.
+
+    An operator can delete an asset together with its waiting events.
+    """
 
 
 async def use_of_asset(session: AsyncSession, asset_id: int) -> AssetUse | None:

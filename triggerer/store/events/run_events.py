@@ -126,7 +126,7 @@ async def last_event(
 async def count_events(
     session: AsyncSession, *, last_id: int, uri: str | None = None, alias: str | None = None
 ) -> int:
-    """Return how many events the asset or the alias has, up to the id `last_id`. Slow if there are many."""
+    """Return how many events the asset or the alias has, up to the id `last_id`. This is slow for many events."""
     counted = (
         select(func.count())
         .select_from(AssetEvent)

@@ -104,7 +104,7 @@ class DagView:
     is_paused: bool
     is_stale: bool
     file_missing_since: datetime | None
-    """Since when the DAG's file is missing; None: it exists.
+    """Since when the DAG's file is missing, or None if it exists.
 
     At first a missing file does not count as deleted, because somebody may be replacing it."""
     queued_events: int

@@ -105,7 +105,7 @@ class _Shown(NamedTuple):
     is_replayed: bool
 
     def disorder(self, now: datetime, quiet_since: datetime) -> str | None:
-        """Return a problem of this watcher, because of which its stream is not in good order; None if there is none."""
+        """Return the problem of this watcher that keeps its stream from being in good order; None if there is none."""
         if self.expires_at is None or self.expires_at <= now:
             return "has a stream that nobody reads"
         if self.state != "running":

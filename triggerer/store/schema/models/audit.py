@@ -76,7 +76,7 @@ class CleaningTurn(Base):
     failures: Mapped[int] = mapped_column(server_default="0", default=0)
     """The number of cleanings that failed since the database was made."""
     full_bytes: Mapped[int | None] = mapped_column(BigId)
-    """PostgreSQL: the size of the database after the last cleaning, if this size was above the configured bound.
+    """The size of the database after the last cleaning, if this size was above the configured bound; None on SQLite.
 
     A cleaning does not shrink the files. So the database counts as full again only when it has grown beyond this size.
     """
