@@ -28,7 +28,7 @@ class KnownToken:
     name: str
     role: str
     is_use_stale: bool
-    """True if no use is stored, or it is older than `_LAST_USE_PRECISION`. The caller then calls `mark_used`."""
+    """True if no last use is stored, or it is older than `_LAST_USE_PRECISION`. The caller then calls `mark_used`."""
 
 
 async def create_token(

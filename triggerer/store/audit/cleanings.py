@@ -45,7 +45,7 @@ class CleaningState:
     full_bytes: int | None
     """The size of the database after the last cleaning, if this size was above the configured bound.
 
-    Otherwise, and always on SQLite, None.
+    The value is None otherwise, and always on SQLite.
     """
 
 

@@ -76,7 +76,7 @@ _SQLITE_WAITING: Final = (
     "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
     "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
 )
-# Queues a single event. `dag_schedule_asset` has one row for a DAG and an asset, so no entry is inserted twice.
+# Queues a single event. A DAG and an asset have at most one row in `dag_schedule_asset`, so no entry is inserted twice.
 _SQLITE_QUEUE_ONE: Final = (
     "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
     "SELECT s.dag_id, ?1, s.asset_id FROM dag_schedule_asset s "

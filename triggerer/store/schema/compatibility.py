@@ -53,7 +53,7 @@ async def require(
     """Store that from now on a release must contain `min_revision`, because the after-migration `revision` is next.
 
     Args:
-        is_alone: True: no other process can be alive, so no registered instance counts.
+        is_alone: True if no other process can be alive. Then no registered instance counts.
     Raises:
         ConfigurationError: Instances of older releases are registered. The message names them.
         Conflict: Another session keeps the instances' table locked.

@@ -75,7 +75,7 @@ class DagRun(Base):
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     error: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
-    """The exit code of a worker process that died. If a signal killed it, minus the number of the signal."""
+    """The exit code of a worker process that died. If a signal killed it, the code is minus the signal's number."""
     log_home: Mapped[str | None] = mapped_column(Text)
     """The folder of the run's log on the executor's machine; see `triggerer.domain.run_logs`."""
     executor: Mapped[str | None] = mapped_column(String(80))
