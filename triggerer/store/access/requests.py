@@ -13,10 +13,10 @@ from triggerer.store.schema.models import ApiRequest
 
 
 async def claim_key(session: AsyncSession, *, sender: str, key: str, request: str) -> str | None:
-    """Reserve a sender's key for a request in the caller's transaction.
+    """Reserve a sender's key for a request. The caller commits.
 
     Two requests with one key may come at the same moment. On PostgreSQL the second request waits here until the
-    transaction of the first has ended. SQLite has one transaction at a time.
+    transaction of the first has ended. On SQLite the second transaction begins only after the first has ended.
 
     Args:
         sender: The identity that sent the request. Two senders may use equal keys.

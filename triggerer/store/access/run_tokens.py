@@ -1,8 +1,8 @@
 """The API tokens that runs use, one for each attempt.
 
 A token is signed with the key that all services share, so any service can check it, and no token is stored. Claiming a
-run therefore costs no write for its token. A token has no expiry time. It is valid while the token's attempt is
-running, until somebody asks to cancel the run.
+run therefore costs no write for its token. A token has no expiry time. It is valid while its attempt is running and
+nobody has asked to cancel the run.
 """
 
 from __future__ import annotations

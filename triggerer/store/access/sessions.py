@@ -22,7 +22,7 @@ class KnownSession:
     """A session that is valid now."""
 
     id: str
-    """The first 12 characters of the session's digest. The audit names the session by them."""
+    """The first 12 characters of the session's digest. The audit names the session by these characters."""
     name: str
     role: str
     expires_at: datetime

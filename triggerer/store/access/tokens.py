@@ -17,7 +17,7 @@ from triggerer.store.listing.views import TokenView, view_of
 from triggerer.store.schema.models import ApiSession, ApiToken
 
 _LAST_USE_PRECISION: Final = timedelta(minutes=5)
-"""The time of a token's last use is stored again only when it is this old, so that most requests cause no write."""
+"""A token's time of last use is stored again only when the stored time is this old. So most requests cause no write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class KnownToken:
     name: str
     role: str
     is_use_stale: bool
-    """True if the stored time of the last use is older than `_LAST_USE_PRECISION`, so the caller should `mark_used`."""
+    """True if no last use is stored, or it is older than `_LAST_USE_PRECISION`. The caller then calls `mark_used`."""
 
 
 async def create_token(

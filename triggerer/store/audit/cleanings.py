@@ -1,4 +1,4 @@
-"""Lets one cleaning of the database run at a time, and stores how the last ones ended and what all have deleted.
+"""Lets one cleaning of the database run at a time. Stores the last outcomes, and the totals of all deleted rows.
 
 A turn is the right of one cleaning to run.
 """
@@ -27,7 +27,7 @@ class CleaningState:
     """The cleaning that is under way, and the outcomes of the last ones."""
 
     made_at: datetime
-    """When the first process asked whether a cleaning is due."""
+    """When a process first asked whether a cleaning is due, or began a cleaning."""
     holder: str | None
     """The id of the cleaning that is under way, or None."""
     began_at: datetime | None
@@ -43,13 +43,17 @@ class CleaningState:
     failures: int
     """The number of cleanings that failed since the database was made."""
     full_bytes: int | None
-    """PostgreSQL: the size of the database after the last cleaning, if this size was above the configured bound."""
+    """The size of the database after the last cleaning, if this size was above the configured bound.
+
+    The value is None otherwise, and always on SQLite.
+    """
 
 
 async def begin_turn(session: AsyncSession, holder: str) -> bool:
     """Let a cleaning begin, unless another one is under way; return whether it may begin.
 
-    An expiry further ahead than `TURN` does not count: the clock was set back after the expiry was written.
+    If the stored expiry of a turn is further ahead than `TURN`, the clock was set back after the expiry was written.
+    Such an expiry is ignored.
     """
     row = await _locked(session)
     now = await database_now(session)
@@ -87,7 +91,8 @@ async def end_turn(
 
     Args:
         deleted: The numbers of deleted rows by kind, if the cleaning had no error.
-        error: The error of the cleaning. If `deleted` is None too, the cleaning was stopped, and has no outcome.
+        error: The error of the cleaning, or None. If `deleted` and `error` are both None, the cleaning was stopped, and
+            no outcome is stored.
     """
     row = await _locked(session)
     now = await database_now(session)
@@ -120,7 +125,7 @@ async def read_state(session: AsyncSession) -> CleaningState | None:
 
 
 async def make_state(session: AsyncSession) -> None:
-    """Store now as `CleaningState.made_at`, unless a process has already stored it."""
+    """Store the present time as `CleaningState.made_at`, unless a time is already stored."""
     await _locked(session)
 
 
@@ -138,7 +143,7 @@ async def _locked(session: AsyncSession) -> CleaningTurn:
 
 
 async def add_cleaned(session: AsyncSession, numbers: Mapping[str, int]) -> None:
-    """Add the rows that a cleaning has deleted to the total of each kind."""
+    """Increase each kind's total by the number of rows that a cleaning has deleted."""
     rows = [{"kind": kind, "number": number} for kind, number in numbers.items()]
     insert = insert_into(session, CleanedRows).values(rows)
     added = {"number": CleanedRows.number + insert.excluded.number}

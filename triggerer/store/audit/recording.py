@@ -22,7 +22,7 @@ async def insert_audit(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
 ) -> None:
-    """Record a change in the transaction of the change. Secrets in `before` and `after` are hidden."""
+    """Record a change, in the transaction that makes the change. Secrets in `before` and `after` are hidden."""
     # A missing value is left out, because an explicit None would be stored as the JSON text "null".
     values = {
         name: redact("", value)

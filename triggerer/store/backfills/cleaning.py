@@ -26,9 +26,10 @@ async def old_backfills(
     timetable would create the runs of these intervals again. So such a backfill is not returned.
 
     Args:
-        needed: The runs that the scheduler's decisions still read, by DAG.
+        needed: By DAG, the runs that the scheduler still reads for its decisions.
         unfinished: Ids of backfills that still have runs to create.
-        removed: Primary keys of the runs that this cleaning deletes. They count as gone while their rows still exist.
+        removed: Primary keys of the runs that this cleaning deletes. These runs count as gone even if their rows still
+            exist.
     """
     rows = await session.execute(
         select(

@@ -39,7 +39,7 @@ async def insert_backfill(
         infos: The runs to create, in order, each with its partition key or None.
         reprocess: Which ended runs the backfill repeats where an interval already has a run: none, failed runs, or all.
         max_active: The most runs of the backfill that may be queued or running at a time.
-        params: These replace the DAG's parameters of the same names. None: no parameters.
+        params: Parameters that replace the DAG's parameters of the same names, or None.
     """
     row = Backfill(
         dag_id=dag_id,

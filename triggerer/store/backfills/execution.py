@@ -33,7 +33,7 @@ async def dags_with_pending(session: AsyncSession) -> dict[int, str]:
 
 
 async def advance(session: AsyncSession, backfill_id: int) -> int:
-    """Start pending intervals or keys, until `max_active` runs are queued or running; return how many were started.
+    """Start pending intervals or keys, until `max_active` runs are queued or running; return how many runs were queued.
 
     The backfill's row is locked, so two calls at the same time take turns.
     """
@@ -46,8 +46,8 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
     if backfill is None or backfill.cancelled_at is not None:
         return 0
     # The update changes no value, but it locks the DAG's row and gives the row a new version. Before a scheduler
-    # creates a run, it locks the row or compares the version. So no scheduler creates a run for an interval that starts
-    # here.
+    # creates a run, it locks the row or compares the version. So no scheduler creates a run for an interval that this
+    # function starts.
     await session.execute(
         update(Dag).where(Dag.dag_id == backfill.dag_id).values(last_run_at=Dag.last_run_at)
     )
@@ -77,7 +77,8 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
 async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
     """Cancel pending intervals and keys, and end queued runs; return the number of these runs.
 
-    Running runs run to their end. Return None if the backfill does not exist or was already cancelled.
+    Runs that are already running continue to their end. Return None if the backfill does not exist or was already
+    cancelled.
     """
     backfill = await session.scalar(
         select(Backfill).where(Backfill.id == backfill_id).with_for_update()

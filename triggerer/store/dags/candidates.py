@@ -63,8 +63,8 @@ _LOCK_FREE: Final = Statement(
 class LockDags:
     """A step: lock these DAGs against other schedulers until the commit. SQLite needs no lock: it has one writer.
 
-    The lock is FOR NO KEY UPDATE, the weaker kind. So other transactions can still insert runs of the DAG, because a
-    run's foreign key needs only that the DAG's row exists.
+    The lock is FOR NO KEY UPDATE, which is weaker than FOR UPDATE. Other transactions can still insert runs of the DAG,
+    because a run's foreign key needs only that the DAG's row exists.
     """
 
     dag_ids: Collection[str]
@@ -82,7 +82,7 @@ class LockDags:
 
 @dataclass(frozen=True, slots=True)
 class LockFreeDags:
-    """A step: lock these DAGs, except DAGs that somebody else has locked; return a row (DAG id) for each locked DAG.
+    """A step: lock each of these DAGs that nobody else has locked, and return a row (DAG id) for it.
 
     SQLite has one writer, so there the step returns all DAGs.
     """

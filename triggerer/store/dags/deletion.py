@@ -70,7 +70,7 @@ async def delete_some_runs(
     """Delete up to `limit` runs of a DAG, with their tasks, attempts and queue entries.
 
     Returns:
-        The id of each deleted run, and the folder of its log on the executor's machine, or None if it has no log.
+        For each deleted run, its id, and the folder of its log on the executor's machine (None if it has no log).
     """
     rows = await session.execute(
         select(DagRun.id, DagRun.run_id, DagRun.log_home)
@@ -92,7 +92,7 @@ async def release_some_keys(
 ) -> int | None:
     """Replace the idempotency keys of events that tasks of a DAG emitted, so that the old keys are free.
 
-    A later DAG with this id would use the old keys again, and the store would drop its events as duplicates.
+    Otherwise a later DAG with this id would use the old keys again, and the store would drop its events as duplicates.
 
     Args:
         after: Only events with higher ids than this.
@@ -113,7 +113,7 @@ async def release_some_keys(
 
 
 async def delete_dag_row(session: AsyncSession, dag_id: str) -> None:
-    """Delete the row of a DAG that has no runs left, and its queued events, partition keys, backfills and schedule."""
+    """Delete a DAG's row, queued events, partition keys, backfills and schedule. The DAG must have no runs left."""
     backfills = select(Backfill.id).where(Backfill.dag_id == dag_id)
     for part in (BackfillInterval, BackfillKey):
         await session.execute(delete(part).where(part.backfill_id.in_(backfills)))

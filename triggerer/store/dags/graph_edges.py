@@ -28,7 +28,7 @@ async def waits(session: AsyncSession, wanted: ColumnElement[bool], limit: int =
     """Return the edges from assets to the DAGs that wait for them.
 
     Args:
-        limit: The most edges, in the order of the DAGs' ids; 0: all edges.
+        limit: How many edges to return at most, in the order of the DAGs' ids; 0 returns all.
     """
     links = select(Asset.name, Dag.dag_id).join_from(
         DagScheduleAsset, Asset, Asset.id == DagScheduleAsset.asset_id
@@ -43,7 +43,7 @@ async def waits_for_aliases(
     """Return the edges from aliases to the DAGs that wait for them.
 
     Args:
-        limit: The most edges, in the order of the DAGs' ids; 0: all edges.
+        limit: How many edges to return at most, in the order of the DAGs' ids; 0 returns all.
     """
     links = select(AssetAlias.name, Dag.dag_id).join_from(
         DagScheduleAlias, AssetAlias, AssetAlias.id == DagScheduleAlias.alias_id
@@ -59,7 +59,7 @@ async def _edges_to_dags(
     name: InstrumentedAttribute[str],
     limit: int,
 ) -> set[Edge]:
-    """Return the edges for the rows (name, DAG id) of the query. DAGs that are gone from their files are left out."""
+    """Return the edges for the rows (name, DAG id) of the query. Stale DAGs are left out."""
     query = query.where(Dag.is_stale.is_(False)).order_by(Dag.dag_id, name)
     return {
         ((kind, one), ("dag", dag)) for one, dag in await session.execute(limited(query, limit))
@@ -70,7 +70,7 @@ async def watches(session: AsyncSession, wanted: ColumnElement[bool], limit: int
     """Return the edges from watchers to their assets.
 
     Args:
-        limit: The most edges, in the order of the assets' names.
+        limit: How many edges to return at most, in the order of the assets' names.
     """
     query = (
         select(Asset.name, Watcher.name)

@@ -24,9 +24,10 @@ from triggerer.store.schema.models import Asset, AssetAlias, Dag
 
 MOST: Final = 100
 _MOST_ROWS: Final = 2 * MOST * MOST
-"""The most edges that one query reads: 100 nodes with 200 neighbours each.
+"""The most edges that one query reads: 200 for each of at most 100 nodes.
 
-At most 100 of a node's neighbours are in the result already. The search ends once it has found 100 further ones.
+At most 100 edges of a node lead to nodes that are already found. So a query that reaches this limit has found at least
+100 new nodes, and the search ends.
 """
 
 

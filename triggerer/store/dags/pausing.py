@@ -10,7 +10,7 @@ from triggerer.store.schema.models import Dag
 
 
 async def set_paused(session: AsyncSession, dag_id: str, *, paused: bool) -> bool | None:
-    """Pause or unpause a DAG; return whether it was paused, or None if there is no such DAG.
+    """Pause or unpause a DAG; return whether it was paused before, or None if there is no such DAG.
 
     The commit wakes the scheduler.
     """

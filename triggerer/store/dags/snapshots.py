@@ -42,9 +42,10 @@ _SINCE: Final = """coalesce((
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
 # The query returns one row for each asset that the DAG's condition names, directly or through an alias, and that has
-# queued events. If there is none, the query returns a single row without an asset. Counting stops at `bound`.
+# queued events. If there is none, the query returns a single row without an asset. Counting of an asset's queued events
+# stops at `bound`.
 #
-# A subquery with LIMIT 1 finds with one index look-up whether an asset has queued events:
+# A subquery with LIMIT 1 finds with one index look-up whether an asset has queued events. Other forms are slower:
 # - With EXISTS instead, PostgreSQL would join with the whole queue.
 # - Without its ORDER BY, PostgreSQL would read all queued events of an asset that the DAG no longer names.
 _SNAPSHOT: Final = Statement(
@@ -114,7 +115,7 @@ ORDER BY d.dag_id, w.asset_id
     # most of these texts before.
     SCHEDULE=("d.schedule", "d.schedule::text AS schedule"),
     PARAMS=("d.params", "d.params::text AS params"),
-    # The time when the statement began, so after the lock was granted. All rows have the same time.
+    # The time when this statement began. In `lock_and_read`, this is after the lock was granted.
     NOW=(":now", "statement_timestamp()"),
     SOON=(":soon", _SOON),
     VERSION=("NULL", "d.xmin::text"),
@@ -165,9 +166,9 @@ class ReadDags:
 
 
 class DagRow(NamedTuple):
-    """A DAG, with one of its assets that have queued events. If none has, there is one row without an asset.
+    """A DAG, with one asset of its condition that has queued events.
 
-    The rows of one DAG are adjacent.
+    A DAG with several such assets has several rows, which are adjacent. A DAG with none has one row without an asset.
     """
 
     dag_id: str
@@ -195,10 +196,10 @@ class DagRow(NamedTuple):
     last_automated: tuple[datetime, datetime, datetime] | None
     """`run_after` and the data interval of the last run that was created for the DAG's timetable."""
     made: tuple[tuple[datetime, datetime], ...]
-    """Data intervals for which the timetable must not create a second run, from the last timed run's interval on.
+    """Data intervals for which the timetable must not create a second run.
 
-    Each of them already has a run from a backfill, or an event-driven run, such as one from before the clock was set
-    back.
+    Each interval already has a run, from a backfill or for events. A run for events may lie in the future if the clock
+    was set back after the run was created. Intervals before the last timed run's interval are left out.
     """
     last_run: tuple[str, str] | None
     """The id and state of the newest run outside backfills, or None if there is none or `depends_on_past` is false."""

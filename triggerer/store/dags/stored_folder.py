@@ -27,9 +27,9 @@ class Backlog:
     """The messages that a watcher misses, as far as the store knows them."""
 
     positions: int = 0
-    """The number of lanes of a log where the watcher has a backlog."""
+    """If the upstream is a log: the number of lanes where the watcher has a backlog."""
     messages: int = 0
-    """The number of stored messages of queues that wait for the watcher."""
+    """If the upstream is a queue: the number of stored messages that wait for the watcher."""
 
 
 NO_BACKLOG = Backlog()

@@ -30,8 +30,8 @@ Counts = Mapping[tuple[int, str, str], int]
 _SHARES_HINT: Final = ("INDEXED BY ix_dag_partition_event_waiting", "")
 """SQLite's and PostgreSQL's text after the table name `dag_partition_event`. SQLite needs the name of the index."""
 
-# The query jumps from one asset to the next in the index, with one look-up for each. So it also finds events of assets
-# that the DAG's condition no longer names.
+# The query jumps from one asset to the next in the queue's index, with one look-up for each asset. It does not read the
+# DAG's condition, so it also finds events of assets that the condition no longer names.
 _QUEUED: Final = Statement(
     """
 WITH RECURSIVE n (dag_id, asset_id) AS (
@@ -213,9 +213,10 @@ def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
 def newest_queued(
     dag_id: str, asset_ids: Sequence[int], *, soon: datetime
 ) -> Script[list[datetime]]:
-    """Return the latest instant among each asset's `NEWEST_EVENTS` queued events with the highest ids.
+    """Return the latest instant of each asset's queued events.
 
-    Assets whose events are all ignored are left out.
+    For each asset, only the `NEWEST_EVENTS` events with the highest ids are read. Assets whose events are all ignored
+    are left out.
 
     Args:
         soon: The present instant, plus a tolerance. Later events are ignored: they were recorded before the clock was

@@ -47,8 +47,8 @@ class Availability:
     """Records each success of the database, and each failure after which a later try may succeed.
 
     The log gets a line when an outage begins and when it ends. In between, the log gets a line for each new reason, and
-    further lines at growing intervals. Which work waits for the database is logged elsewhere, by the part of the
-    service that waits.
+    further lines at growing intervals. Each part of the service logs separately which of its work waits for the
+    database.
 
     Args:
         clock: Monotonic seconds.

@@ -1,6 +1,7 @@
 """The clock for a SQLite database and for submitted events. It is the host's clock, or in tests a fake clock.
 
-With PostgreSQL, all other instants come from the clock of the database server, see `database_now`.
+With PostgreSQL, this clock is only for submitted events. All other instants come from the clock of the database server,
+see `database_now`.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def committing(database: str, timeout: timedelta) -> Iterator[None]:
 
     Raises:
         OutcomeUnknown: No answer came in time.
-        StoreError: Any other error, such as `Conflict` or `RowRefused`: nothing was written.
+        StoreError: Any other error, such as `Conflict` or `RowRefused`. Nothing was written.
     """
     seconds = timeout.total_seconds()
     with anyio.move_on_after(seconds, shield=True) as scope:

@@ -132,7 +132,7 @@ def postgres_autocommit_engine(primary: Primary) -> AsyncEngine:
 def _postgres_engine(
     primary: Primary, opens: Callable[[], Awaitable[Any]], **options: Any
 ) -> AsyncEngine:
-    # SQLAlchemy caches prepared statements itself, in place of asyncpg, and has another name for the option.
+    # Here SQLAlchemy caches prepared statements in place of asyncpg, so the size is given to SQLAlchemy's own option.
     size = primary.statement_cache_size
     cache = {} if size is None else {"prepared_statement_cache_size": size}
 

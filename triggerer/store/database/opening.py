@@ -48,7 +48,8 @@ async def open_database(
         wakeups: The `database.wakeups` to use. None: new ones.
         commit_timeout: How long to wait for a commit. After that its outcome is unknown.
         busy_timeout: How long a SQLite write waits for a writer in another process.
-        pool_size: The number of PostgreSQL connections in the pool. Under load the pool opens as many again.
+        pool_size: The number of PostgreSQL connections in the pool. Under load the pool opens up to this number of
+            further connections.
         now: The clock of a SQLite database. PostgreSQL has its own clock.
     Raises:
         ConfigurationError: The URL is wrong, or names a database that we cannot use.

@@ -32,7 +32,7 @@ class OneOrMany(NamedTuple):
     sqlite: str
     postgres: str
     of_one: str
-    """SQLite's text for a list of one item. If the item is a row, its columns are `<parameter>_0`, `<parameter>_1`…"""
+    """SQLite's text for a list of one item. The values of a row are `<parameter>_0`, `<parameter>_1`…"""
     parameter: str
     """The name of the parameter that has the list."""
 
@@ -165,7 +165,8 @@ class ParameterRows:
         """
 
         def default(value: Any) -> Any:
-            # orjson calls this for values that it cannot write in the right form: instants, and named tuples as rows.
+            # orjson calls this for values that it cannot write in the right form: instants, and rows that are named
+            # tuples.
             return instant(value) if isinstance(value, datetime) else list(value)
 
         try:
@@ -177,7 +178,7 @@ class ParameterRows:
 
 
 def in_list(parameter: str, kind: str) -> OneOrMany:
-    """Return the SQL text "is in the list", for a constant of a `Statement` such as `dag_id {IN_DAGS}`.
+    """Return the SQL text that tests whether a value is in a list, for use as in `dag_id {IN_DAGS}`.
 
     Args:
         parameter: The name of the parameter that has the list.

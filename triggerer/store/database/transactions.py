@@ -146,7 +146,7 @@ class Database:
     async def perform_step(self, step: Step) -> list[Row]:
         """Perform one step in a transaction of its own; return its rows.
 
-        This wakes no other part of the service; the caller does that with `announce_here`.
+        This wakes no other part of the service. The caller must do so with `announce_here`.
 
         Raises:
             The errors of `transaction`.
@@ -173,7 +173,7 @@ class Database:
 
         On SQLite the steps share a transaction. On PostgreSQL each step has its own transaction, in this order, because
         a shared transaction would take two more round trips, for BEGIN and COMMIT. This wakes no other part of the
-        service; the caller does that with `announce_here`.
+        service. The caller must do so with `announce_here`.
 
         Raises:
             The errors of `transaction`. On PostgreSQL the steps before the failed step are committed.
@@ -220,12 +220,15 @@ class Database:
         await self.announce_here(announced_in(session))
 
     def _record_success(self, has_written: bool) -> None:
-        """End an outage of writing. A transaction that wrote nothing does not show that a full disk has room again."""
+        """End an outage of writing if rows were written. Only a write shows that a full disk has room again."""
         if has_written:
             self.availability.record_success(Use.WRITES)
 
     async def _changes_in_doubt(self, session: AsyncSession) -> int | None:
-        """During an outage of writing on SQLite, return how many rows the connection has changed so far; else None."""
+        """Return how many rows the connection has changed since it was opened, or None.
+
+        Only an outage of writing on SQLite needs the number. In all other cases the result is None.
+        """
         if self.path is None or not self.availability.has_outage(Use.WRITES):
             return None
         connection = await (await session.connection()).get_raw_connection()

@@ -32,7 +32,7 @@ _ENTRIES: Final = (QueuedAssetEvent, DagPartitionEvent)
 
 @dataclass(frozen=True, slots=True)
 class AssetUse:
-    """The objects that use an asset. While one of them exists, the asset is not deleted."""
+    """The objects that use an asset. They prevent its deletion, except waiting events (see `queued`)."""
 
     declared_in: str | None
     """The DAG file that declares the asset."""
@@ -45,7 +45,10 @@ class AssetUse:
     parked: tuple[str, int] | None
     """A watcher that has stored or parked messages, and their number. The watcher may be deleted already."""
     queued: int
-    """The asset's waiting events. An event that waits for two DAGs, or for two partition keys, counts twice."""
+    """The asset's waiting events. An event that waits for two DAGs, or for two partition keys, counts twice.
+
+    An operator can delete an asset together with its waiting events.
+    """
 
 
 async def use_of_asset(session: AsyncSession, asset_id: int) -> AssetUse | None:
@@ -96,7 +99,7 @@ async def _unfinished_run(session: AsyncSession, asset_id: int) -> tuple[str, st
 
 
 async def find_asset(session: AsyncSession, asset: str) -> tuple[int, str, str] | None:
-    """Return id, name and URI of the asset that has this URI, else of the asset that has this name, else None."""
+    """Look an asset up by its URI, then by its name. Return its id, name and URI, or None if neither is known."""
     for column in (Asset.uri, Asset.name):
         query = select(Asset.id, Asset.name, Asset.uri).where(column == asset)
         if row := (await session.execute(query)).one_or_none():
@@ -138,7 +141,10 @@ async def delete_some_events(session: AsyncSession, asset_id: int, *, limit: int
 
 
 async def delete_asset_row(session: AsyncSession, asset_id: int) -> None:
-    """Delete an asset that has no events left, its watchers, and the rows of aliases and stale DAGs that name it."""
+    """Delete an asset's row, its watchers, and the rows of aliases and stale DAGs that name the asset.
+
+    The asset must have no events left.
+    """
     watchers = select(Watcher.id).where(Watcher.asset_id == asset_id)
     for of_watcher in (WatcherBookmark, WatcherPosition, WatcherReplay):
         await session.execute(delete(of_watcher).where(of_watcher.watcher_id.in_(watchers)))

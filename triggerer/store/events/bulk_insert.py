@@ -76,7 +76,7 @@ _SQLITE_WAITING: Final = (
     "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
     "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
 )
-# Queues a single event. A DAG has one row for each asset that it waits for, so no entry is inserted twice.
+# Queues a single event. A DAG and an asset have at most one row in `dag_schedule_asset`, so no entry is inserted twice.
 _SQLITE_QUEUE_ONE: Final = (
     "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
     "SELECT s.dag_id, ?1, s.asset_id FROM dag_schedule_asset s "
@@ -224,7 +224,8 @@ def _insert_one(
     """Insert and queue one event with two statements instead of four, because most messages come alone.
 
     Returns:
-        The ids of the DAGs for which the event was queued, and its id. Both are empty if the event is a duplicate.
+        The ids of the DAGs for which the event was queued, and the event's id. Both are empty if the event is a
+        duplicate.
     """
     created = connection.execute(_sqlite_insert(1, len(values)), values)
     if not created.rowcount or created.lastrowid is None:

@@ -86,7 +86,7 @@ class OldEvent:
     watcher_id: int
     """0 if the event is not from a watcher."""
     is_quiet: bool
-    """True if the event is from before `quiet_since`. A healthy stream has advanced past the event's message."""
+    """True if the event is from before `quiet_since`: a healthy stream has advanced past the event's message."""
     is_expired: bool
     """True if the event is from before `expired_before` and may be deleted. False: only its key may be freed."""
 
@@ -110,7 +110,7 @@ class Window:
     orphans: frozenset[int]
     """Events that a task of a deleted run emitted, if they still have the idempotency key that the task gave them."""
     divided: frozenset[int]
-    """Events that were divided among partition keys. A divided event has left an entry in the queue."""
+    """Events that were divided among partition keys. Each still has an entry in the queue."""
 
 
 async def newest_events(session: AsyncSession) -> set[int]:
@@ -143,7 +143,8 @@ def read_window(
         before: An event is old if its instant is before this.
         expired_before: An old event from before this instant may be deleted.
         quiet_since: An old event from before this instant is quiet, see `OldEvent`.
-        removed_runs: Primary keys of the runs that this cleaning deletes. They count as gone while their rows exist.
+        removed_runs: Primary keys of the runs that this cleaning deletes. These runs count as gone even if their rows
+            still exist.
     """
     ends = yield _LAST(after=after, offset=size - 1)
     last = min(ends[0][0], highest) if ends else highest

@@ -1,4 +1,4 @@
-"""A batch of trigger events with their rows, made once, so that a write that is tried again writes identical rows."""
+"""A batch of trigger events. Their rows are made only once, so that a second try of a write has identical rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class EventBatch:
         """One item for each row: the event at the event's first row, and None at its further rows."""
         self._further_rows = 0
         self._rowless: list[tuple[int, PendingEvent, RowRefused | None]] = []
-        """Events without rows, in order: the number of rows before the event, the event, and its refusal, if any."""
+        """Events without rows, in order of submission.
+
+        An item has the number of rows before the event, the event, and its refusal or None.
+        """
         self.extras: list[str] = []
         self.keys: list[str] = []
         self.shared_indices: list[int] = []
@@ -67,11 +70,11 @@ class EventBatch:
         self._now: datetime | None = None
         self._ordinal = 0
         self._indices: tuple[int, ...] = ()
-        """The indices in `shared` of the previous event's rows, one for each of its source's watchers."""
+        """For each row of the previous event, the index of its fields in `shared`."""
         self._known: dict[tuple[int, datetime, int], tuple[EventSource, tuple[int, ...]]] = {}
-        """The indices in `shared` of all events, by `id(source)`, instant and ordinal.
+        """The indices of fields in `shared`, by `id(source)`, instant and ordinal.
 
-        The value keeps the source alive, so no other source can get the same `id`.
+        A value also has the source and keeps it alive, so no other source can get the same `id`.
         """
         self.size_bytes = 0
         """The size of all payloads in bytes. A payload counts once for each row of its event."""
@@ -211,7 +214,7 @@ class EventBatch:
         """Complete each event, in the order of submission, with its outcome.
 
         Args:
-            refusal: Why no row was written. None: the rows are durable, except those under a lost fence.
+            refusal: Why no row was written. None: all rows are durable, except the rows under a lost fence.
             lost: The fences (leases) that do not hold.
         """
         self._complete_events(refusal, lost)

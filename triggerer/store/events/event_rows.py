@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class SharedFields(NamedTuple):
-    """Fields that many rows share: rows of one watcher's events that were submitted in one turn of the event loop."""
+    """The common fields of rows for one watcher and ordinal that were submitted in one turn of the event loop."""
 
     asset_id: int
     timestamp: datetime

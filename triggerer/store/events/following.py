@@ -71,7 +71,7 @@ async def follow_asset_events(
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
             service.
         after: The cursor of the previous page. None: the first page.
-        is_from_now: True: begin after a settled id, so with the events of the last minutes. False: begin with the
+        is_from_now: True to begin with the events of the last minutes, after a settled id. False to begin with the
             oldest event.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.

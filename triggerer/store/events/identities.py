@@ -68,7 +68,7 @@ async def spans_of(session: AsyncSession, *, uri: str, name: str | None = None) 
     The result is empty if no asset has or ever had the URI or the name.
 
     Args:
-        name: None: search by the URI only.
+        name: The name. None: search by the URI only.
     """
     had_it = select(FormerIdentity.asset_id).where(_has(FormerIdentity, uri, name))
     assets = await session.execute(

@@ -136,15 +136,15 @@ async def delete_queued_events(
 async def empty_queues(
     session: AsyncSession, *, dag: str | None = None, assets: Sequence[int] | None = None
 ) -> int:
-    """Do the work of `delete_queued_events` for assets given by id. None: all assets."""
+    """Remove waiting events as `delete_queued_events` does. `assets` has the ids of the assets; None: all assets."""
     of_keys = _waiting(DagPartitionEvent, dag, assets)
     keyed = select(DagPartitionEvent.dag_id).where(*of_keys).distinct()
     waiting = _waiting(QueuedAssetEvent, dag, assets)
     queued = select(QueuedAssetEvent.dag_id).where(*waiting).distinct()
     dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
     # Lock in the order of the ids, so that two such transactions cannot deadlock. The update changes no value, but it
-    # gives the row another version. A scheduler that plans for the DAG has locked the row, or checks the version when
-    # it writes.
+    # gives the row another version. If a scheduler that plans for the DAG has locked the row, this transaction waits
+    # for it. Otherwise the scheduler finds the new version when it writes.
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))

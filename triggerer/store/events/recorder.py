@@ -47,7 +47,7 @@ _log = LazyLogger(__name__)
 MAX_EVENT_BYTES: Final = 1024 * 1024
 # 5,000 rows: the largest transaction. At 30,000 rows/s it occupies SQLite's writer for a sixth of a second.
 MAX_BATCH_ROWS: Final = 5_000
-# 16 MiB: the most payloads in one transaction, if they are large.
+# 16 MiB: the most bytes of payloads in one transaction. With small payloads, MAX_BATCH_ROWS is reached first.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 # 64 MiB: room for four transactions of large payloads. While one is written, filters can fill the others. A process has
 # one recorder, so this bounds the pending payloads of all its streams.

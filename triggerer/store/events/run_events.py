@@ -41,7 +41,7 @@ from triggerer.store.schema.models import (
 EventId = ColumnElement[int] | InstrumentedAttribute[int]
 
 PAGE_CHARACTERS: Final = 4 * 2**20
-"""A page ends with the event that brings the `extra`s of the page above this number of characters in all (4 Mi)."""
+"""A page ends once the `extra`s of its events have more than this number of characters together (4 Mi)."""
 # Rows are fetched in portions of 200. If a page ends within a portion, the rest of the portion is discarded.
 _FETCHED_AT_ONCE: Final = 200
 # The most assets in a UNION ALL. It has a part for each asset, and SQLite allows 500 parts.
@@ -126,7 +126,7 @@ async def last_event(
 async def count_events(
     session: AsyncSession, *, last_id: int, uri: str | None = None, alias: str | None = None
 ) -> int:
-    """Return how many events the asset or the alias has, up to the id `last_id`. Slow if there are many."""
+    """Return how many events the asset or the alias has, up to the id `last_id`. This is slow for many events."""
     counted = (
         select(func.count())
         .select_from(AssetEvent)

@@ -57,9 +57,9 @@ class Trace:
     runs: list[TracedRun]
     """The newest runs that took the event, at most 20."""
     waiting: list[WaitingDag]
-    """First at most 20 DAGs in whose queue the event waits undivided, then at most 20 partition keys of DAGs.
+    """First at most 20 DAGs whose queues have the undivided event, then at most 20 partition keys of DAGs.
 
-    For each partition key, a share of the event waits for the run of this key.
+    An item for a partition key shows that a share of the event waits for the run of the key.
     """
     has_more_runs: bool
 

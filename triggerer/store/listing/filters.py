@@ -49,9 +49,8 @@ def some_of(
 
 
 async def asset_ids(session: AsyncSession, asset: str) -> Sequence[int]:
-    """Return the ids of the assets with this name or URI: usually one, none if there is no such asset.
+    """Return the ids of the assets with this name or URI, usually one; empty if there is no such asset.
 
-    Look the ids up in a separate query. If a query of events joined the assets instead, SQLite and PostgreSQL would
-    read the events of all assets.
+    This is a separate query, because a query that joined events with assets would read the events of all assets.
     """
     return (await session.scalars(select(Asset.id).where(is_asset(asset)))).all()

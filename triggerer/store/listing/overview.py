@@ -77,7 +77,7 @@ class Overview:
     """The error of the last cleaning of the database. None: the cleaning succeeded, or there was none."""
     cleaning_failed_at: datetime | None
     run_states: dict[str, int]
-    """The numbers of runs that are queued and running now, by state."""
+    """The numbers of queued and of running runs, by state."""
     dags: int
     paused_dags: int
     assets: int

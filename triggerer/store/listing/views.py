@@ -83,7 +83,7 @@ class BackfillView:
     partition_keys: dict[str, int]
     """How many partition keys are pending, started, skipped or cancelled; empty for a backfill of intervals."""
     runs: dict[str, int]
-    """How many of the runs that the backfill started are in each state now.
+    """The number of runs that the backfill started, by their present state.
 
     Runs that a later backfill has queued again are included."""
 
@@ -104,7 +104,7 @@ class DagView:
     is_paused: bool
     is_stale: bool
     file_missing_since: datetime | None
-    """Since when the DAG's file is missing; None: it exists.
+    """Since when the DAG's file is missing, or None if it exists.
 
     At first a missing file does not count as deleted, because somebody may be replacing it."""
     queued_events: int
@@ -343,7 +343,7 @@ class PositionView:
 
     lane: str
     position: list[Any] | None
-    """`[incarnation, number]`. None for a queue: the store has the messages of its backlog."""
+    """`[incarnation, number]`. None for a queue, because the store has the messages of the backlog."""
     behind: int | None
     """The number of messages in the backlog. None: unknown."""
     since: datetime
@@ -380,9 +380,9 @@ class LaneView:
 
 @dataclass(frozen=True, slots=True)
 class StreamHistoryView:
-    """The last hour of a stream, minute by minute.
+    """The figures of a stream's last hour, minute by minute.
 
-    It is shorter if the current owner took the stream less than an hour ago.
+    The lists are shorter if the current owner took the stream less than an hour ago.
     """
 
     since: datetime

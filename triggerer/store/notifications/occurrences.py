@@ -19,7 +19,7 @@ from triggerer.domain.notifications import QUIET, Event, Occurrence, Told
 from triggerer.store.schema.models import Asset, DagRun, ParkedMessage, Watcher
 
 OLDEST: Final = timedelta(days=1)
-"""Older failures of runs are not told. They may be from before notifications were configured."""
+"""Older failures of runs cause no notification. They may be from before notifications were configured."""
 _MOST_ROWS: Final = 5_000
 """The most runs, and the most parked messages, that one call of `find_occurrences` reads."""
 _WORKS: Final = frozenset({"running", "catching_up"})

@@ -20,7 +20,7 @@ from triggerer.store.schema.models import Notification
 MOST_WAITING: Final = 200
 """The most messages that wait for one target. The oldest ones are dropped for newer ones."""
 OLDEST: Final = timedelta(days=1)
-"""A message that no attempt could deliver for so long is dropped."""
+"""A message that could not be delivered for this long is dropped."""
 
 
 @dataclass(frozen=True, slots=True)

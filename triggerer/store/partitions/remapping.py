@@ -1,8 +1,8 @@
 """Puts events that wait for partition keys back into the DAG's queue, to be divided again.
 
-This is needed after a change of the DAG that gives events other partition keys. It is also the first step when an
-operator deletes waiting events. The second step removes the events to delete from the queue. The scheduler then divides
-the other events again.
+This is needed after a change of the DAG that gives events other partition keys. The deletion of waiting events by an
+operator also begins with this step. It then removes these events from the queue, and the scheduler divides the other
+events again.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ async def mark_called(
     Nothing changes if another executor has claimed the call since, or if the run was queued again.
 
     Args:
-        is_done: False: the call was interrupted, so it becomes due again. It does not count towards `MAX_CALLS`.
+        is_done: False if the call was interrupted. Then it becomes due again. It does not count towards `MAX_CALLS`.
     """
     await session.execute(
         update(DagRun)
@@ -115,7 +115,7 @@ async def recover_calls(session: AsyncSession, *, executor: str, alone: bool) ->
     Args:
         executor: The executor that calls this function. It is calling no callback now, so a call that is stored under
             its id was interrupted.
-        alone: True: no other executor can be alive, so all calls that are under way become due again.
+        alone: True if no other executor can be alive. Then all calls that are under way become due again.
     """
     gone: list[ColumnElement[bool]] = []
     if not alone:

@@ -48,7 +48,7 @@ class Grid:
     """Newest first."""
     states: list[str | None]
     cells: list[int]
-    """For each run, one number for each of `tasks`: the index in `states` of the state of the task's last try."""
+    """For each run, and within it for each of `tasks`: the state of the task's last try, as an index into `states`."""
     next_before: str | None
     """The argument `before` for older runs. None: there are no older runs."""
 

@@ -54,7 +54,7 @@ async def next_ended(
     """Return the first `limit` chosen runs with primary keys above `after` and up to `up_to`. Empty: no run is left.
 
     Args:
-        lock: True: lock these runs, so that no other transaction changes them until the commit.
+        lock: True to lock these runs, so that no other transaction changes them until the commit.
     """
     columns = (DagRun.id, DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.run_after)
     query = _chosen(choice, *columns).where(DagRun.id > after, DagRun.id <= up_to)

@@ -151,7 +151,7 @@ async def release_due(
     Runs that wait until their file loads are released too, if the file loads now or the DAG is stale.
 
     Args:
-        holds: False: the configuration says that no runs are held for broken files, so all runs that wait for their
+        holds: Whether the configuration says that runs are held for broken files. False: all runs that wait for their
             file are released.
         executor: The executor that calls this function. If it could not load a run's file itself, it releases the run
             later than other executors do, see `_OTHERS_FIRST`.

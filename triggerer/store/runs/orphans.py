@@ -54,8 +54,8 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
 
     Args:
         executor: The executor that calls this function. Its own runs are no orphans.
-        alone: True: no other executor can be alive, because SQLite is locked for this process, so the runs of all other
-            executors are orphans. False: an executor is dead if its instance was deregistered or has expired.
+        alone: True if SQLite is locked for this process. Then no other executor can be alive, and the runs of all other
+            executors are orphans. Otherwise an executor is dead if its instance was deregistered or has expired.
     """
     gone: list[ColumnElement[bool]] = [
         or_(_RUNS.c.executor.is_(None), _RUNS.c.executor != executor)

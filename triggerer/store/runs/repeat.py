@@ -24,7 +24,7 @@ class LockedRun:
     attempt: int
     repeat: Repeat
     is_stale: bool
-    """True if the DAG is gone from its file."""
+    """True if the DAG's file, or the DAG's definition in the file, is gone."""
     path: str
     tasks: Mapping[str, TaskState]
     """The states of the tasks that the run has begun or skipped, by task id."""

@@ -239,8 +239,8 @@ _SQLITE_ATTEMPTS: Final = Statement(
     GIVEN=_ATTEMPTS,
 )
 
-# If a run ends, its running tasks end too. But a PostgreSQL statement can change a row only once, so tasks that have an
-# update of their own in this statement are left out (`others`).
+# If a run ends, its running tasks end too. But a PostgreSQL statement can change a row only once, so `others` leaves
+# out the tasks that have an update of their own in this statement.
 _POSTGRES: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id, epoch, state, cancel_requested FROM dag_run

@@ -107,7 +107,7 @@ async def requeue_runs(
 
     Args:
         epochs: The epoch of each run, by primary key.
-        have_begun: False: no worker has begun any of these attempts, so their rows are deleted.
+        have_begun: False if no worker has begun any of these attempts. Then the rows of the attempts are deleted.
     """
     requeued: dict[int, int] = {}
     for pk, epoch in epochs.items():

@@ -83,7 +83,10 @@ async def broken_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[
 
 
 async def unloaded_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[str, str]:
-    """Return, by DAG id, why an executor could not load the file of a held run. Other DAGs are left out."""
+    """Return, by DAG id, why an executor could not load the file of a held run.
+
+    DAGs without such a run are left out.
+    """
     found: dict[str, str] = {}
     query = select(DagRun.dag_id, DagRun.waiting_for).where(
         QUEUED,

@@ -53,14 +53,14 @@ async def require(
     """Store that from now on a release must contain `min_revision`, because the after-migration `revision` is next.
 
     Args:
-        is_alone: True: no other process can be alive, so no registered instance counts.
+        is_alone: True if no other process can be alive. Then no registered instance counts.
     Raises:
         ConfigurationError: Instances of older releases are registered. The message names them.
         Conflict: Another session keeps the instances' table locked.
     """
     if session.get_bind().dialect.name == "postgresql":
-        # The lock makes registrations wait for this transaction. So an older instance is already registered, and is
-        # found here, or it registers after the commit, and then finds the row that is written here.
+        # The lock makes registrations wait for this transaction. An older instance that is already registered is found
+        # here. An older instance that registers after the commit finds the row that is written here.
         await session.execute(text("LOCK TABLE instance IN SHARE MODE"))
     if not is_alone and (older := await _older_instances(session, min_revision)):
         raise ConfigurationError(

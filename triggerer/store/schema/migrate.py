@@ -84,8 +84,8 @@ async def upgrade(
 
     Args:
         on_step: Called for each migration that has run.
-        is_alone: True: no other process can be alive. Else an after-migration refuses while instances of an older
-            release are registered.
+        is_alone: True if no other process can be alive. Otherwise an after-migration is refused while instances of an
+            older release are registered.
     Raises:
         ConfigurationError: The tables need a newer release, older instances are in the way of an after-migration, or
             the database's encoding lacks some characters.

@@ -29,7 +29,7 @@ async def read_revision(session: AsyncSession) -> str | None:
 async def read_usable_revision(database: Database, migrations: Migrations) -> str | None:
     """Check that a release with these migrations can use or upgrade the tables; return their revision, or None.
 
-    None: there are no tables.
+    The result is None if there are no tables.
 
     Raises:
         ConfigurationError: The release can neither use nor upgrade the tables.

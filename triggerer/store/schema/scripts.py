@@ -20,7 +20,9 @@ class Step:
 
     revision: str
     min_revision: str | None
-    """The migration that a release must contain once the step has run. None for a before-migration: any release works.
+    """The migration that a release must contain once the step has run.
+
+    None for a before-migration, because the former release still works after it.
     """
     is_concurrent: bool
     """True: PostgreSQL runs the step outside of a transaction, because it builds or drops indexes CONCURRENTLY."""

@@ -108,7 +108,8 @@ class Upgrade:
 
     async def _run_step(self, connection: AsyncConnection, step: Step, former: str | None) -> None:
         if step.min_revision is not None:
-            # This is committed before the step, so that no instance of an older release starts while the step runs.
+            # The requirement is committed before the step runs, so that no instance of an older release starts while
+            # the step runs.
             await self._patiently(connection, step, lambda session: self._require(session, step))
         if not step.is_concurrent:
             await self._patiently(

@@ -17,7 +17,7 @@ from triggerer.store.schema.models import Stream
 async def renew_marks(
     session: AsyncSession, fences: Iterable[Fence], renewed: Iterable[Fence]
 ) -> dict[Fence, StoredMark]:
-    """Renew the marks of some streams, and return the marks of all.
+    """Renew the marks of the streams in `renewed`, and return the marks of all streams in `fences`.
 
     The transaction must have locked the streams and checked their leases. A mark never gets older, even if the
     database's clock is set back.
@@ -43,5 +43,8 @@ async def renew_marks(
 
 
 async def begin_incarnation(session: AsyncSession) -> None:
-    """Begin a new incarnation of all streams' marks. Marks that brokers have stored cannot be compared with them."""
+    """Begin a new incarnation of all streams' marks.
+
+    Marks that brokers stored earlier cannot be compared with the new marks.
+    """
     await session.execute(update(Stream).values(incarnation=token_hex(8)))

@@ -45,7 +45,7 @@ class Openings:
 
 
 async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) -> Openings:
-    """Store until when each new stream stays closed, and show the reason as the error of its watchers.
+    """Store the instant until which each new stream stays closed, and show the reason as its watchers' error.
 
     A stream is new until an instance has claimed it for the first time.
 
@@ -68,7 +68,7 @@ async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) 
     )
     for until in set(changes.values()):
         digests = [digest for digest, each in changes.items() if each == until]
-        # Check for epoch 0 again, to leave out streams that an instance has claimed meanwhile.
+        # Check for epoch 0 again, to leave out streams that an instance has claimed since the query above.
         await session.execute(
             update(Stream)
             .where(Stream.digest.in_(digests), Stream.epoch == 0)

@@ -17,7 +17,7 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import InstanceReport
 
 LOOKED_FOR: Final = timedelta(seconds=60)
-"""For this long after somebody has read its report, an instance reports more often."""
+"""How long an instance reports more often after somebody has read its report."""
 _RENEW_AFTER: Final = LOOKED_FOR / 3
 Sessions = Callable[[], AbstractAsyncContextManager[AsyncSession]]
 

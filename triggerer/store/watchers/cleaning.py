@@ -2,7 +2,7 @@
 
 If a message is delivered again, the idempotency key of the stored event shows that the message is not new. So a
 watcher's events may be deleted only once the broker has advanced past their messages. The store does not know the
-broker's position. But the broker has advanced past the messages of a watcher in these conditions:
+broker's position. But the broker has advanced past a watcher's messages if all of these conditions hold:
 
 - an instance has the lease of the watcher's stream,
 - all watchers of the stream have been running for a while (the stream is in good order),
@@ -105,7 +105,7 @@ class _Shown(NamedTuple):
     is_replayed: bool
 
     def disorder(self, now: datetime, quiet_since: datetime) -> str | None:
-        """Return why this watcher shows that its stream is not in good order. None: it shows no reason."""
+        """Return the problem of this watcher that keeps its stream from being in good order; None if there is none."""
         if self.expires_at is None or self.expires_at <= now:
             return "has a stream that nobody reads"
         if self.state != "running":
@@ -122,7 +122,7 @@ def _formatted(instant: datetime) -> str:
 async def mark_cleaned(
     session: AsyncSession, watcher_ids: Collection[int], before: datetime
 ) -> Mapping[int, UnsettledWatcher]:
-    """Store that events of these watchers from before the instant `before` will be deleted now.
+    """Store that events of these watchers from before the instant `before` are about to be deleted.
 
     Returns:
         The watchers that are behind, or for which a replay was requested. Their events must stay. For the other

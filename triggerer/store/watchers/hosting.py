@@ -175,7 +175,7 @@ async def write_waiting_reasons(session: AsyncSession, reasons: Mapping[str, str
 
 
 async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -> set[int]:
-    """Return the given ids whose watchers DAG files still declare. The watchers' triggers may have changed."""
+    """Return the given ids of watchers that DAG files still declare. The watchers' triggers may have changed."""
     declared = select(Watcher.id).where(
         Watcher.id.in_(list(watcher_ids)), Watcher.trigger_id.is_not(None)
     )

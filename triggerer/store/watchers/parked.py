@@ -262,7 +262,7 @@ def _set_aside(
     fence: Fence, watcher_id: int, what: SetAside, bounds: ParkedBounds, usage: ParkedUsage
 ) -> Script[bool]:
     digest, size_bytes = fence.stream_digest, len(what.data)
-    # An operator may have discarded the stored message meanwhile. Then do not park it.
+    # An operator may have discarded the stored message since the watcher received it. Then do not park it.
     if what.was_stored and not (yield KNOWN(rows=ParameterRows([(watcher_id, what.key)]))):
         return True
     yield from usage.read([watcher_id])

@@ -139,7 +139,10 @@ async def choose_parked(
 
 
 async def find_undeclared(session: AsyncSession, ids: Sequence[int]) -> dict[int, str]:
-    """Return the messages among these whose watcher no file declares any longer, as message id -> `asset/watcher`."""
+    """Return, by message id, the undeclared watchers of these messages, as `asset/watcher`.
+
+    A watcher is undeclared if no file declares it any longer. Messages of other watchers are left out.
+    """
     query = _of_watchers(select(ParkedMessage.id, Asset.name + "/" + Watcher.name))
     query = query.where(Watcher.trigger_id.is_(None))
     found = dict[int, str]()

@@ -57,7 +57,7 @@ async def ask_for_replay(
     Args:
         asset: The asset's name or URI.
         start: Replay messages that were published from this instant on. None: from the earliest message.
-        reemit: True: create events again, under new keys, for messages that already have events.
+        reemit: True to create events again, under new keys, for messages that already have events.
     Raises:
         TriggererError: There is no such watcher, it has no shared stream, or `start` is in the future. Or `reemit` is
             False, and events from after `start` were deleted, so the store cannot tell which messages had events.

@@ -102,7 +102,7 @@ async def _request(
 
 
 async def begin_restoration(session: AsyncSession, start: datetime, *, now: datetime) -> None:
-    """Record the restore. Watchers that DAG files add are set back too, until all files have been read once."""
+    """Record the restore. Until all DAG files have been read, watchers that they add are set back too."""
     session.add(Restoration(start=start, restored_at=now))
     await session.flush()
 

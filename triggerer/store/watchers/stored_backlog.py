@@ -91,7 +91,7 @@ async def load_stored_backlogs(
     """Return, by watcher id, the lanes with stored messages for watchers of these streams.
 
     Args:
-        are_replayed: True: return only lanes with parked messages that an operator replays. The stream's owner knows
+        are_replayed: True to return only lanes with parked messages that an operator replays. The stream's owner knows
             all other stored messages, because it stored them itself.
     """
     query = (

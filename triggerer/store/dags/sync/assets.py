@@ -42,9 +42,9 @@ async def _rename_assets(
     """Rename the row of an asset that is no longer defined, if a new asset has its name or its URI.
 
     The renamed row keeps its watchers, queued events and schedules. Events keep the name and URI under which they were
-    recorded. If one new asset has the row's name and another new asset has its URI, only the first of the two gets the
-    row. Names and URIs are unique. So if a further asset that is no longer defined has the name or URI that the row
-    gets, the further asset is renamed to `x-retired:<id>`.
+    recorded. If one new asset has the row's name and another new asset has its URI, the new asset whose name sorts
+    first gets the row. Names and URIs are unique. So another asset that is no longer defined, and has the row's new
+    name or URI, is renamed to `x-retired:<id>`.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}
@@ -77,7 +77,7 @@ async def _rename_assets(
 
 
 async def _record_identity(session: AsyncSession, row: Asset) -> None:
-    """Store the current name and URI of an asset for the events that it has so far, before the asset is renamed.
+    """Before an asset is renamed, store its name and URI for the events that were recorded under them.
 
     Nothing is stored if no event was recorded under this name and URI.
     """

@@ -121,7 +121,7 @@ def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger |
 
 
 async def _renamed(session: AsyncSession, watchers: Iterable[ParsedWatcher]) -> dict[str, str]:
-    """Return the new readable key of each stored stream whose stored key is written differently, by digest.
+    """Return, by digest, the new readable key of each stored stream whose watchers now write its key in another way.
 
     After an update of the plugin or of the service, a key with an equal digest may be written in another way.
     """
@@ -133,7 +133,10 @@ async def _renamed(session: AsyncSession, watchers: Iterable[ParsedWatcher]) -> 
 
 
 def _texts(watchers: Iterable[ParsedWatcher]) -> dict[str, str]:
-    """Return the readable key of each stream, by digest. If watchers write a key differently, the last watcher wins."""
+    """Return the readable key of each stream, by digest.
+
+    If watchers write a key in different ways, the last watcher wins.
+    """
     return {watcher.stream_digest: watcher.stream_key for watcher in watchers}
 
 
@@ -172,7 +175,7 @@ async def _drop_unused(
             await session.delete(row)
     await session.flush()
     # The instance that has a stream's lease may still be closing the stream. Such a stream stays, and a later update
-    # deletes it. The DELETE checks the lease again, because its owner may renew the lease at this moment.
+    # deletes it. The DELETE checks the lease again, because the stream's owner may renew the lease at this moment.
     is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
     may_go = and_(is_unused, is_free(await database_now(session)))
     if await session.scalar(select(Stream.digest).where(may_go).limit(1)):

@@ -1,1 +1,1 @@
-"""PostgreSQL: the server that takes writes, scripts, and sessions that keep locks."""
+"""PostgreSQL: finds the server that takes the writes, performs scripts, and ends stuck sessions."""

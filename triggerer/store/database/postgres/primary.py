@@ -29,7 +29,7 @@ SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "10000",
     # JIT compilation of a plan would take longer than any query of the service.
     "jit": "off",
-    # The function `triggerer.store.database.script.literal` relies on this setting: it does not escape backslashes.
+    # The function `triggerer.store.database.script.literal` does not escape backslashes, so it relies on this setting.
     "standard_conforming_strings": "on",
 }
 """Session settings, set after a connection is open, because PgBouncer refuses them in the startup message."""

@@ -49,7 +49,7 @@ class SqliteConnections:
             return connection
 
         connection = _Connection(connect, self._ending)
-        # A daemon, so that a statement that hangs on a dead disk does not keep the process alive.
+        # A daemon thread, so that a statement that hangs on a dead disk does not keep the process alive.
         connection._thread.daemon = True  # noqa: SLF001 - as SQLAlchemy does; there is no public name
         try:
             await connection

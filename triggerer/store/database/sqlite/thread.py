@@ -22,7 +22,7 @@ async def in_thread(
 ) -> T:
     """Call `work` with the transaction's connection, in the connection's thread; return its result.
 
-    `work` neither begins nor commits.
+    `work` neither begins nor commits a transaction.
 
     Raises:
         sqlite3.Error: The driver's error. `Database.transaction` translates it.

@@ -15,7 +15,7 @@ def notify_cte(signal: Signal, *, sender: str, dag_ids: str) -> str:
     Args:
         sender: The parameter with the id of this process, such as `$1`. The process ignores announcements with its own
             id.
-        dag_ids: A query for one row with one column, an array of DAG ids or NULL.
+        dag_ids: A query for one row with one column. Its value is an array of DAG ids, or NULL to announce nothing.
     """
     return f"""notified AS (
     SELECT pg_notify('{CHANNEL}', CASE WHEN octet_length(text) <= {MAX_PAYLOAD} THEN text ELSE

@@ -56,7 +56,10 @@ Announced = dict[Signal, set[str]]
 
 
 class Subscription:
-    """Collects the wake-ups for one part of the service. Only one task may wait. Close it, or use it in a `with`."""
+    """Collects the wake-ups for one part of the service.
+
+    Use a subscription in a `with`, or close it. Only one task may wait for its wake-ups.
+    """
 
     def __init__(self, wakeups: Wakeups, signals: frozenset[Signal]) -> None:
         self._wakeups = wakeups

@@ -1,7 +1,7 @@
 """Carries out an operator's decision that the unknown attempts of a run are lost (`runs resolve --lost`).
 
-An attempt is unknown if its cluster or server does not answer. It may still be at work, so the next attempt waits for
-it. The caller commits.
+An attempt is unknown if its cluster or server does not answer. The attempt may still be at work, so the next attempt
+waits for its end. The caller commits.
 """
 
 from __future__ import annotations

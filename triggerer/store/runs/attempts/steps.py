@@ -121,7 +121,7 @@ def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatemen
 def close_launches(
     run_pk: int, state: AttemptState, reason: str, *, before_epoch: int
 ) -> Script[set[int]]:
-    """End those open launches and unknown attempts of a run whose epoch is lower than `before_epoch`.
+    """End a run's open launches and unknown attempts with epochs below `before_epoch`.
 
     Args:
         state: The final state of the launches and attempts.

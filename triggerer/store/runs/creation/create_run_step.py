@@ -51,8 +51,8 @@ class Unchanged:
     """A condition for creating a run: the DAG's row has not changed since the scheduler read it.
 
     A scheduler that plans for the DAG changes this row. So if the condition holds, no other scheduler has planned for
-    the DAG meanwhile. The condition is for PostgreSQL only. A `CreateRun` with this condition is a whole transaction,
-    and notifies other processes of the run. On SQLite no other process can write between the reading of the row and the
+    the DAG since. The condition is for PostgreSQL only. A `CreateRun` with this condition is a whole transaction, and
+    notifies other processes of the run. On SQLite no other process can write between the reading of the row and the
     creation of the run.
 
     Args:
@@ -69,8 +69,8 @@ class CreateRun:
     """A step: create a run. It returns a row (primary key, run id, run_after), or none if the run's id exists already.
 
     `triggerer.store.runs.creation.create_run.create_run` explains the fields. If the run takes events, the step also
-    changes the DAG's row, so that another scheduler that plans for the DAG notices. If `unchanged` is given and does
-    not hold, the step changes nothing and returns no row.
+    changes the DAG's row, so that another scheduler that plans for the DAG notices the new run. If `unchanged` is given
+    and does not hold, the step changes nothing and returns no row.
     """
 
     dag_id: str
@@ -190,12 +190,12 @@ class _Variant:
     """The options on which the text of PostgreSQL's statement depends."""
 
     takes: bool
-    """The run takes events."""
+    """True if the run takes events."""
     is_conditional: bool
-    """The condition `Unchanged` is given."""
+    """True if the condition `Unchanged` is given."""
     is_scheduled: bool = False
     takes_all: bool = False
-    """The run takes all waiting events."""
+    """True if the run takes all waiting events."""
     assets: int = 0
     """The number of assets whose oldest events the run takes. 0: it takes all waiting events, or none."""
 

@@ -135,7 +135,8 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
 
 # The rows of the DAGs are locked in order, and rows that another transaction has locked are skipped. So two of these
 # statements never wait for each other. A row that has changed since it was read has another `xmin`. PostgreSQL compares
-# `xmin` on the row's last version. If `xmin` is equal, no other scheduler has planned for the DAG meanwhile.
+# `xmin` on the row's last version. If `xmin` is equal, no other scheduler has planned for the DAG since the row was
+# read.
 #
 # PostgreSQL takes the statement's snapshot before it reads the time, so a run is never older than one of its events.
 _POSTGRES: Final = f"""

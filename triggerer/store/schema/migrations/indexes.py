@@ -17,7 +17,7 @@ _IS_INVALID: Final = sa.text(
 
 
 def create_index(name: str, table: str, columns: Sequence[str], **options: Any) -> None:
-    """Create an index, unless an earlier attempt has completed it. Writers continue meanwhile.
+    """Create an index, unless an earlier attempt has completed it. Writers are not blocked.
 
     Args:
         options: As for `alembic.op.create_index`.
@@ -30,7 +30,7 @@ def create_index(name: str, table: str, columns: Sequence[str], **options: Any) 
 
 
 def drop_index(name: str, table: str) -> None:
-    """Drop an index if it exists. Readers and writers continue meanwhile."""
+    """Drop an index if it exists. Readers and writers are not blocked."""
     op.drop_index(name, table, if_exists=True, postgresql_concurrently=True)
 
 

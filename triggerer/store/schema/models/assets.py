@@ -126,8 +126,8 @@ class QueuedAssetEvent(Base):
     """An entry in the queue of a DAG: an asset event that waits for the DAG, or that a run of the DAG has taken.
 
     Entries are inserted in the transaction that stores the event, even for paused DAGs. Because of the primary key, two
-    runs of a DAG cannot take the same event. An entry is deleted with its run, its event or its DAG, by an operator, or
-    because its event cannot be divided among partition keys.
+    runs of a DAG cannot take the same event. An entry is deleted with its run, its event or its DAG. It is also deleted
+    if an operator removes it, or if its event cannot be divided among partition keys.
     """
 
     __tablename__ = "queued_asset_event"

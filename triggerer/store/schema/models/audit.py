@@ -12,7 +12,7 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 
 
 class Audit(Base):
-    """One change that somebody requested. The row is written in the transaction of the change."""
+    """One change that somebody requested. The row is written in the transaction that makes the change."""
 
     __tablename__ = "audit"
     __table_args__ = ({"sqlite_autoincrement": True},)
@@ -55,7 +55,10 @@ class CleaningTurn(Base):
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """Always 1."""
     made_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When the first process asked whether a cleaning is due. The first nightly cleaning is due in the next night."""
+    """When a process first asked whether a cleaning is due, or began a cleaning.
+
+    The first nightly cleaning is due in the night after this instant.
+    """
     holder: Mapped[str | None] = mapped_column(String(80))
     """The id of the cleaning. None: no cleaning is under way."""
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -73,7 +76,7 @@ class CleaningTurn(Base):
     failures: Mapped[int] = mapped_column(server_default="0", default=0)
     """The number of cleanings that failed since the database was made."""
     full_bytes: Mapped[int | None] = mapped_column(BigId)
-    """PostgreSQL: the size of the database after the last cleaning, if this size was above the configured bound.
+    """The size of the database after the last cleaning, if this size was above the configured bound; None on SQLite.
 
     A cleaning does not shrink the files. So the database counts as full again only when it has grown beyond this size.
     """

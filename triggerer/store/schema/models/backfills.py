@@ -33,7 +33,7 @@ class Backfill(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     cancelled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     params: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """These replace the DAG's parameters of the same names in each run that the backfill creates or repeats."""
+    """Parameters for all runs of the backfill. They replace the DAG's parameters of the same names."""
 
 
 class BackfillInterval(Base):

@@ -1,7 +1,7 @@
 """The positions of watchers that have fallen behind in a log, and requests to replay a log.
 
 A log, such as Kafka, can be read again from a position. A watcher falls behind when it fails a message that other
-watchers accepted. Then it reads the lane of the message, such as a partition, alone.
+watchers accepted. From then on it reads the message's lane, such as a partition, separately.
 """
 
 from __future__ import annotations

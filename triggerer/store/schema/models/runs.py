@@ -75,7 +75,7 @@ class DagRun(Base):
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     error: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
-    """The exit code of a worker process that died. Negative: the signal that killed it."""
+    """The exit code of a worker process that died. If a signal killed it, the code is minus the signal's number."""
     log_home: Mapped[str | None] = mapped_column(Text)
     """The folder of the run's log on the executor's machine; see `triggerer.domain.run_logs`."""
     executor: Mapped[str | None] = mapped_column(String(80))
@@ -114,7 +114,7 @@ class DagRun(Base):
 
     `NEVER`: the run is held until its file loads."""
     first_started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When the first attempt began since the run was created, or since a user queued it again."""
+    """When the first attempt began. If a user queued the run again, attempts before that do not count."""
     notified_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When a notification about the failure of the run was made. None: none was made."""
 

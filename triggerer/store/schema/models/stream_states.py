@@ -1,4 +1,4 @@
-"""The states that producers store, such as a position, because their source (a URL, a directory) remembers nothing."""
+"""The states that producers store, such as a position. Their sources, such as a URL or a directory, remember none."""
 
 from __future__ import annotations
 

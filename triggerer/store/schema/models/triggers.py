@@ -94,7 +94,7 @@ class Stream(Base):
     incarnation: Mapped[str] = mapped_column(String(32), default=partial(token_hex, 8))
     """A random text, the first part of the stream's marks; see `StoredMark`. `db restored` replaces it."""
     marked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """The second part of the stream's newest mark. None: no owner has found the broker's positions in order yet."""
+    """The second part of the stream's newest mark. None: no owner has verified the broker's positions yet."""
 
 
 class Instance(Base):
