@@ -21,7 +21,7 @@ _NOT_MEASURED: Final = (
         "a receive mostly waits for messages, so its duration says nothing; its failure restarts the stream",
     ),
     (
-        "commit, delete and settle apart",
+        "separate figures for commit, delete and settle",
         "`triggerer_client_operation_duration_seconds`",
         "each broker has one call that tells it the outcome: `operation` is always `advance`",
     ),
@@ -43,7 +43,7 @@ _NOT_MEASURED: Final = (
     (
         "the rows of a cleaning that failed",
         "`triggerer_clean_age_seconds`",
-        "sums are stored when a cleaning ends; one that fails is repeated, and then counts what is left",
+        "sums are stored when a cleaning succeeds; a failed cleaning is repeated, and then counts the rest",
     ),
 )
 
@@ -62,8 +62,8 @@ def metrics_page() -> str:
         "",
         "An instance has series for 50 streams, and adds up the others in a series `other`. Other labels have such a",
         "limit too. Several schedulers serve equal gauges of the database, so let queries take the maximum. The",
-        "library's metrics `process_*` and `python_*` are served too. `deploy/monitoring/` has alert rules and a",
-        "dashboard for Grafana.",
+        "Prometheus client's metrics `process_*` and `python_*` are served too. `deploy/monitoring/` has alert rules",
+        "and a dashboard for Grafana.",
         "",
         "| Metric | Labels | Served by | Meaning |",
         "|---|---|---|---|",
@@ -92,7 +92,7 @@ def metrics_page() -> str:
         "| Path | Answers |",
         "|---|---|",
         "| `/livez` | 200 if the event loop turns within half a second; else 503, with what blocks it |",
-        "| `/readyz` | 200 once the process has started and while its leases hold; else 503, with what is missing |",
+        "| `/readyz` | 200 after the process has started, while its leases are valid; else 503, with what is missing |",
         "| `/health` of the API | each part with its heartbeat, as `triggerer health` shows it |",
         "",
         "Neither `/livez` nor `/readyz` asks the database: an outage of the database must not restart every process.",
