@@ -14,8 +14,8 @@ import orjson
 from triggerer.domain.text.storable import strings_with_nul
 from triggerer.errors import RowRefused
 
-_ESCAPE: Final = b"\\"
-_NUL: Final = _ESCAPE + b"u0000"
+_BACKSLASH: Final = ord("\\")
+_NUL: Final = b"\\u0000"
 _NULL: Final = b"null"
 _TOO_LONG: Final = "Integer exceeds 64-bit range"
 _SHOWN: Final = 40
@@ -53,10 +53,10 @@ def dump_json(
     # every `null`, it has neither NaN nor an infinity, and needs no search.
     if nulls and nulls != _nones_of(value):
         _refuse_non_finite(value, what)
-    # Search for one byte first: that is ten times as fast as a search for six. The text of a string with a backslash
-    # before `u0000` matches too, although the string has no NUL character. `_refuse_nul` checks each string, and
-    # accepts such a string.
-    if _ESCAPE in text and _NUL in text:
+    # Search for one byte first, by its number: that takes a fifth of the time of a search for six bytes. The text of a
+    # string with a backslash before `u0000` matches too, although the string has no NUL character. `_refuse_nul` checks
+    # each string, and accepts such a string.
+    if _BACKSLASH in text and _NUL in text:
         _refuse_nul(text, what)
     return text
 
