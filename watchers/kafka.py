@@ -169,13 +169,13 @@ class KafkaRangeTrigger(BaseEventTrigger):
     """Fires for ranges of new offsets: one event for each partition with new messages, every `interval`.
 
     The trigger reads no messages. An event's `extra` has `topic`, `topic_id`, `partition`, `from` and `to` (exclusive).
-    The function `triggerer.kafka_ranges` reads these fields. Each new offset is in exactly one event of a watcher,
-    except in the two cases below. The watcher's position is stored in the same transaction as the events. The position
-    stays if the trigger's arguments change. The watcher joins no consumer group.
+    The function `triggerer.kafka_ranges` reads these fields. Each new offset is in exactly one event of a watcher, with
+    two exceptions. The watcher's position is stored in the same transaction as the events. The position stays if the
+    trigger's arguments change. The watcher joins no consumer group.
 
-    In two cases, an offset is in no event, or in a second event. If retention has deleted offsets before they were in
-    an event, the next event has their number as `deleted`. If a log was cut (it lost its end), the next event has
-    `rewound_from`: the offsets from `from` up to `rewound_from` are used again, for other messages.
+    The exceptions: if retention has deleted offsets before they were in an event, the next event has their number as
+    `deleted`. If a log was cut (it lost its end), the next event has `rewound_from`: the offsets from `from` up to
+    `rewound_from` are used again, for other messages.
 
     Args:
         topics: As for `KafkaEventTrigger`.

@@ -121,8 +121,8 @@ class Fetcher:
                     location = response.headers.get("location")
                     if response.status_code in (301, 302, 303, 307, 308) and location:
                         following = _follow(url, location, what)
-                        # After a redirect to a foreign origin, send no further secrets. If that origin redirects back,
-                        # the foreign server has chosen the URL that would get the secrets.
+                        # After a redirect to a foreign origin, send no further secrets, even if that origin redirects
+                        # back. Otherwise the foreign server could choose the URL that gets the secrets.
                         may_send_secrets = may_send_secrets and origin_of(following) == origin_of(
                             url
                         )

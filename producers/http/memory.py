@@ -70,10 +70,7 @@ class Memory:
     is_document: bool
     has_begun: bool = False
     validators: Validators | None = None
-    """The validators of the latest answer whose items are all settled, as are the items of all earlier answers.
-
-    `cursor` is from the same answer.
-    """
+    """The validators of the newest answer up to which all items are settled. `cursor` is from the same answer."""
     cursor: Any = None
     incarnation: str = ""
     version: int = 0

@@ -32,7 +32,7 @@ _MOVING: Final = (
 async def measure_lag(
     settings: KafkaSettings, topics: Iterable[str], group: str, start: Any
 ) -> SourceLag:
-    """Return, for each partition, the end minus the group's commit, or minus the start if there is no commit.
+    """Return how many offsets each partition has from the group's commit on, or from the start if it has no commit.
 
     Joins no group, commits nothing and has no deadline. Aborted and control records count too.
 

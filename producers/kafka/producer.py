@@ -249,7 +249,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             await self._settler.advance(batch)
 
     def use_mark(self, mark: StoreMark) -> None:
-        """Store the mark in the metadata of each commit, and check the commits of newly assigned partitions by it."""
+        """Store the mark in the metadata of each commit, and check the marks in the commits of assigned partitions."""
         self._mark = mark
 
     def use_standing(self, report: ReportStanding) -> None:

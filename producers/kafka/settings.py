@@ -61,8 +61,9 @@ class KafkaSettings(DeliverySettings):
 
     dead_letter_topic: str = "{topic}.dead-letter"
     expired_offset: Literal["earliest", "latest", "fail"] = "earliest"
-    """Where to continue if retention deleted unread messages: at the oldest message that is left, or after the newest.
-    With "fail" the stream fails until an operator sets another value. The number of deleted messages is always logged.
+    """Where to continue if retention deleted unread messages: "earliest" means the oldest message that is left, and
+    "latest" the end of the log. With "fail" the stream fails until an operator sets another value. The number of
+    deleted messages is always logged.
     """
 
     schema_registry_url: OptionalText = None

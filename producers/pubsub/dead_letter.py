@@ -84,7 +84,7 @@ class DeadLetters:
 
 
 def _attributes(message: BrokerMessage, evidence: Mapping[str, object]) -> dict[str, str]:
-    """Return the message's attributes, then ours, the most important first, up to Pub/Sub's limit on their number."""
+    """Return the message's attributes, and as many of ours as Pub/Sub allows, the most important first."""
     attributes = {
         name: value if isinstance(value, str) else value.decode("utf-8", "replace")
         for name, value in message.attributes.items()

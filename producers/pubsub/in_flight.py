@@ -18,7 +18,7 @@ from typing import Final
 from producers.pubsub.message import GONE, OPEN, READY, Delivery, State
 
 COMES_AGAIN_WITHIN_S: Final = 5.0
-"""How long a lane waits for its failed message to come again. A message that Pub/Sub has dead-lettered never does."""
+"""How long a lane waits for its failed message. A message that Pub/Sub has dead-lettered never comes again."""
 SHORTEST_DELAY_S: Final = 1.0
 """While more messages are delayed than `max_delayed`, delays are cut to this number of seconds."""
 
@@ -66,7 +66,7 @@ class InFlight:
         self._max_bytes = max_bytes
         self._max_delayed = max_delayed
         self._extra = 0
-        """How many more messages the open stream may have in flight, because some are delayed."""
+        """How many messages above `max_messages` the open stream may have in flight, because some are delayed."""
         self._extra_bytes = 0
         self._by_message: dict[str, Delivery] = {}
         self._lanes: dict[str, _Lane] = {}

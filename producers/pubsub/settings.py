@@ -29,8 +29,8 @@ class PubSubSettings(DeliverySettings):
     project: OptionalText = None
     """The project of subscriptions and topics that are named without one. None: the project of the credentials."""
     credentials_file: OptionalText = field(default=None, repr=False)
-    """A service account's key, or another file that Google's libraries read: its path or its content. `env:NAME` and
-    `file:PATH` give the content. None: application default credentials."""
+    """The path or the content of a service account's key, or of another credentials file that Google's libraries read.
+    `env:NAME` and `file:PATH` give the content. None: application default credentials."""
     emulator_host: OptionalText = None
     """`host:port` of an emulator, without TLS and without credentials."""
     endpoint: OptionalText = None
@@ -65,7 +65,7 @@ class PubSubSettings(DeliverySettings):
     connect_timeout_s: PositiveSeconds = 2.0
     """If the first connection fails for this long, the stream ends, and opens again after up to a minute."""
     keepalive_s: PositiveSeconds = 30.0
-    """How often an idle connection is checked: a broken network sends no error."""
+    """How often an idle connection is checked, because a broken network sends no error."""
 
     def check(self, where: str) -> None:
         for name in ("ack_deadline_s", "min_ack_deadline_s"):

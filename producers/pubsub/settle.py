@@ -29,7 +29,7 @@ _RawRequest: Final[Any] = AcknowledgeRequest.pb()
 
 _CALL_TIMEOUT_S: Final = 10.0
 _AT_ONCE: Final = 2
-"""The usual number of concurrent requests. Later ids wait and share the next request."""
+"""The usual number of concurrent requests. While this many are open, further ids wait and share the next request."""
 MANY: Final = 250
 """This many waiting ids start another request at once, up to `AT_MOST` requests."""
 AT_MOST: Final = 4

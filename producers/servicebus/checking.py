@@ -53,7 +53,7 @@ async def describe_delivery(
     deliveries.
 
     Args:
-        verify: As for `ask_administration`.
+        verify: A file with the authorities to trust. True: the system's authorities.
     """
     found = None
     if ask and not settings.is_emulator:

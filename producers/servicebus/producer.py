@@ -176,7 +176,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
                 )  # fmt: skip
         deliveries = delivery.deliveries
         if not outcome.blames_event:
-            # No watcher processed the message, so release it, which counts no delivery.
+            # No watcher processed the message, so release it. A release does not count as a delivery.
             return SettleRequest(delivery, Settlement.RELEASE, done, delay_s=self._policy.delay(1))
         if self._policy.is_exhausted(deliveries) and not self._entity.is_dead_letter_queue:
             return SettleRequest(

@@ -74,7 +74,7 @@ async def find_queue(client: Any, queue: str, settings: SqsSettings) -> Queue:
 
 
 async def find_url(client: Any, queue: str, *, account: str | None = None) -> str:
-    """Return the URL of a queue. `account` is the queue's owner, if this is not the credentials' account.
+    """Return the URL of a queue. `account` owns the queue; None: the credentials' account owns it.
 
     Raises:
         BrokerRefused, BrokerUnavailable: As `find_queue`.

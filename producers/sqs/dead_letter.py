@@ -24,7 +24,7 @@ _LONGEST_REASON: Final = 1_000
 
 
 class DeadLetters:
-    """The dead-letter queue of a queue: the connection names it, or the queue's redrive policy does."""
+    """The dead-letter queue that the connection names, or else the queue's redrive policy."""
 
     def __init__(self, client: Any, queue: Queue, settings: SqsSettings) -> None:
         self._client = client
@@ -121,7 +121,7 @@ class DeadLetters:
 
         Raises:
             BrokerRefused, BrokerUnavailable: The dead-letter queue does not exist, cannot be looked up, or is the queue
-                itself.
+                that the stream reads.
         """
         if self.has_queue:
             await self._find()

@@ -34,8 +34,8 @@ class _Progress:
     """The progress of one call of `advance`.
 
     Attributes:
-        to_delete: The messages of all clean lanes. A lane is clean if every message in it has a clean outcome and still
-            exists. The messages of all clean lanes are deleted together.
+        to_delete: The messages of all clean lanes. A lane is clean if every message in it has a clean outcome and is
+            still in flight. The messages of all clean lanes are deleted together.
         done: The indices of finished lanes that are not clean. The messages of such a lane are advanced one by one.
             `take_done` returns the indices and clears the list.
     """

@@ -1,7 +1,7 @@
 """The parts that producers and watchers of all brokers share. Plugins may import them too.
 
-This `__init__` imports none of the modules. So a DAG file that imports `message_trigger` does not import pydantic too,
-which takes long, and which only `connections` needs.
+This `__init__` imports none of the modules. So a DAG file that imports `message_trigger` does not wait for the slow
+import of pydantic. Only `connections` needs pydantic.
 
 - `message_trigger`: the base class of triggers, with `match`, `decode`, `extra` and `partition_key`. A broker's trigger
   on top of the base class has some 100 lines.

@@ -40,7 +40,7 @@ def _object(
 
 
 def _without_folders(found: Iterable[_Object]) -> list[_Object]:
-    """Leave out the empty objects that consoles and Hadoop's connectors write for a folder: "in/".
+    """Leave out the empty objects, such as "in/", that consoles and Hadoop's connectors write for a folder.
 
     Reading the URI of such an object would read the whole folder.
     """
@@ -100,7 +100,7 @@ def read_gcs(message: BrokerMessage) -> list[_Object]:
 
     Raises:
         ValueError: The message is no notification of Cloud Storage.
-    Source: "Pub/Sub notifications for Cloud Storage" in its documentation.
+    Source: "Pub/Sub notifications for Cloud Storage" in the documentation of Cloud Storage.
     """
     attributes = {name: text_of(value) for name, value in message.attributes.items()}
     kind = attributes.get("eventType")
@@ -146,7 +146,7 @@ _BLOB_CREATED: Final = "Microsoft.Storage.BlobCreated"
 # name and then rename the file. Elsewhere (other containers, S3, Cloud Storage), a rename is a copy, which is reported
 # as a created object.
 _BLOB_RENAMED: Final = "Microsoft.Storage.BlobRenamed"
-# These calls create an empty object. Another event (FlushWithClose, SftpCommit) says that its content is written.
+# These calls create an empty object. Another event (FlushWithClose, SftpCommit) says that the content is written.
 _NOT_YET_WRITTEN: Final = frozenset({"CreateFile", "SftpCreate"})
 _SUBJECT: Final = "/blobServices/default/containers/"
 

@@ -72,7 +72,7 @@ def _binary_data(message: BrokerMessage, attributes: Mapping[str, Any]) -> dict[
     content_type = attributes.get("datacontenttype") or next(
         (
             text_of(content)
-            # Service Bus has a system property for the content type.
+            # In Service Bus, the content type is a system property, so it is in `position`.
             for properties in (message.attributes, message.position)
             for name, content in properties.items()
             if name.lower() in _CONTENT_TYPES and content

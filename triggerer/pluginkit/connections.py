@@ -43,9 +43,8 @@ PositiveSeconds = Annotated[float, Field(gt=0)]
 class ConnectionSettings:
     """The settings under `[connections.<id>]`. A subclass is a dataclass (frozen, slots, kw_only).
 
-    Each field of the subclass is a key of the section.
-    A secret is a field with `field(repr=False)`. Errors do not show its value. References to secrets (`env:NAME` or
-    `file:PATH`) are resolved before the check.
+    Each field of the subclass is a key of the section. A secret is a field with `field(repr=False)`. Errors do not show
+    its value. References to secrets (`env:NAME` or `file:PATH`) are resolved before the check.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}

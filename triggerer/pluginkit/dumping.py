@@ -71,7 +71,7 @@ def load_message(data: bytes) -> BrokerMessage:
 
 
 def get_size(message: BrokerMessage) -> int:
-    """Return the size of value, key and attributes, as limits in bytes count it."""
+    """Return the size of value, key and attributes, for limits such as `max_outstanding_bytes`."""
     size = len(message.value or b"") + len(message.key or b"")
     for name, value in message.attributes.items():
         size += len(name) + len(value or b"")

@@ -23,7 +23,7 @@ class TriggererConnections(BaseSecretsBackend):  # type: ignore[misc]  # Airflow
     """Looks up connections in our configuration. Airflow searches its other sources for a missing connection."""
 
     def get_connection(self, conn_id: str, team_name: str | None = None) -> Any:
-        """Return Airflow's connection, or None: Airflow then tries `AIRFLOW_CONN_<ID>`."""
+        """Return Airflow's connection. If the result is None, Airflow tries `AIRFLOW_CONN_<ID>`."""
         try:
             settings = get_connection(conn_id)
         except ConfigurationError as error:

@@ -15,7 +15,7 @@ class Cut(NamedTuple):
     number: int
     """How many times the log was cut. The number is in the keys of ranges whose offsets are used again."""
     below: int
-    """Events from before the cut may contain the offsets of lost messages, which are all below this offset."""
+    """Events from before the cut may contain offsets of lost messages. All such offsets are below this one."""
     is_reported: bool
     """Whether an event has reported the cut, as `rewound_from`."""
 

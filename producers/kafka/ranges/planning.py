@@ -16,7 +16,7 @@ class PartitionView:
 
     Attributes:
         first: The oldest offset that is left.
-        end: The offset after the last one that a reader with the connection's isolation level gets.
+        end: The offset after the last message that a reader with the connection's isolation level gets.
         epoch: The epoch of the leader that answered. None: unknown.
         start: Where the watcher begins if its bookmark has no entry for the topic.
         kept_until: Where the log was cut since the bookmark was stored: the log still has the messages before this

@@ -1,4 +1,4 @@
-"""A request that aiokafka lacks: where the log of an earlier leader ends (KIP-101, KIP-320).
+"""A request that aiokafka lacks. It asks where the log of an earlier leader ends (KIP-101, KIP-320).
 
 Source: https://kafka.apache.org/protocol.html, OffsetForLeaderEpoch.
 """

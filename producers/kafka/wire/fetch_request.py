@@ -4,8 +4,8 @@ aiokafka ends at version 11. Version 12 (KIP-595) added the epoch of the last fe
 with its log. Version 13 (KIP-516, Kafka 3.1) names topics by their ids.
 Source: https://kafka.apache.org/protocol.html, Fetch and the flexible encoding of KIP-482.
 
-The fields of a partition are packed and unpacked in one call. In a test with eight partitions, in which messages came
-one by one, a call for each field would take up a tenth of the time for each message.
+The fields of a partition are packed and unpacked in one call. In a test with eight partitions, where messages came one
+by one, separate calls for the fields had taken up a tenth of the time for each message.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ _DIVERGING_EPOCH = 0
 class PartitionAnswer(AbstractType[tuple[Any, ...]]):  # type: ignore[misc]
     """The part of a response about one partition, as a tuple.
 
-    The fields of the tuple: partition number (int32), error (int16), high watermark, last stable and first offset
-    (int64), the aborted transactions (writer, first offset, tags), preferred replica (int32), batches, tags.
+    The fields of the tuple: partition number (int32), error (int16), high watermark, last stable offset and first
+    offset (each int64), the aborted transactions, preferred replica (int32), batches, tags. An aborted transaction has
+    a writer, a first offset and tags.
     """
 
     _HEAD: Final = struct.Struct(">ihqqq")

@@ -106,7 +106,7 @@ class Client:
 
 
 def default_credential(settings: ServiceBusSettings) -> Any:
-    """Return the default credential chain. Imported here: most streams have a connection string."""
+    """Return the default credential chain. It is imported here, because most streams have a connection string."""
     from azure.identity.aio import DefaultAzureCredential
 
     return DefaultAzureCredential(

@@ -64,7 +64,7 @@ class SchemaRegistry:
         try:
             self._client = _connect(url, settings)
         except _NO_ANSWERS as error:
-            # The client raises these for an invalid URL too.
+            # The client raises these errors for an invalid URL too.
             raise ConfigurationError(
                 f"the schema registry of [connections.{connection}] cannot be asked: {error}",
                 hint="schema_registry_url is http://host:port, and the login schema_registry_username and _password",
@@ -74,7 +74,7 @@ class SchemaRegistry:
         """Return the schema of an id.
 
         Args:
-            serialized: True: ask for a descriptor, not for text. Registries support this for Protobuf.
+            serialized: True: ask for a descriptor, not for text. Registries support this only for Protobuf.
         Raises:
             BrokerRefused: The registry has no schema with that id, or refuses the login, or its answer cannot be read.
             BrokerUnavailable: The registry does not answer.
