@@ -35,8 +35,8 @@ class Delivery:
 
     Attributes:
         number: Grows with each item of a producer.
-        version: The number of this content, if the whole content is the only item. It grows with each change of the
-            content. None for an item of a list.
+        version: Grows with each change of the URL's content, if the whole content is the URL's only item. None for an
+            item of a list.
     """
 
     found: Found

@@ -33,7 +33,7 @@ class RuntimeContext:
 
     sink: EventSink
     positions: PositionSink | None = None
-    """Stores the positions of watchers that are behind in a log. None: no watcher falls behind, and the broker
+    """Stores the positions of watchers that are behind in a log. None: no watcher may fall behind, and the broker
     redelivers a failed message to all watchers.
     """
     parked: ParkedStore | None = None

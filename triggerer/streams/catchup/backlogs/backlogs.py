@@ -29,8 +29,9 @@ class Backlogs:
     """The backlogs of one stream, across its groups.
 
     Args:
-        sink: Stores the positions. None: no watcher falls behind, and the broker redelivers a failed message to all.
-        may_grow: False: no further watcher falls behind. The existing backlogs are read to their end.
+        sink: Stores the positions. Without a sink, no watcher may fall behind: the broker redelivers a failed message
+            to all watchers.
+        may_grow: If false, no further watcher may fall behind. The existing backlogs are read to their end.
         on_change: Called with a watcher when it falls behind or has caught up, or when one of its backlogs has changed.
         on_readable: Called with a backlog when it may be read, and again when its lane may have more messages.
         on_settled: Called with a backlog that has caught up, once every event up to its position is durable.
