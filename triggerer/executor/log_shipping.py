@@ -1,8 +1,8 @@
 """Copies the logs of ended runs to a bucket: `[logs] ship`.
 
 Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. This holds even
-if the executor is killed, as long as its home directory is kept: a file in `<home>/unshipped` names each log until the
-log is copied. No run waits for the bucket.
+if the executor is killed, as long as its home directory is kept and its disk is not full: a file in `<home>/unshipped`
+names each log until the log is copied. No run waits for the bucket.
 """
 
 from __future__ import annotations
