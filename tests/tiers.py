@@ -16,7 +16,7 @@ from typing import Final, Protocol
 TESTS: Final = Path(__file__).parent
 
 QUICK: Final = (
-    "acceptance/test_demo.py",
+    "acceptance/cli/test_demo.py",
     "brokers/kafka/test_trigger.py",
     "conformance/test_directory.py",
     "conformance/test_harness.py",
@@ -36,16 +36,16 @@ QUICK: Final = (
 
 ON_POSTGRESQL: Final = (
     "hosting/test_host.py",
-    "store/test_attempts.py",
-    "store/test_bulk.py",
-    "store/test_dag_sync.py",
-    "store/test_database.py",
-    "store/test_execution.py",
-    "store/test_leases.py",
-    "store/test_migrations.py",
-    "store/test_recorder.py",
-    "store/test_results.py",
-    "store/test_scheduler.py",
+    "store/dags/test_dag_sync.py",
+    "store/database/test_database.py",
+    "store/events/test_bulk.py",
+    "store/events/test_recorder.py",
+    "store/runs/test_attempts.py",
+    "store/runs/test_execution.py",
+    "store/runs/test_results.py",
+    "store/scheduler/test_scheduler.py",
+    "store/schema/test_migrations.py",
+    "store/streams/test_leases.py",
 )
 """Modules of the main path, whose quick tests run on PostgreSQL, too."""
 

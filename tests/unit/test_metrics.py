@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.store.test_reports import LIVE
+from tests.store.streams.test_reports import LIVE
 from triggerer.domain.live_state import LaneLive, Pause, StreamLive
 from triggerer.observability.metrics import table
 from triggerer.observability.metrics.exposition import GATHERING, Gathering, Sample

@@ -638,7 +638,7 @@ def test_lists_without_rows_are_empty_arrays(migrated: Shell) -> None:
 
 
 def test_the_first_dag_of_the_readme_passes_check(shell: Shell) -> None:
-    readme = Path(__file__).parents[2] / "README.md"
+    readme = Path(__file__).parents[3] / "README.md"
     source = readme.read_text().split("```python\n")[1].split("```")[0]
     assert len(source.splitlines()) <= 25
     (shell.folder / "dags").mkdir()

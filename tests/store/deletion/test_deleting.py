@@ -7,6 +7,7 @@ from sqlalchemy import update
 
 from tests.actors import TESTER
 from tests.store.cleaning import count
+from tests.store.dags.test_dag_sync import rows
 from tests.store.partitions import asset as partitioned_asset
 from tests.store.partitions import emit_keys, partitioned
 from tests.store.scheduling import end
@@ -22,7 +23,6 @@ from tests.store.seeding import (
     queue_of,
     runs_of,
 )
-from tests.store.test_dag_sync import rows
 from triggerer.domain.run_logs import log_path
 from triggerer.errors import MoveRefused, UnknownAsset, UnknownDag
 from triggerer.operations import deleting

@@ -10,6 +10,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.actors import TESTER
+from tests.store.listing.test_pages import filled  # noqa: F401 (a fixture)
 from tests.store.seeding import (
     FENCE,
     Event,
@@ -20,7 +21,6 @@ from tests.store.seeding import (
     record,
     recording,
 )
-from tests.store.test_pages import filled  # noqa: F401 (a fixture)
 from triggerer.domain.watchers.parked import ParkedBounds
 from triggerer.errors import MoveRefused
 from triggerer.observability.metrics import table

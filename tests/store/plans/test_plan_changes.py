@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import update
 
 from tests.store.partitions import asset, emit_keys, partitioned
+from tests.store.plans.test_plan import HEADER
+from tests.store.scheduler.test_timed import now_of, renewed, timed
 from tests.store.scheduling import end, set_columns
 from tests.store.seeding import add_asset, add_dag, asset_json, emit, runs_of
-from tests.store.test_plan import HEADER
-from tests.store.test_timed import now_of, renewed, timed
 from triggerer.dag_processing import parse_once
 from triggerer.domain.schedules import OnTime, schedule_to_json
 from triggerer.errors import UnknownDag

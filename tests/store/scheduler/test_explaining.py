@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 from sqlalchemy import update
 
+from tests.store.scheduler.test_timed import FLIGHTS, HOUR, now_of, timed
 from tests.store.scheduling import two_assets
 from tests.store.seeding import FENCE, NOW, add_asset, add_stream, emit, runs_of
-from tests.store.test_timed import FLIGHTS, HOUR, now_of, timed
 from triggerer.domain.schedules import OnBoth, OnTime
 from triggerer.domain.timetables import DeltaDataIntervalTimetable
 from triggerer.errors import DagError, PluginError, UnknownRun

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.actors import TESTER
+from tests.store.dags.test_dag_sync import asset, file, sync
 from tests.store.seeding import events_in
-from tests.store.test_dag_sync import asset, file, sync
 from triggerer.errors import DagError, UnknownAsset
 from triggerer.operations.emitting import emit_event
 from triggerer.store.database.transactions import Database

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
+from tests.store.dags.test_dag_sync import asset, broken, dag, file, sync
 from tests.store.seeding import emit, queue_of, runs_of
-from tests.store.test_dag_sync import asset, broken, dag, file, sync
 from triggerer.scheduler import Scheduler
 from triggerer.store.database.transactions import Database
 from triggerer.store.schema.models import Asset

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import inspect, select
 
 from tests.actors import TESTER
+from tests.store.dags.test_dag_sync import asset, dag, file, rows, sync
 from tests.store.seeding import FENCE, NOW, SOURCE, Event, add_asset, add_dag, record, recording
-from tests.store.test_dag_sync import asset, dag, file, rows, sync
 from triggerer.domain.watchers.stream_states import StateChange
 from triggerer.errors import RowRefused
 from triggerer.operations.key_backfills import start_key_backfill

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.cli.test_unknown_names import seed
 from tests.acceptance.commands import ENVIRONMENT, run_command
-from tests.acceptance.test_unknown_names import seed
 from triggerer.cli.terminal.session import with_database
 
 BASH = shutil.which("bash")

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import update
 
 from tests.actors import TESTER
+from tests.store.scheduler.test_timed import FLIGHTS, HOUR, now_of, timed
 from tests.store.scheduling import set_columns
 from tests.store.seeding import add_asset, emit, runs_of
-from tests.store.test_timed import FLIGHTS, HOUR, now_of, timed
 from triggerer.domain.backfills import Reprocess
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnBoth, OnEither, OnTime, schedule_to_json

@@ -6,8 +6,8 @@ import anyio
 from sqlalchemy import select, text, update
 
 from tests.run_orders import order
+from tests.store.dags.test_dag_sync import broken, dag, file, sync
 from tests.store.explaining import working
-from tests.store.test_dag_sync import broken, dag, file, sync
 from triggerer.store.database.script import Script, perform, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal

@@ -12,8 +12,8 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from tests.unit.streams.catchup.test_catching_up import payloads_of
 from tests.unit.streams.scene import Scene, Sink, Watching
-from tests.unit.streams.test_catching_up import payloads_of
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import (

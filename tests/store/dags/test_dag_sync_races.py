@@ -11,7 +11,7 @@ import anyio
 import pytest
 from sqlalchemy import select, text, update
 
-from tests.store.test_dag_sync import NOW, asset, file, rows, sync, watcher
+from tests.store.dags.test_dag_sync import NOW, asset, file, rows, sync, watcher
 from triggerer.dag_processing import DagProcessor
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.lane_positions import PositionChange

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.unit.streams.catchup.test_replays import Kept, hosting
 from tests.unit.streams.scene import Scene, Watching
-from tests.unit.streams.test_replays import Kept, hosting
 from triggerer.abc import SharedStreamProducer, StoreMark
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.lane_positions import ReplayRequest
@@ -56,7 +56,7 @@ class WatchingSource(Watching):
 @pytest.fixture
 def log(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Scene:
     """Six messages; the broker counts four of them as read."""
-    monkeypatch.setattr("tests.unit.streams.test_replays.Watching", WatchingSource)
+    monkeypatch.setattr("tests.unit.streams.catchup.test_replays.Watching", WatchingSource)
     Source.look_ups.clear()
     Source.refusals, Source.at_broker = 0, None
     scene.publish(*range(6))

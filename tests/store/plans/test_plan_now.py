@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.store.explaining import working
 from tests.store.partitions import asset, emit_keys, partitioned
+from tests.store.plans.test_plan import HEADER
 from tests.store.scheduling import end
 from tests.store.seeding import NOW, add_alias, add_asset, add_dag, asset_json, emit, runs_of
-from tests.store.test_plan import HEADER
 from triggerer.dag_processing import parse_once
 from triggerer.operations.planning import plan as module
 from triggerer.operations.planning.plan import DagPlan, plan_folder

@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.unit.streams.catchup.test_replays import Alone, Fast
 from tests.unit.streams.scene import MAX_DELIVERIES, Scene, Sink, Watching, context, hosting
-from tests.unit.streams.test_replays import Alone, Fast
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer
 from triggerer.domain.events import EventSource, Fence, PendingEvent, WatcherRef
 from triggerer.domain.watchers.lane_positions import LanePosition, PositionChange

@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from tests.actors import TESTER
 from tests.store.seeding import FENCE, NOW, add_asset, add_stream
-from tests.store.test_replays import watched
+from tests.store.watchers.test_replays import watched
 from triggerer.domain.events import Fence
 from triggerer.errors import MoveRefused, TriggererError
 from triggerer.operations.restoring.marking import Restored, mark_restored

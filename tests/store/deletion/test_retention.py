@@ -12,9 +12,9 @@ from sqlalchemy import func, select, update
 
 from tests.actors import TESTER
 from tests.store.cleaning import DAY, age, count, events, run_once
+from tests.store.deletion.test_cleaning_and_repeats import with_log
 from tests.store.scheduling import now_of, one_asset
 from tests.store.seeding import FENCE, NOW, add_asset, add_stream, emit, queue_of, runs_of
-from tests.store.test_cleaning_and_repeats import with_log
 from triggerer.config.sections import RetentionSettings
 from triggerer.domain.run_logs import log_path
 from triggerer.errors import LeaseLost, MoveRefused, NoLog, StoreUnavailable, TriggererError

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, update
 
-from tests.store.test_dag_sync import NOW, asset, file, watcher
+from tests.store.dags.test_dag_sync import NOW, asset, file, watcher
 from triggerer.domain.dag_files.merging import merge
 from triggerer.domain.dag_files.parsed import ParsedFile
 from triggerer.domain.events import Fence
