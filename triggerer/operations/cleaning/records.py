@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
+
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.operations.cleaning.cleaned import Cleaned
 from triggerer.operations.cleaning.pace import Pace
@@ -21,13 +24,8 @@ async def clean_audit(database: Database, before: datetime, cleaned: Cleaned, pa
         async with database.reading() as session:
             cleaned.audit = await count_old_audit(session, before)
         return
-    gone = _ROWS
-    while gone == _ROWS:
-        began = time.monotonic()
-        async with database.transaction() as session:
-            gone = await delete_old_audit(session, before, limit=_ROWS)
+    async for gone in _delete_in_batches(database, delete_old_audit, before, pace):
         cleaned.audit += gone
-        await pace.give_way(began)
 
 
 async def clean_parked(database: Database, before: datetime, cleaned: Cleaned, pace: Pace) -> None:
@@ -36,10 +34,22 @@ async def clean_parked(database: Database, before: datetime, cleaned: Cleaned, p
         async with database.reading() as session:
             cleaned.parked = await count_old_parked(session, before)
         return
+    async for gone in _delete_in_batches(database, delete_old_parked, before, pace):
+        cleaned.parked += gone
+
+
+class _DeleteOld(Protocol):
+    async def __call__(self, session: AsyncSession, before: datetime, *, limit: int) -> int: ...
+
+
+async def _delete_in_batches(
+    database: Database, delete_old: _DeleteOld, before: datetime, pace: Pace
+) -> AsyncIterator[int]:
+    """Delete all rows from before an instant, a transaction for each batch. Yield the number of rows after each."""
     gone = _ROWS
     while gone == _ROWS:
         began = time.monotonic()
         async with database.transaction() as session:
-            gone = await delete_old_parked(session, before, limit=_ROWS)
-        cleaned.parked += gone
+            gone = await delete_old(session, before, limit=_ROWS)
+        yield gone
         await pace.give_way(began)
