@@ -50,7 +50,7 @@ def start_service(
     *arguments: str, cwd: Path, log: Path, environment: Mapping[str, str] = ENVIRONMENT
 ) -> ForkedService | subprocess.Popen[bytes]:
     """Start `triggerer` with these arguments in a session of its own; its output is appended to the log."""
-    if can_fork(environment):
+    if can_fork(environment, ENVIRONMENT):
         forks = command_forks(tuple(ENVIRONMENT.items()))
         return forks.start(arguments, cwd, environment, log)
     with log.open("ab") as output:

@@ -144,11 +144,15 @@ class ForkedService:
         self.send_signal(signal.SIGKILL)
 
 
-def can_fork(environment: Mapping[str, str]) -> bool:
-    """Return whether a fork with this environment is like a new process: Python and the linker read it at a start."""
+def can_fork(environment: Mapping[str, str], of_forks: Mapping[str, str]) -> bool:
+    """Return whether a fork with this environment is like a new process: Python and the linker read it at a start.
+
+    Args:
+        of_forks: The environment of the process that forks. A test may have changed its own since.
+    """
     return all(
-        environment.get(name) == os.environ.get(name)
-        for name in {*environment, *os.environ}
+        environment.get(name) == of_forks.get(name)
+        for name in {*environment, *of_forks}
         if name.startswith(("PYTHON", "LD_", "MALLOC_"))
     )
 

@@ -24,6 +24,7 @@ from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.streams.pending_limit import PendingLimit
 from triggerer.streams.supervision.blocked_loop import named_task
 from triggerer.streams.supervision.bookmark_runner import run_from_bookmark
+from triggerer.streams.supervision.failure_log import FailureLog
 from triggerer.streams.supervision.refused_events import RefusedEvents
 from triggerer.streams.supervision.runner import Runner
 
@@ -130,6 +131,7 @@ class Member:
         self._backoff = context.restart_backoff()
         self._scope: anyio.CancelScope | None = None
         self._is_stopped = False
+        self._failure_log = FailureLog(context.clock)
 
     @property
     def task_name(self) -> str:
@@ -174,15 +176,16 @@ class Member:
                 is_another = self.is_keyed and bool(key != self.key)
         except Exception as error:
             # A plugin's error concerns only this trigger: it is shown, the trigger is retried, and the others continue.
+            self._failure_log.add(self.name, error)
             self.record_failure(error)
             return False
         if is_another:
-            self.record_failure(
-                PluginError(
-                    f"The stream key of {self.name} was {self.key!r} and is now {key!r}",
-                    hint="derive the key from the arguments alone",
-                )
+            changed = PluginError(
+                f"The stream key of {self.name} was {self.key!r} and is now {key!r}",
+                hint="derive the key from the arguments alone",
             )
+            self._failure_log.add(self.name, changed)
+            self.record_failure(changed)
             return False
         self.trigger = trigger
         self.key = key
@@ -313,7 +316,7 @@ class Member:
         await checkpoint_if_cancelled()
         if error is not None:
             if not group.is_ending:
-                _log.warning("trigger failed", trigger=self.name, error=repr(error))
+                self._failure_log.add(self.name, error)
                 self._fail_in(group, subscriber, error)
                 if self._context.restarts:
                     group.await_members()
@@ -426,7 +429,7 @@ class Member:
                 with plugin_code(f"run() of {self.name}"):
                     await self._runner.run(trigger)
         except Exception as error:
-            _log.warning("trigger failed", trigger=self.name, error=repr(error))
+            self._failure_log.add(self.name, error)
             self.record_failure(error)
             return
         self._enter(MemberState.WAITING if self._context.restarts else MemberState.ENDED)
