@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 from sqlalchemy import func, select
 
 from tests.api.conftest import Api, filled, make_context
 from tests.store.seeding import NOW
+from triggerer.api.openapi import description
 from triggerer.store.database.opening import open_database
 from triggerer.store.schema.models import AssetEvent, Dag, DagRun
 
@@ -76,3 +78,10 @@ async def test_a_key_that_two_requests_use_at_the_same_moment_serves_one_of_them
     statuses = await at_once(apis, [*requests, *reversed(requests)] * 5)
     assert statuses == {201: 1, 200: 9, 422: 10}
     assert sum(await stored(apis[0])) == 1
+
+
+def test_the_description_has_the_answer_to_a_repeat() -> None:
+    paths = orjson.loads(description())["paths"]
+    for path in (EVENTS, f"{V1}/dags/{{dag_id}}/dagRuns", f"{V1}/events", f"{V1}/events/{{hook}}"):
+        answers = paths[path]["post"]["responses"]
+        assert answers["200"]["content"] == answers["201"]["content"]

@@ -132,4 +132,4 @@ async def test_one_of_several_tasks_is_not_tried_again_beside_its_own_work(
     async with house.executor(workers=1, prewarm=False) as _:
         (run,) = await house.ended(pk, timeout=300)
     assert run.state == "failed"
-    assert "does not end, so the task is not tried again beside it" in (run.error or "")
+    assert "does not end, so the task is not tried again" in (run.error or "")

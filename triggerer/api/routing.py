@@ -7,6 +7,7 @@ from typing import Any
 
 from litestar import delete, get, patch, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import ResponseSpec
 
 from triggerer.api.access.authorizing import PUBLIC, RUN
 
@@ -33,6 +34,12 @@ def creates(
 ) -> Decorator:
     """Make a handler of POST."""
     return post(path, opt={"role": role, RUN: by_run}, status_code=status, **options)
+
+
+def answers_repeats(answer: Any) -> dict[int, ResponseSpec]:
+    """Describe, for `responses=`, that a repeat of a request is answered with 200 and the first result."""
+    description = "The request is a repeat. This is the first result."
+    return {200: ResponseSpec(answer, description=description, generate_examples=False)}
 
 
 def alters(path: str, *, role: str = "operator", **options: Any) -> Decorator:

@@ -25,7 +25,7 @@ from triggerer.api.parameters import (
     as_bytes,
 )
 from triggerer.api.responses import JsonResponse
-from triggerer.api.routing import creates, reads
+from triggerer.api.routing import answers_repeats, creates, reads
 from triggerer.errors import BadRequest, NothingThere, RoleNeeded, UnknownAsset
 from triggerer.operations.emitting import EmittingTask, emit_once
 from triggerer.operations.repeats import is_repeat
@@ -141,7 +141,7 @@ async def _followed(
         )
 
 
-@creates("/events", status=201, by_run=True)
+@creates("/events", status=201, by_run=True, responses=answers_repeats(AssetEventView))
 async def emit(
     api: Api, access: Caller, data: JSONBody[NewEvent], key: IdempotencyKey = None
 ) -> Response[AssetEventView]:

@@ -22,6 +22,7 @@ from triggerer.api.hiding import without_payloads
 from triggerer.api.paging import Page, whole
 from triggerer.api.parameters import Api, Caller, InPath, request_id
 from triggerer.api.responses import JsonResponse
+from triggerer.api.routing import answers_repeats
 from triggerer.config.references import resolve
 from triggerer.domain.actors import Actor, Role
 from triggerer.errors import BadRequest, NothingThere, SignInNeeded
@@ -40,6 +41,7 @@ AnyRequest = Request[Any, Any, Any]
     "/events",
     opt={"role": "operator"},
     status_code=201,
+    responses=answers_repeats(Page[AssetEventView]),
     request_max_body_size=_BATCH_BYTES,
 )
 async def receive(
@@ -62,6 +64,7 @@ async def receive(
     "/events/{hook:str}",
     opt={"role": PUBLIC},
     status_code=201,
+    responses=answers_repeats(Page[AssetEventView]),
     request_max_body_size=_BATCH_BYTES,
 )
 async def receive_from_hook(

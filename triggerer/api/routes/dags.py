@@ -23,7 +23,7 @@ from triggerer.api.parameters import (
     as_bytes,
 )
 from triggerer.api.responses import JsonResponse
-from triggerer.api.routing import alters, creates, reads
+from triggerer.api.routing import alters, answers_repeats, creates, reads
 from triggerer.errors import BadRequest, UnknownDag
 from triggerer.operations.pausing import pause_dag, unpause_dag
 from triggerer.operations.repeats import is_repeat
@@ -108,7 +108,7 @@ async def dag_next(api: Api, dag_id: InPath) -> Page[NextRun]:
         return whole(await next_runs(session, part(dag_id), 10))
 
 
-@creates("/{dag_id:str}/dagRuns", status=201)
+@creates("/{dag_id:str}/dagRuns", status=201, responses=answers_repeats(RunView))
 async def trigger(
     api: Api, access: Caller, dag_id: InPath, data: JSONBody[NewRun], key: IdempotencyKey = None
 ) -> Response[RunView]:
