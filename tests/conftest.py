@@ -3,16 +3,19 @@
 import asyncio
 import gc
 import inspect
+import logging
 import os
 import signal
 import uuid
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests.rules.page import TestsByRule, tests_by_rule
@@ -70,6 +73,30 @@ def _no_known_secrets() -> Iterator[None]:
     """A password of one test is a plain word in the next: "triggerer" would be hidden in every line."""
     yield
     forget_secrets()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loggers_are_not_cached() -> Iterator[None]:
+    """A logger that was cached under one configuration is not seen by `capture_logs` under the next one."""
+    configure = structlog.configure
+    structlog.configure = partial(_configure_without_cache, configure)
+    yield
+    structlog.configure = configure
+
+
+def _configure_without_cache(configure: Callable[..., None], **options: Any) -> None:
+    configure(**options | {"cache_logger_on_first_use": False})
+
+
+@pytest.fixture(autouse=True)
+def _no_handlers_of_others() -> Iterator[None]:
+    """Remove what a command or a test has added to the root logger: it may set logging up in a later test."""
+    root = logging.getLogger()
+    before = root.handlers[:]
+    yield
+    for handler in root.handlers[:]:
+        if handler not in before:
+            root.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)
