@@ -111,9 +111,9 @@ def on_servicebus() -> Iterator[list[str]]:
     ("broker", "at_run", "counts"),
     [
         (on_kafka, "data:", None),
-        pytest.param(on_sqs, "orders are published", 6, marks=pytest.mark.soak),
-        pytest.param(on_pubsub, "orders are published", 5, marks=pytest.mark.soak),
-        pytest.param(on_servicebus, "orders are published", 5, marks=pytest.mark.soak),
+        pytest.param(on_sqs, "orders; waiting until", 6, marks=pytest.mark.soak),
+        pytest.param(on_pubsub, "orders; waiting until", 5, marks=pytest.mark.soak),
+        pytest.param(on_servicebus, "orders; waiting until", 5, marks=pytest.mark.soak),
     ],
 )
 def test_ctrl_c_leaves_no_process_and_nothing_that_the_next_trial_would_count(
@@ -154,6 +154,7 @@ def interrupted(folder: Path, arguments: list[str], *, at: str) -> str:
             what=f"it says {at!r}",
             every_s=0.02,
         )
+        assert process.poll() is None, output.read_text()
         children = psutil.Process(process.pid).children(recursive=True)
         # As a terminal does: to all of the group.
         os.killpg(process.pid, signal.SIGINT)
