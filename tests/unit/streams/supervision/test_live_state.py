@@ -15,6 +15,7 @@ from tests.unit.streams.scene import Scene, Sink, context
 from triggerer.domain.live_state import StreamLive, stream_from_json
 from triggerer.streams import Manager, Member, RuntimeSettings
 from triggerer.streams.supervision.live_state import read_streams
+from triggerer.testing.clock import VirtualClock
 
 
 @asynccontextmanager
@@ -116,14 +117,16 @@ async def test_a_watcher_that_fell_behind_and_a_standing_lane_are_shown(scene: S
 
 
 async def test_each_lane_has_a_lag_also_if_none_of_its_messages_was_read(scene: Scene) -> None:
-    sink = Sink()
+    sink, clock = Sink(), VirtualClock()
     scene.gates["one", "a"] = anyio.Event()
-    async with hosted(scene, sink, "one") as (manager, _):
+    async with hosted(scene, sink, "one", clock=clock) as (manager, _):
         scene.publish("a", lane="busy")
         await sink.until(lambda: live(manager).outstanding == 1)
         assert live(manager).lag_messages is None
         assert live(manager).lanes[0].lag_messages is None
         scene.waiting = {"busy": 2, "unread": 40, "empty": 0}
+        # The lane whose message has waited longer comes first, although the other lane has more messages.
+        clock.move_to(clock.monotonic() + 1)
         seen = live(manager)
         assert seen.lag_messages == 43
         assert [(lane.lane, lane.lag_messages) for lane in seen.lanes] == [
