@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
-from tests.executor.test_callbacks import DAG as CALLED_BACK
+from tests.executor.tasks.test_callbacks import DAG as CALLED_BACK
 from tests.services.log_bucket import LogBucket, open_log_bucket
 from triggerer.executor.log_shipping import LogShipper
 from triggerer.shipped_logs.bucket import CHUNK_BYTES, open_bucket

@@ -480,7 +480,7 @@ def _service(house: House, *, dies_with_the_first_worker: bool = False) -> subpr
     dies = "yes" if dies_with_the_first_worker else ""
     return subprocess.Popen(
         [sys.executable, "-c", _SERVICE, str(house.folder), str(house.database.path), dies],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.executor.conftest import House
-from tests.executor.leftovers import (
+from tests.executor.tasks.leftovers import (
     IN_A_DRIVER,
     IN_A_PROCESS,
     IN_A_SESSION,

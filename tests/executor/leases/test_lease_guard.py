@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from structlog.testing import capture_logs
 
 from tests.executor.conftest import House, open_house
-from tests.executor.test_spark import is_java
+from tests.executor.spark.test_sessions import is_java
 from tests.services.process import is_alive
 from tests.services.spark import TrainedHome
 from triggerer.errors import ConfigurationError

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
-from tests.executor.test_deaths import _all_gone, _descendants
+from tests.executor.leases.test_deaths import _all_gone, _descendants
 from tests.services.process import is_alive
 from tests.services.spark import TrainedHome
 from triggerer.executor import Executor
