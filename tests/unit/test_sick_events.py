@@ -1,12 +1,12 @@
-"""The check at the end of `tests.benchmarks.sick_watchers` finds what is wrong, and its DAG files are valid."""
+"""The benchmark of sick watchers: its final check finds missing and repeated events, and its DAG files are valid."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.benchmarks.sick_dags import SICK, DagFiles
-from tests.benchmarks.sick_events import Event, expected_of, judge
-from tests.benchmarks.stamped_load import Stretch
+from tests.benchmarks.falling_behind.sick_dags import SICK, DagFiles
+from tests.benchmarks.falling_behind.sick_events import Event, expected_of, judge
+from tests.benchmarks.falling_behind.stamped_load import Stretch
 from triggerer.dag_processing.describing import parse_file
 
 STRETCHES = [Stretch(0, 30, 1.0, 0.0), Stretch(30, 60, 1.0, 0.0)]

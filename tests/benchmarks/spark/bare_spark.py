@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.bare_spark --modes local,classic,connect`: a run's first row beside bare PySpark.
+"""`python -m tests.benchmarks.spark.bare_spark --modes local,classic,connect`: a run's first row beside bare PySpark.
 
 In each mode, in one sitting and by turns: the product with a warm worker, from the queueing of a run to its first row,
 and a bare PySpark client with a warm driver or server, from the request of a new session to its first row. Both make a

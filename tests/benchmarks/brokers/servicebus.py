@@ -1,4 +1,6 @@
-"""`python -m tests.benchmarks.servicebus`: our producer beside the vendor's bare client, receiving and completing.
+"""The Service Bus producer beside the vendor's bare client, receiving and completing.
+
+Run with `python -m tests.benchmarks.brokers.servicebus`.
 
 All read queues of one test Service Bus in the same run, in turn: `bare` receives up to a hundred and completes one
 after the other, as the SDK's samples do; `bare together` completes those of a batch side by side; `producer` is ours
@@ -24,8 +26,8 @@ from azure.servicebus.aio import ServiceBusClient
 from producers.servicebus import ServiceBusSharedStreamProducer
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.settings import ServiceBusSettings
-from tests.benchmarks.bare_producer import drain
-from tests.benchmarks.run_latency import latency_to_runs
+from tests.benchmarks.brokers.bare_producer import drain
+from tests.benchmarks.brokers.run_latency import latency_to_runs
 from tests.services.servicebus import ServiceBusServer, open_servicebus
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.testing import StreamHarness

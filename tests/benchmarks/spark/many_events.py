@@ -1,4 +1,6 @@
-"""`python -m tests.benchmarks.many_events --events 1000000`: `to_dataframe` from files, and by pages, in one sitting.
+"""`to_dataframe` of a run's events, from files and by pages, in one sitting.
+
+Run with `python -m tests.benchmarks.spark.many_events --events 1000000`.
 
 A run in local mode on SQLite, with a warm session. For each way a new executor with a new worker makes the DataFrame,
 counts it, and sums one field. The times are the task's own. Memory is the largest resident size of the process.

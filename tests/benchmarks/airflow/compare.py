@@ -1,4 +1,4 @@
-"""Our runtime and Airflow's, in turn in one process: `python -m tests.benchmarks.airflow_compare`.
+"""Our runtime and Airflow's, in turn in one process: `python -m tests.benchmarks.airflow.compare`.
 
 Runs in an environment that holds Airflow (see docs/reference/airflow-triggers.md), from the checkout's root. It
 compares processor time: both sides keep one thread busy, and other processes on the machine do not count.
@@ -22,7 +22,7 @@ from typing import Any, Final
 import psutil
 import structlog
 
-from tests.benchmarks.airflow_sides import (
+from tests.benchmarks.airflow.sides import (
     ACK_TIMEOUT,
     SIDES,
     OpenSide,

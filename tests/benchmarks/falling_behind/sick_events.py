@@ -9,10 +9,10 @@ from typing import Final
 import orjson
 
 from tests.acceptance.records import Records
-from tests.benchmarks.durable import Durable
+from tests.benchmarks.falling_behind.durable import Durable
+from tests.benchmarks.falling_behind.sick_dags import TAKES_ONE_IN
+from tests.benchmarks.falling_behind.stamped_load import Stretch
 from tests.benchmarks.report import percentile
-from tests.benchmarks.sick_dags import TAKES_ONE_IN
-from tests.benchmarks.stamped_load import Stretch
 
 _EVENTS: Final = (
     "SELECT id, extra FROM asset_event WHERE asset_id = (SELECT id FROM asset WHERE name = '{name}')"

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.kafka_ranges --messages 2000000 --rounds 3`: ranges beside Spark's own reading.
+"""`python -m tests.benchmarks.spark.kafka_ranges --messages 2000000 --rounds 3`: ranges beside Spark's own reading.
 
 Kafka with four partitions, and Spark in local mode. A watcher of ranges makes the events; then each round reads all
 messages twice, in turn: by Spark's own source from the earliest to the latest offset, and by `kafka_ranges(...).read`.

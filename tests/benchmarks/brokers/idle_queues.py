@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.idle_queues`: the cost of watchers without messages, by broker.
+"""`python -m tests.benchmarks.brokers.idle_queues`: the cost of watchers without messages, by broker.
 
 One watcher, 100 watchers on one queue, and 100 queues with one watcher each, under the real runtime without a database,
 in a process of their own. Its way to the broker is a proxy that counts what is sent: about one for each request.
@@ -116,7 +116,13 @@ def _measure(
     broker: str, source: Source, queues: list[str], each: int, arguments: argparse.Namespace
 ) -> str:
     what = {"broker": broker, "queues": queues, "each": each, "connection": source.connection}
-    command = [sys.executable, "-m", "tests.benchmarks.idle_queues", "--host", json.dumps(what)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.brokers.idle_queues",
+        "--host",
+        json.dumps(what),
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as host:
         assert host.stdout is not None
         try:

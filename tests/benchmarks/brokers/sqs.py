@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.sqs [--messages N]`: the SQS producer beside the bare client, on ElasticMQ.
+"""`python -m tests.benchmarks.brokers.sqs [--messages N]`: the SQS producer beside the bare client, on ElasticMQ.
 
 Throughput: a queue full of messages, received and deleted by the vendor's client alone (as many pollers, deletes in
 tens), and by the runtime with one watcher; `alone` is the runtime where each lane is advanced by itself. Latency: one
@@ -21,7 +21,7 @@ import orjson
 from producers.sqs import SqsSharedStreamProducer
 from producers.sqs.connecting import open_client
 from producers.sqs.settings import SqsSettings
-from tests.benchmarks.run_latency import latency_to_runs
+from tests.benchmarks.brokers.run_latency import latency_to_runs
 from tests.services.elasticmq import ElasticMqServer, open_elasticmq
 from triggerer.abc import (
     AdvanceItem,

@@ -1,4 +1,6 @@
-"""What `output` costs beside a bare write of Spark: `python -m tests.benchmarks.outputs [--rounds N] [--only delta]`.
+"""The cost of `output` beside a bare write of Spark.
+
+Run with `python -m tests.benchmarks.spark.outputs [--rounds N] [--only delta]`.
 
 One warm local session writes 1,000 rows to a table that exists, bare and by `output` in turns. `--calls` shows where
 the time of one write by `output` goes.

@@ -1,9 +1,10 @@
 """The cost of catching up: its rate compared with live delivery, its effect on live delivery, and a thousand watchers.
 
-`python -m tests.benchmarks.catch_up [kafka|rate|head|many] [--messages 1000000] [--rates 100,1000] [--watchers 1000]`
+    python -m tests.benchmarks.falling_behind.catch_up [kafka|rate|head|many]
+        [--messages 1000000] [--rates 100,1000] [--watchers 1000]
 
-The runtime alone in one process, with a store that keeps nothing, and but for *kafka* on a log in memory: what is
-compared there is the runtime's own work, and a ratio is the worst that there can be. `tests.benchmarks.sick_watchers`
+The runtime works alone in one process, with a store that stores nothing. All parts except *kafka* read a log in memory,
+so they compare the runtime's own work, and their ratios are the worst possible ones. `sick_watchers` in this folder
 measures the effect of four sick watchers on a whole service.
 
 - *kafka*: a watcher of a topic of Apache Kafka that takes one message in ten reads all of it as the group does; then
@@ -34,8 +35,8 @@ import anyio
 import psutil
 import structlog
 
+from tests.benchmarks.falling_behind.log_in_memory import LANES, Log, Store, spec
 from tests.benchmarks.load import publish_backlog
-from tests.benchmarks.log_in_memory import LANES, Log, Store, spec
 from tests.benchmarks.report import Figures, Report, Row, percentile, surroundings
 from tests.benchmarks.scene import Scene, open_scene
 from triggerer.abc import install_connections

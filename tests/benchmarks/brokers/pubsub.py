@@ -1,4 +1,6 @@
-"""`python -m tests.benchmarks.pubsub`: Pub/Sub's producer beside Google's bare clients, receiving and acknowledging.
+"""Pub/Sub's producer beside Google's bare clients, receiving and acknowledging.
+
+Run with `python -m tests.benchmarks.brokers.pubsub`.
 
 All read the same server in the same run, one after the other and in turn: a flood that sends as fast as messages are
 acknowledged (tests/services/pubsub/flood.go), with the same bounds of what is outstanding.
@@ -39,8 +41,8 @@ from google.pubsub_v1.services.subscriber.transports import (
 
 from producers.pubsub import PubSubSharedStreamProducer
 from producers.pubsub.settings import PubSubSettings
-from tests.benchmarks.bare_producer import drain
-from tests.benchmarks.run_latency import latency_to_runs
+from tests.benchmarks.brokers.bare_producer import drain
+from tests.benchmarks.brokers.run_latency import latency_to_runs
 from tests.services.pubsub import PubSubServer, open_pubsub, open_pubsub_flood
 from triggerer.abc import TriggerEvent
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef

@@ -1,8 +1,7 @@
-"""Twenty watchers of one topic, four of them sick: the effect on the other sixteen, and a check that none misses a
-message.
+"""The effect of four sick watchers on the sixteen others of their topic, and a check that no watcher misses a message.
 
-`python -m tests.benchmarks.sick_watchers --store sqlite|postgresql [--seconds 600] [--rate 1000] [--without-sick]
-[--healthy 16] [--sick raising,hanging,slow,absent] [--kills N] [--takeovers N]`
+    python -m tests.benchmarks.falling_behind.sick_watchers --store sqlite|postgresql [--seconds 600] [--rate 1000]
+        [--without-sick] [--healthy 16] [--sick raising,hanging,slow,absent] [--kills N] [--takeovers N]
 
 Real Kafka, and `triggerer standalone` with its default settings. One watcher raises on everything, one hangs, one
 cannot be made of its arguments, one needs 50 ms for each message; each of the sixteen takes one message in ten. In one
@@ -33,11 +32,9 @@ from typing import Final
 import anyio
 
 from tests.acceptance.instance import wait_until
-from tests.benchmarks.durable import Durable, reader_of
-from tests.benchmarks.report import Figures, Report, Row, surroundings
-from tests.benchmarks.scene import Scene, open_scene
-from tests.benchmarks.sick_dags import SICK, DagFiles
-from tests.benchmarks.sick_events import (
+from tests.benchmarks.falling_behind.durable import Durable, reader_of
+from tests.benchmarks.falling_behind.sick_dags import SICK, DagFiles
+from tests.benchmarks.falling_behind.sick_events import (
     counts,
     events_of,
     expected_of,
@@ -45,8 +42,10 @@ from tests.benchmarks.sick_events import (
     latencies_ms,
     quantiles,
 )
-from tests.benchmarks.sick_service import Services
-from tests.benchmarks.stamped_load import Stretch, publish_stamped
+from tests.benchmarks.falling_behind.sick_service import Services
+from tests.benchmarks.falling_behind.stamped_load import Stretch, publish_stamped
+from tests.benchmarks.report import Figures, Report, Row, surroundings
+from tests.benchmarks.scene import Scene, open_scene
 
 PARTITIONS: Final = 8
 _WARM_UP_S: Final = 5.0
