@@ -132,16 +132,16 @@ _MESSAGE_STATE: Final = (
 )
 
 
-# `@dataclass(slots=True)` replaces the class by a second one that has slots. The `__setattr__` and `__delattr__` of a
-# frozen dataclass call `super()` with the first class. So, up to Python 3.13 at least, they raise `TypeError` for a
-# name that is no field. `_set` and `_delete` replace them.
-
-
 def _raise_if_no_memory(error: orjson.JSONDecodeError) -> None:
     # A filter rejects a message if decoding raises a ValueError, and JSONDecodeError is a ValueError. A message must
     # not be rejected for a lack of memory.
     if error.msg.startswith("Not enough memory"):
         raise MemoryError(error.msg) from error
+
+
+# `@dataclass(slots=True)` replaces the class by a second class that has slots. But the `__setattr__` and `__delattr__`
+# of a frozen dataclass call `super()` with the first class. So, up to Python 3.13 at least, they raise `TypeError` for
+# a name that is not a field. `_set` and `_delete` replace these two methods.
 
 
 def _set(self: BrokerMessage, name: str, value: object) -> None:

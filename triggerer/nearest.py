@@ -1,4 +1,4 @@
-"""Finds the known name that somebody probably meant by an unknown one."""
+"""Finds the known name that is most similar to an unknown name, for suggestions in errors."""
 
 from __future__ import annotations
 

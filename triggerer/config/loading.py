@@ -90,7 +90,7 @@ def load_connections(environ: Mapping[str, str] | None = None) -> Connections:
     """Read only `[connections]`. A child process of the service needs no other settings.
 
     Raises:
-        ConfigurationError: The file cannot be read, or names an unknown section.
+        ConfigurationError: The file cannot be read, a section is unknown, or a variable is wrong (`read_environment`).
     """
     environ = os.environ if environ is None else environ
     file = find_file(None, environ)

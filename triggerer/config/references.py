@@ -62,9 +62,9 @@ def resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> An
 def _remember(found: str) -> None:
     remember_secrets_in("", found)
     if not _URL.fullmatch(found):
-        # Only parts of a URL are secret, and `remember_secrets_in` has remembered these parts.
+        # The whole text is secret. In a URL only some parts are secret, and the call above has remembered them.
         remember_secret(found)
     if found.lstrip().startswith("{"):
-        # The target may be credentials in JSON. An error may quote one value of them, so remember each secret value.
+        # The text may be credentials in JSON. An error may quote a single value, so remember each secret value.
         with suppress(ValueError):
             remember_secrets_in("", json.loads(found))

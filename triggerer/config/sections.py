@@ -44,7 +44,7 @@ def _named(placements: dict[str, str]) -> dict[str, str]:
 
 
 def _seconds(value: Any) -> Any:
-    # A variable of the environment is text. pydantic takes a text for an ISO 8601 duration, and would refuse "30".
+    # An environment variable is text. pydantic reads text as an ISO 8601 duration, and would refuse "30".
     return float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+", value) else value
 
 
@@ -106,7 +106,7 @@ class CoreSettings:
     log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"
     """auto: short lines on a terminal, JSON elsewhere."""
     shutdown_grace: SecondsOrZero = timedelta(seconds=20)
-    """The time that work in flight has to end after SIGTERM. Work that takes longer is cancelled."""
+    """How long the service waits for work in flight after SIGTERM. Work that takes longer is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,9 @@ class TriggererSettings:
     log, only this watcher waits; in a queue, the whole stream waits.
     """
     parked_max_messages: Count = 10_000
-    """The limit of messages that are parked for one watcher, or stored from a queue for it."""
+    """The most messages that are parked for one watcher, including its stored messages of a queue."""
     parked_max_bytes: Count = 64 * 1024 * 1024
-    """The limit of the bytes of messages that are parked for one watcher, or stored from a queue for it."""
+    """The most bytes of messages that are parked for one watcher, including its stored messages of a queue."""
     parked_total_bytes: Count = 1024 * 1024 * 1024
     """The limit of the bytes of all parked and stored messages together."""
     capacity: Count = 1000
@@ -342,16 +342,16 @@ class RetentionSettings:
     runs: Age = timedelta(days=90)
     """The time from a run's end until the run is deleted, with its tasks and its log. None: never."""
     logs: Age = timedelta(days=30)
-    """The time from a run's end until its log is deleted, even if the run stays. None: the log goes with the run."""
+    """The time from a run's end until its log is deleted, even if the run stays. None: the log is deleted with the run.
+    """
     audit: Age = timedelta(days=400)
     """The age at which rows of the audit are deleted. None: never."""
     parked: Age = None
     """The age at which parked messages are deleted. None: never."""
     max_events: Count | None = None
-    """The number of asset events at which the oldest tenth is deleted, with its runs, however young. None: no bound.
-    """
+    """At this number of asset events the oldest tenth is deleted with its runs, even if it is young. None: never."""
     max_bytes: Count | None = None
-    """The bytes of the database at which the oldest tenth of the events is deleted, with its runs. None: no bound."""
+    """At this size of the database, in bytes, the oldest tenth of the events is deleted with its runs. None: never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,10 +108,12 @@ def _lines_of_keys(text: str) -> dict[str, int]:
 
 
 def _set(section: dict[str, RawValue], path: str, given: RawValue) -> None:
-    """Set a key of a section, or with `key__inner` a key of a table in the section.
+    """Set a key of a section or, with `key__inner`, a key of a table in the section.
+
+    If `key` itself has a value that is not a table, a new table replaces the value.
 
     Raises:
-        ConfigurationError: A part of the path already has a value that is no table.
+        ConfigurationError: A part of the path between `key` and the last part has a value that is not a table.
     """
     key, _, inner = path.partition("__")
     if not inner:
@@ -150,8 +152,8 @@ def read_environment(environ: Mapping[str, str], sections: Sections, connections
     """Add the values of environment variables, which override the file.
 
     Raises:
-        ConfigurationError: A variable's name is wrong, a variable is not UTF-8, or the file or a variable names an
-            unknown section.
+        ConfigurationError: A variable's name is wrong, its text is not UTF-8, or it contradicts another value. Or the
+            file or a variable names an unknown section.
     """
     for variable in sorted(environ):
         if not variable.startswith(ENVIRONMENT_PREFIX):

@@ -55,7 +55,11 @@ class MockBroker:
             raise BrokerUnavailable(f"the demo's broker refused a message: {self._failures[0]}")
 
     def flush(self, wait_s: float) -> None:
-        """Send the buffered messages, and wait for their confirmations."""
+        """Send the buffered messages, and wait up to `wait_s` for their confirmations.
+
+        Raises:
+            BrokerUnavailable: The broker refused a message.
+        """
         self._producer.flush(wait_s)
         self.serve()
 

@@ -21,9 +21,9 @@ from triggerer.store.listing.counts import Counts, count_all
 
 LIVE_STEPS: Final = 5
 _SLICE: Final = 500
-# While more than 50,000 published messages have no asset event, the demo publishes no further messages, because a
-# partition of the broker drops all but its newest 5 MB. One partition may have half of the 50,000 messages. These
-# 25,000 messages take 2.5 MB, because gzip shrinks a message to less than 100 bytes.
+# A partition of the broker drops all but its newest 5 MB. So the demo stops publishing while more than 50,000 published
+# messages have no asset event. One partition may have half of the 50,000 messages. These 25,000 messages take at most
+# 2.5 MB, because gzip shrinks a message to less than 100 bytes.
 MAX_WITHOUT_EVENT: Final = 50_000
 _LOOK_EVERY: Final = timedelta(milliseconds=250)
 # After 80 s the demo leaves out all live steps except the last. So it ends within two minutes, even if each live step
@@ -93,8 +93,8 @@ class Flow:
         self.live_from = time.time()
         while self._live:
             if time.monotonic() - self.began > _LIVE_UNTIL_S and len(self._live) > 1:
-                # The machine is slow: publish all pairs but the last at once, without measuring. `_publish_pair` then
-                # publishes the last pair in an order that leaves no event waiting.
+                # The machine is slow: publish all pairs but the last together. `_publish_pair` then publishes the last
+                # pair in an order that leaves no event waiting.
                 rest, self._live = self._live[:-1], self._live[-1:]
                 await self._publish([message for pair in rest for message in pair])
                 await self._until(lambda: watched_events(self.counts) >= self.published)

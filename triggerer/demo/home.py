@@ -22,7 +22,7 @@ dags_folder = "dags"
 shutdown_grace = 10
 
 [api]
-# A free port: other demos and services may run beside this one.
+# A free port, because other demos and services may run on this machine.
 port = 0
 
 [executor]
@@ -42,9 +42,10 @@ archive_classes = false
 "spark.sql.session.timeZone" = "UTC"
 
 [connections.kafka]
-# The broker ran in the demo's process, which has ended.
+# The broker runs in the demo's process, and ends with the process.
 bootstrap_servers = "{bootstrap_servers}"
-# The demo's broker delays each fetch without messages for this long. A real Kafka answers earlier.
+# While there are no messages, the demo's broker delays its answer for this time. A real Kafka answers at once when a
+# message comes.
 fetch_max_wait_ms = 20
 """
 
@@ -69,7 +70,7 @@ def choose_home(home: Path | None) -> Path:
     """Return the folder of this demo: `home`, or a new one under `.triggerer-demo`.
 
     Raises:
-        ConfigurationError: `home` is not an empty folder.
+        ConfigurationError: `home` exists, and is not an empty folder.
     """
     if home is None:
         began = datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S")

@@ -1,4 +1,4 @@
-"""Prepares the demo, runs it beside the service, and prints the result."""
+"""Prepares the demo, runs it in the process of the service, and prints the result."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _interrupted(console: Console, path: Path) -> int:
 
 
 class Demo:
-    """One run of the demo beside a service that has started."""
+    """One run of the demo, in the process of a service that has started."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Demo:
             if self._stays:
                 self.exit_code = self.finish()
                 await self._say_where_the_page_is(service)
-                _say(self._console, "The service goes on. Ctrl-C stops it.")
+                _say(self._console, "The service keeps running. Ctrl-C stops it.")
                 await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
             _say(

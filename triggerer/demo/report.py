@@ -25,7 +25,7 @@ _SKIES: Final = {
 }
 """Weather -> heading of its column. The line breaks make a row of the table fit into 80 characters."""
 _FEWEST_FLIGHTS: Final = 30
-"""In bad weather, the table shows no mean delay of fewer flights than this, because it would say little."""
+"""In bad weather, the table shows no mean delay of fewer flights than this: so few flights prove little."""
 
 
 def print_answer(console: Console, results: Path) -> None:

@@ -75,7 +75,7 @@ class ConnectionSettings:
         """Return a connection's settings as an object of this class, after checking them.
 
         Raises:
-            ConfigurationError: A key is unknown (the message names the nearest one), or a value is missing or unusable.
+            ConfigurationError: A key is unknown (the hint names known keys), or a value is missing or unusable.
         """
         where = f"[connections.{connection}]"
         known = [item.name for item in fields(cls)]

@@ -72,7 +72,7 @@ _IN_REGISTRY: Final = ("avro", "jsonschema", "protobuf")
 
 
 def find_decoding(name: Any, *, registry_of: str | None = None) -> Decoding:
-    """Return the decoding of a name.
+    """Return the decoding with this name.
 
     Args:
         registry_of: The connection that may name a schema registry. None: the broker supports no registry.

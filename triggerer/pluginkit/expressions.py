@@ -2,7 +2,7 @@
 
 Prefer `match` where it suffices. It needs no package. One look-up compares a field for all watchers of a stream at
 once, in less than a microsecond. An expression can say "or", calculate, compare fields with one another, and search
-lists. It takes some 20 µs for each message.
+lists. It takes about 20 µs for each message.
 
 We chose CEL because its programs always end and have no side effects. Besides, cloud brokers use CEL in their own
 filters, and its implementation is compiled.

@@ -15,9 +15,11 @@ _STARS: Final = (_IN_FOLDER, _ANY, _FOLDERS)
 def compile_glob(pattern: str) -> re.Pattern[str]:
     """Return a regular expression that a whole text has to match.
 
-    `*` matches any characters but `/`, `**` any characters, `**/` any number of folders, `?` one character but `/`.
-    `[a-c]` matches one character of a range, and `[!a-c]` one outside the range. Python's `fnmatch` is not used,
-    because its `*` matches `/` too.
+    - `?` matches one character, and `*` any number of characters. Neither matches `/`.
+    - `**` matches any number of characters, including `/`. `**/` matches any number of folders.
+    - `[a-c]` matches one character of a range, and `[!a-c]` one outside the range. Neither matches `/`.
+
+    Python's `fnmatch` is not used, because its `*` matches `/` too.
 
     Raises:
         ValueError: A bracket is not closed, or contains no valid range.

@@ -1,4 +1,4 @@
-"""Tells what to install if a client library is missing."""
+"""Names the extra to install in the error about a missing client library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Add to the error about a missing module the extra that installs the module.
+    """If an import in the block fails because a module is missing, name the extra to install in the error.
 
     Use this where a broker's package imports its client library. Triggers import the broker's package only when they
     connect, so a DAG file with the broker's triggers loads without the library.

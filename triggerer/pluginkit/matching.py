@@ -12,10 +12,19 @@ A condition maps paths to requirements, all of which have to hold:
     {"@key": {"regex": "^order-"}, "cancelled": {"exists": False}}
     {"carrier": "AA", "@cel": "value.delay > value.limit || value.cancelled"}
 
-Operators: `eq`, `ne`, `in`, `not_in`, `gt`, `ge`, `lt`, `le` (numbers with numbers, text with text), `regex` (found
-anywhere in a text), `prefix`, `suffix`, `glob` (the whole of a text, see `triggerer.pluginkit.glob_patterns`),
-`contains` (an element of a list, or a part of a text), `exists`. A field that is missing, or whose type the operator
-does not expect, does not match. That is never an error.
+The operators:
+
+    eq, ne                                          equal, or not equal
+    in, not_in                                      one of a list, or none of a list
+    gt, ge, lt, le                                  compare numbers with numbers, and text with text
+    regex                                           found anywhere in a text
+    prefix, suffix                                  the beginning, or the end, of a text
+    glob                                            the whole of a text, see `triggerer.pluginkit.glob_patterns`
+    contains                                        has this element (a list), or this part (a text)
+    exists                                          whether the field exists: True or False
+
+A missing field matches only `{"exists": False}`. A field does not match if the operator does not expect its type.
+Neither case is an error.
 
 `@cel` requires that an expression holds, see `triggerer.pluginkit.expressions`. In place of the whole condition, one
 such expression can be given as a text.

@@ -59,9 +59,9 @@ def trigger_digest(
 def stream_digest(key: Hashable) -> str:
     """Return the SHA-256 of a stream key. Equal keys have equal digests, in every process.
 
-    Keys can consist of None, numbers (`1 == 1.0 == True`), strings, bytes, enums, classes, aware datetimes and
-    dataclasses, and of tuples and frozensets of these. Any other object counts by its class and `repr`, which must be
-    equal for equal keys.
+    Numbers that compare equal are equal keys (`1 == 1.0 == True`). A key can also contain None, strings, bytes, enums,
+    classes, aware datetimes and dataclasses, and tuples and frozensets of all these. Any other object counts by its
+    class and `repr`, which must be equal for equal keys.
 
     Raises:
         PluginError: The key is not hashable, or contains an object with the default `repr`, which shows an

@@ -182,7 +182,7 @@ def install_hint(error: BaseException) -> str | None:
     )
     if holding:
         return f"pip install 'triggerer[{holding[0][1]}]'"
-    return f"install what provides the module {error.name}"
+    return f"install the package that provides the module {error.name}"
 
 
 def _extras() -> dict[str, list[str]]:

@@ -1,8 +1,8 @@
 """Tries an import of a DAG file in another process, before the service imports the file itself.
 
 Importing a file runs users' code, which may end the process. The DAG processor imports each file in a child process
-first. If the file ends that process, its triggers from an earlier version stay in force. To load them, the service
-would import the present version, and would end at every start. A trial prevents this.
+first. If the file ends that process, the triggers of the file's earlier version stay in force. To load these triggers,
+the service would import the file's present version, which would end the service at every start. A trial prevents this.
 
 `python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, and the child imports the file. So if the
 file's code kills its parent process, it kills this helper, and not the service.

@@ -1,4 +1,4 @@
-"""Guesses what a DAG file's author meant by an unknown argument or import, which may be a name of Airflow's."""
+"""Guesses what a DAG file's author meant by an unknown argument or import. It may be a name that Airflow uses."""
 
 from __future__ import annotations
 
@@ -45,18 +45,21 @@ def explain_unknown_argument(error: TypeError) -> DagError | None:
 
 
 def explain_missing_airflow(error: ModuleNotFoundError, file: str, line: int | None) -> str | None:
-    """Return the import to write in place of Airflow's; None if another module is missing."""
+    """Return the import to write instead, or else advice to install Airflow; None if another module is missing."""
     if (error.name or "").partition(".")[0] != _AIRFLOW:
         return None
     names = _imported_at(file, line)
     meant = import_hint(names or _USUAL)
     if meant is None:
-        return "install Airflow beside triggerer, see docs/howto/moving-from-airflow.md"
+        return "install Airflow next to triggerer, see docs/howto/moving-from-airflow.md"
     return f"{meant}; Airflow's own triggers need Airflow, see docs/howto/moving-from-airflow.md"
 
 
 def explain_unknown_import(error: ImportError) -> str | None:
-    """Return the import to write in place of an unknown name; None if no similar name is known."""
+    """Return a hint about a name that a module lacks; None if there is nothing to suggest.
+
+    The hint is the import to write in place of an Airflow name, or the result of `triggerer.nearest.hint`.
+    """
     said = _NOT_THERE.match(str(error))
     if said is None:
         return None

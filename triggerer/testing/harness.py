@@ -55,7 +55,8 @@ class HostedView:
     def behind(self) -> dict[Hashable, list[Any]]:
         """The trigger's backlog by lane (`catch_up=True`).
 
-        For a log, the position of the first missed message. For a queue, the stored raw events, in order.
+        In a log, the value of a lane is the position of the first missed message. In a queue, the value is the list of
+        the stored raw events, in order.
         """
         return self._behind()
 

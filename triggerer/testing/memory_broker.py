@@ -28,9 +28,9 @@ class InMemoryMessage:
     lane: Hashable
     offset: int
     delivery: int
-    """How often the producer had gone back in the lane at this delivery.
+    """How often the producer had gone back to a failed message of the lane before this delivery.
 
-    After the producer has gone back again, it ignores an advance of this delivery.
+    Once the producer has gone back again, it ignores an advance of this delivery.
     """
 
 
@@ -52,7 +52,7 @@ class InMemoryBroker:
 
     The committed position waits at a failed message: the broker delivers that message again at once, and then its
     successors in the lane. One producer at a time reads a lane. The producer locks the lane, and renews the lock until
-    it is closed. Call all methods on one event loop.
+    the producer is closed. Call all methods on one event loop.
 
     Args:
         max_deliveries: After this number of failed deliveries a message goes to `dead_letters`. A rejected message

@@ -40,8 +40,8 @@ async def streams(request: pytest.FixtureRequest) -> AsyncIterator[StreamHarness
             opened.set()
             await finished.wait()
 
-    # The harness needs its own task: a task group must be left by the task that entered it, and pytest may set up and
-    # tear down the fixture in two tasks.
+    # The harness needs its own task. Only the task that entered a task group may leave the group, but pytest may set up
+    # and tear down the fixture in two different tasks.
     task = asyncio.create_task(live())
     await opened.wait()
     yield harness

@@ -171,7 +171,7 @@ def interrupted(folder: Path, arguments: list[str], *, at: str) -> str:
     [
         (("--broker", "pubsub"), "gcloud beta emulators pubsub start"),
         (("--broker", "servicebus"), "--endpoint localhost"),
-        (("--broker", "servicebus", "--endpoint", "localhost:1"), "has it a queue"),
+        (("--broker", "servicebus", "--endpoint", "localhost:1"), "with a queue"),
         (("--broker", "rabbitmq"), "known: kafka, sqs, pubsub, servicebus"),
         (("--endpoint", "http://localhost:1"), "takes no --endpoint"),
         (("--broker", "sqs", "--endpoint", "http://127.0.0.1:1"), "running there?"),

@@ -145,7 +145,7 @@ def test_only_event_triggers_are_loaded(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("import no_such_sdk\n", "No module named 'no_such_sdk'.*install what provides"),
+        ("import no_such_sdk\n", "No module named 'no_such_sdk'.*install the package"),
         ("raise SystemExit(2)\n", "SystemExit: 2"),
         ("x = (\n", "SyntaxError"),
     ],
@@ -175,7 +175,9 @@ def test_a_plugin_whose_sdk_is_missing_is_listed_with_the_reason_and_the_rest_wo
         errors = {plugin.name: plugin.error for plugin in list_plugins()}
         assert errors["good"] is None
         assert "no_such_sdk" in str(errors["bad"])
-        with pytest.raises(PluginError, match="install what provides the module no_such_sdk"):
+        with pytest.raises(
+            PluginError, match="install the package that provides the module no_such_sdk"
+        ):
             load_trigger_class("plugin_without_sdk.Mine", dags_folder=None)
     finally:
         loading.plugin_modules.cache_clear()
@@ -188,7 +190,7 @@ def test_a_plugin_whose_sdk_is_missing_is_listed_with_the_reason_and_the_rest_wo
         ("aiokafka.errors", "pip install 'triggerer[kafka]'"),
         ("pyspark.sql", "pip install 'triggerer[spark]'"),
         ("confluent_kafka", "pip install 'triggerer[schema-registry]'"),
-        ("boto3", "install what provides the module boto3"),
+        ("boto3", "install the package that provides the module boto3"),
     ],
 )
 def test_a_missing_module_of_an_extra_is_said_with_the_extra(module: str, hint: str) -> None:

@@ -183,7 +183,7 @@ def test_a_call_that_nobody_can_explain_keeps_pythons_words(tmp_path: Path) -> N
         ),
         (
             "from airflow.providers.apache.kafka.triggers.await_message import AwaitMessageTrigger",
-            "install Airflow beside triggerer, see docs/howto/moving-from-airflow.md)",
+            "install Airflow next to triggerer, see docs/howto/moving-from-airflow.md)",
         ),
     ],
 )

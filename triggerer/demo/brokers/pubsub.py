@@ -67,7 +67,7 @@ class PubSubTrial(TrialSource):
         return self
 
     async def _remove(self) -> None:
-        """Delete the topic and the subscription. Messages of an earlier trial would be counted too."""
+        """Delete the topic and the subscription, so that no messages of an earlier trial are counted."""
         await _unless_gone(self._subscriber.delete_subscription(subscription=self._subscription))
         await _unless_gone(self._publisher.delete_topic(topic=self._topic))
 

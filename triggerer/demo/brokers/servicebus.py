@@ -43,7 +43,7 @@ class ServiceBusTrial(TrialSource):
         if not connection_string:
             raise ConfigurationError(
                 "no Service Bus is configured",
-                hint="start the emulator (deploy/compose.yaml has it, with a queue for this), and name it:"
+                hint="start the emulator (deploy/compose.yaml has it, with the demo's queue), and name it:"
                 f" --endpoint localhost; or give a namespace's connection string in {_VARIABLE}",
             )
         if "=" not in connection_string:
@@ -66,7 +66,7 @@ class ServiceBusTrial(TrialSource):
         except (ServiceBusError, OSError, ValueError) as error:
             await self._stack.aclose()
             raise BrokerUnavailable(
-                f"{self.where}: {error}", hint=f"is it running, and has it a queue {NAME!r}?"
+                f"{self.where}: {error}", hint=f"is it running, with a queue {NAME!r}?"
             ) from error
         return self
 
@@ -77,8 +77,8 @@ class ServiceBusTrial(TrialSource):
                 await self._sender.send_messages(messages)
             except ServiceBusError as error:
                 raise BrokerUnavailable(
-                    f"Service Bus did not take a message: {error}",
-                    hint=f"has it a queue {NAME!r}?",
+                    f"Service Bus did not accept a message: {error}",
+                    hint=f"does it have a queue {NAME!r}?",
                 ) from error
 
     async def __aexit__(

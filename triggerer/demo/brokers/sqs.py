@@ -67,7 +67,7 @@ class SqsTrial(TrialSource):
         except ImportError as error:
             raise ConfigurationError(
                 "no SQS server is available",
-                hint="pip install moto flask-cors, which serves it in this process; or start ElasticMQ"
+                hint="pip install moto flask-cors, which serve SQS in this process; or start ElasticMQ"
                 " (deploy/compose.yaml has it) and name it: --endpoint http://localhost:9324",
             ) from error
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

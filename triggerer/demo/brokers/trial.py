@@ -49,7 +49,7 @@ workers = 1
 {keys}
 """
 _DAG = '''\
-"""Counts the orders of the demo, batch by batch. It names no `spark`, so none is started."""
+"""Counts the orders of the demo, batch by batch. The task has no argument `spark`, so Spark does not start."""
 
 from triggerer import DAG, Asset, AssetWatcher, task
 {imported}
@@ -62,7 +62,7 @@ with DAG("count_orders", schedule=orders, max_active_runs=1):
     def count(triggering_asset_events, log):
         events = triggering_asset_events[orders]
         total = sum(event.extra["value"]["amount"] for event in events)
-        log.info("%d orders of %d altogether", len(events), total)
+        log.info("%d orders with a total amount of %d", len(events), total)
 
     count()
 '''

@@ -1,4 +1,4 @@
-"""Joins flights with the weather at their airport in their hour, batch by batch, on Spark.
+"""Joins each flight with the weather at its airport in its hour, batch by batch, on Spark.
 
 A run receives the flights and weather reports that were queued after the previous run. A flight and the weather
 of its hour may come in different batches, in either order. Each run therefore adds the new pairs:

@@ -37,7 +37,7 @@ class RegistryDecoder:
         """Look up the message's schema if it is not known yet. Await this before `read`.
 
         Raises:
-            ValueError: The message names no schema, or a schema of another kind, and can never be read.
+            ValueError: The message can never be read. It names no schema, a schema of another kind, or an invalid one.
             BrokerUnavailable, BrokerRefused: The registry did not return the schema. A later attempt can succeed.
             ConfigurationError: The connection names no registry, or a package is not installed.
             OSError: The Protobuf compiler was stopped. A later attempt can succeed.

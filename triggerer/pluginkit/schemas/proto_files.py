@@ -2,8 +2,8 @@
 
 A reader of messages needs the schema as descriptors. Confluent's registry returns any schema in this form on request.
 Apicurio's registry (3.3) answers the request with an error for a file that has a package, and with invalid base64 for
-other files. Asked without a form, Apicurio returns what a client registered. The clients for Python and .NET register a
-descriptor. Other clients register the file's text, which this module compiles.
+other files. If a request names no form, Apicurio returns what a client registered. The clients for Python and .NET
+register a descriptor. Other clients register the file's text, which this module compiles.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ class SchemaRegistry:
             # The client raises these errors for an invalid URL too.
             raise ConfigurationError(
                 f"the schema registry of [connections.{connection}] cannot be asked: {error}",
-                hint="schema_registry_url is http://host:port, and the login schema_registry_username and _password",
+                hint="schema_registry_url has the form http://host:port; the login has keys of its own"
+                " (schema_registry_username, schema_registry_password)",
             ) from error
 
     async def get(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:

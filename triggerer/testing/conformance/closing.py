@@ -56,7 +56,7 @@ class ClosingCases(ProducerSuite):
     async def _pull_beside_run(
         self, producer: SharedStreamProducer, came: list[str], wait: int
     ) -> bool:
-        """Pull messages beside `run`, as the runtime does. True if the pull was cancelled at its `wait`-th await."""
+        """Pull messages while `run` runs, as in the runtime. True if the pull was cancelled at its `wait`-th await."""
         async with anyio.create_task_group() as tasks:
             if type(producer).run is not SharedStreamProducer.run:
                 tasks.start_soon(producer.run)

@@ -44,8 +44,8 @@ class Delivery:
 Resolve = Callable[[Delivery], AdvanceOutcome | None]
 """Returns the outcome of a delivery, or None to leave the delivery unresolved.
 
-While a delivery is unresolved, its lane waits. The function is called for the delivery again by `Driver.advance`, and
-at the lane's next delivery.
+While a delivery is unresolved, its lane waits. `Driver.advance` calls the function for the delivery again. The driver
+also does so at the lane's next delivery.
 """
 
 
@@ -254,7 +254,7 @@ async def driving(
 
 
 async def close(producer: SharedStreamProducer, patience_s: float) -> None:
-    """Close the producer as the runtime does: shielded from cancellation, but for `patience_s` seconds at most.
+    """Close the producer as the runtime does: shielded from cancellation for at most `patience_s` seconds.
 
     Raises:
         AssertionError: `aclose` took longer.

@@ -1,4 +1,4 @@
-"""Surroundings for a filter under test: a stream of given events, and a stand-in for the runtime."""
+"""Helpers that run a filter in a test: a stream of given events, and a stand-in for the runtime."""
 
 from __future__ import annotations
 

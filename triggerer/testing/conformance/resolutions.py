@@ -77,7 +77,7 @@ def outcomes(driver: Driver) -> list[tuple[str, AdvanceOutcome]]:
 
 
 def acked(driver: Driver) -> set[str]:
-    """The values that were advanced with a clean outcome."""
+    """The values that were advanced as acked, and neither failed nor rejected."""
     return {value for value, outcome in outcomes(driver) if outcome.is_clean}
 
 

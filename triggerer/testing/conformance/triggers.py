@@ -46,8 +46,8 @@ print(stream_digest(cls(**arguments).shared_stream_key()))
 class TriggerConformance:
     """Subclass it as `TestMyTrigger` and implement the hooks. Needs no broker.
 
-    A filter must be an async generator. It yields all events of a raw event before it pulls the next raw event, does
-    not swallow an error of its stream, and ends when it is cancelled.
+    A filter must be an async generator. It yields all events of a raw event before it pulls the next raw event. It does
+    not swallow an error of its stream, and it ends when it is cancelled.
     """
 
     features: ClassVar[frozenset[str]] = frozenset()

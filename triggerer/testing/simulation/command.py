@@ -75,7 +75,7 @@ def search(
 
 def _verdict(outcome: Outcome) -> str:
     if outcome.is_spoilt:
-        return " has no verdict, because one of your filters raises and its stream is not read to the end"
+        return " has no verdict, because one of your filters raises, which may explain the broken promise"
     return f": {outcome.violation}"
 
 

@@ -32,7 +32,7 @@ class ExampleTrigger(BaseEventTrigger):
         return "simulated"
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Half of the triggers select two of the three kinds of events."""
+        """Return a selector of two of the three kinds of messages, for half of the triggers; None for the others."""
         wanted = _wanted_by(self.kind)
         return None if wanted is None else SharedStreamSelector("kind", _kind, wanted)
 

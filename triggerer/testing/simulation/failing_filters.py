@@ -15,7 +15,10 @@ A filter that raises for ever stops its lane, and so breaks these rules without 
 
 @dataclass(frozen=True, slots=True)
 class FailingFilter:
-    """A watcher whose filter raised. Counts the distinct messages that the filter got, and those on which it raised."""
+    """A watcher whose filter raised.
+
+    `given` counts the distinct messages that the filter got. `raised` counts the messages on which the filter raised.
+    """
 
     watcher: str
     error: str
@@ -54,7 +57,7 @@ def may_explain(rule: str) -> bool:
 
 
 class FilterErrors:
-    """Records the messages that each watcher's filter got, and those on which it raised."""
+    """Records which messages each watcher's filter got, and on which of these messages the filter raised."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}

@@ -99,7 +99,7 @@ class Broker:
         self.delivered = 0
         self.sessions = 0
         self.readers: dict[AutoResetEvent, None] = {}
-        """A publication sets these events, to wake the readers that read lanes again beside the stream."""
+        """A publication sets these events, to wake the readers that read lanes again while the stream runs."""
         self.now: Callable[[], datetime] = lambda: _LONG_AGO
         """Returns the present time, for the times of publications."""
         self._members: list[Session] = []
@@ -212,7 +212,7 @@ class Pause:
     """A lane that its consumer has paused."""
 
     fetched: int
-    """The number of messages that were fetched before the pause. These messages are still delivered."""
+    """The number of messages that were fetched before the pause, and that are still to come."""
     due: list[tuple[float, int, int, int]] = field(default_factory=list)
     """Redeliveries that became due during the pause."""
 
@@ -296,7 +296,11 @@ class Session(Consumer):
         self.wake()
 
     def take(self) -> Delivery | None:
-        """Return the next message that is due, from a lane drawn at random; None if no message is due."""
+        """Return the next message that is due, from a lane drawn at random.
+
+        Return None if no message is due, or if the chosen message is done already. In the second case, another message
+        may be due.
+        """
         lanes = self.broker.lanes
         faults = self.broker.faults
         now = asyncio.get_running_loop().time()

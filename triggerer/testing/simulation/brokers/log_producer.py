@@ -1,4 +1,4 @@
-"""The producer of a log whose lanes can be read again beside the stream (contract, rule 18)."""
+"""The producer of a log whose lanes can be read again while the stream runs (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SimulatedLog(SimulatedProducer):
         log.checker.trace("read_lane", stream=log.topic, lane=lane, offset=offset)
         self._readers += 1
         if self._readers > _READERS:
-            log.checker.fail("S9", f"{self._readers} lanes are read beside the poll")
+            log.checker.fail("S9", f"{self._readers} lanes are read again at once")
         log.readers[arrived] = None
         messages, starts = log.lanes[lane].messages, log.lanes[lane].starts
         incarnations = len(starts)

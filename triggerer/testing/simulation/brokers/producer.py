@@ -180,7 +180,7 @@ class SimulatedProducer(SharedStreamProducer):
         if lane in self._advancing:
             checker.fail("S5", f"lane {lane}: a second advance before the first returned")
         if self._advancing and not self.lanes_advance_side_by_side:
-            checker.fail("S5", f"lane {lane}: advanced beside {self._advancing}")
+            checker.fail("S5", f"lane {lane}: advanced together with {self._advancing}")
         if self._closed:
             checker.fail("S6", "advance after aclose")
 

@@ -57,7 +57,7 @@ class CatchingUpChecker:
         self._claimed: dict[int, dict[str, Message]] = {}
         """By watcher: the messages that the watcher had to resolve and that the broker has advanced past."""
         self._excused: set[tuple[int, str]] = set()
-        """The watchers and messages for which nothing is required.
+        """The pairs of a watcher and a message that the watcher need not see.
 
         The message was rejected, dead-lettered, discarded, or left out by the watcher's selector.
         """
@@ -196,10 +196,10 @@ class CatchingUpChecker:
         return (watcher, message.key) in self.parked
 
     def _came_later(self, watcher: int, message: Message) -> bool:
-        """Whether other watchers had finished a message before this watcher had to resolve any message of the lane.
+        """Whether the watcher came to the lane after the message was done, and has a position past the message.
 
-        If the other watchers' advance was lost, the broker delivers the message again. This watcher need not get the
-        message if the watcher's position is past it.
+        The other watchers had finished the message before this watcher had to resolve any message of the lane. If the
+        other watchers' advance was lost, the broker delivers the message again. This watcher need not get it.
         """
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:

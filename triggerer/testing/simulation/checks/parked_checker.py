@@ -56,13 +56,17 @@ class ParkedChecker:
         self._tried: dict[tuple[int, Hashable], set[str]] = {}
         """The keys of all probes, by watcher and lane."""
         self._blamed: dict[Backlog, tuple[Position, str | None, object]] = {}
-        """Backlogs whose watcher has passed a probe.
+        """The backlogs whose watcher has passed a probe.
 
-        The message at which such a backlog stands gets one more attempt, and is parked if the attempt fails.
+        The message at the backlog's cursor gets one more attempt, and is parked if the attempt fails. Each value has
+        three parts:
 
-        Each value has three parts: the position of the failed message, the key of the message that the filter got
-        after the probe (or None), and the catch-up. If the attempt passes, the filter may get the next message before
-        the position moves. So `on_given` also compares the keys.
+        - the position of the failed message
+        - the key of the message that the filter got after the probe, or None
+        - the catch-up (see `by` in `on_given`)
+
+        If the attempt passes, the filter may get the next message before the position moves. So `on_given` also
+        compares the keys.
         """
 
     # Filters

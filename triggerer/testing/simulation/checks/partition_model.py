@@ -23,8 +23,7 @@ _ENDS: Final = {
     "2025-Q4": datetime(2026, 1, 1, tzinfo=UTC),
     "2026-Q1": datetime(2026, 4, 1, tzinfo=UTC),
 }
-"""When each quarter ends. A seed begins at the end of the first quarter, and is over long before the end of the second.
-"""
+"""When each quarter ends. A seed begins at the end of 2025-Q4, and is over long before the end of 2026-Q1."""
 _LAST: Final = (*REGIONS, "else", None)
 KEYS: Final = (*MONTHS, *(one for months in MONTHS.values() for one in months), *_LAST)
 """The keys of emitted events; None for an event without a key."""

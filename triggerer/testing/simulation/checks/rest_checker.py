@@ -40,7 +40,8 @@ class RestChecker:
         self._advanced: dict[tuple[Owner, int], list[tuple[int, int]]] = {}
         """By owner and lane: for each advance that returned, its number and the offset after its last message."""
         self._begun: dict[tuple[int, int], int] = {}
-        """By watcher and lane: the number of the last advance before the row, or later its re-emission, was added."""
+        """By watcher and lane: the number of the last advance before the row was added, or before its `reemit` changed.
+        """
         self._given = Counter[tuple[int, str]]()
         """How often a filter that catches up got a message, by watcher and message."""
 

@@ -35,7 +35,7 @@ class Pauses(Protocol):
 
 
 class SlowSubscriberChecker:
-    """Records, for each group, since when the unresolved messages of one subscriber have paused the stream or a lane.
+    """Records, for each group, when a subscriber's unresolved messages began to pause the stream or a lane.
 
     The runtime's own ledger tells which messages are unresolved. Checks of other rules compare this ledger with the
     messages that the filters received.

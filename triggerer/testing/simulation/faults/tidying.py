@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST_AT_ONCE: Final = 12
 """The most messages in a flood."""
 _AFTER_FAULTS_S: Final = 5.0
-"""After the faults, the average time until the operator decides again. A stream that waits for room needs this."""
+"""After the faults, the average time until the operator decides again. Decisions make room for a waiting stream."""
 
 
 class TidiedWorld(Protocol):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.delivery import Delivery, Message
 
 LaneOfSession = tuple[str, int, int]
-"""Topic, session and lane. Only within such a lane may delivery numbers be compared."""
+"""Topic, session and lane. Delivery numbers can be compared only within a lane of one session."""
 
 
 def lane_of(delivery: Delivery) -> LaneOfSession:

@@ -70,7 +70,7 @@ def offset_of(lane: LaneOfBroker, position: Position) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """The producer's broker payload for a message that catch-up reads beside the stream."""
+    """The producer's broker payload for a message that is read again, while the stream runs."""
 
     message: Message
 

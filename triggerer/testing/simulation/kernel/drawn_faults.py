@@ -27,7 +27,8 @@ class FaultInjector:
     async def delay(self) -> None:
         """Wait as long as I/O would take.
 
-        Four of ten calls do not wait. The others wait for a moment, and rarely much too long.
+        Four of ten calls do not wait, and two of ten wait for one turn of the event loop. The others wait for a moment
+        or, at the rate `slow_rate`, for up to 40 seconds. If `is_instant`, no call waits longer than one turn.
         """
         drawn = self.random.random()
         if drawn < 0.4:

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 _Ts = TypeVarTuple("_Ts")
 
 _CPU_TIME = 0.002
-"""At most this many seconds pass in a turn of the loop, so that timers become due while there is work."""
+"""The callbacks of a turn take at most this many seconds together, so that timers become due while there is work."""
 
 
 class Deadlock(Exception):

@@ -82,8 +82,8 @@ def has_deployments(seed: int) -> bool:
 def has_outages(scenario: Scenario) -> bool:
     """Whether all watchers of a log fail at once, again and again: in a seventh of the seeds with a log.
 
-    It is as if a service that all filters need were away. The log then has one lane, which is often at its bound. So
-    most steps go to redeliveries while other messages are outstanding.
+    This simulates the failure of a service that all filters need. The log then has one lane, which is often at its
+    bound. So most steps go to redeliveries while other messages are outstanding.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     return is_log and random.Random(f"{scenario.seed}/outages").random() < 1 / 7
@@ -153,8 +153,8 @@ def has_marks(scenario: Scenario) -> bool:
 def has_relapses(scenario: Scenario) -> bool:
     """Whether watchers get other arguments when they have just caught up: in a tenth of the suitable seeds.
 
-    A suitable seed has a log and none of the other main faults. If it is chosen, it has one stream and few other
-    faults, so that watchers fall behind for a moment, again and again.
+    A suitable seed has a log and none of the other main faults. The chosen seeds have one stream and few other faults,
+    so that watchers fall behind for a moment, again and again.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     is_other = has_outages(scenario) or has_poison(scenario) or has_instant_answers(scenario)

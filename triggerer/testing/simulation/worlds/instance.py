@@ -352,7 +352,7 @@ class Instance:
             key = leased.stream.key
             is_as_declared = leased.triggers == shown.loads[key].triggers
             if is_as_declared and not shown.is_beyond_share(self.name):
-                leased.checker.fail("L4", f"{key} was released for want of room, but did not grow")
+                leased.checker.fail("L4", f"{key} was released for lack of room, but did not grow")
 
     def _record_leases(self, fences: list[Fence]) -> None:
         """Record the leases of a heartbeat. The instance has lost all other leases that it had."""

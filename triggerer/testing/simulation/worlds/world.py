@@ -221,7 +221,7 @@ class World:
         self.store.owners.leases[stream.key] = (None, 0)
 
     def forget_streams(self) -> None:
-        """Remove the streams that the seed has drawn, and their files."""
+        """Remove the streams that the seed has drawn, with their files, poison messages and shared triggers."""
         self.files = self.health.poison = self.sharing = None
         self.checker.catching_up.sets_aside = False
         self.streams.clear()

@@ -23,7 +23,7 @@ class Attempt(NamedTuple):
 class Timeline:
     """One clock for the database, the operating system's kernel and all executors.
 
-    An agenda has the actions that happen outside the executors' event loops.
+    Its agenda lists the actions that happen outside the executors' event loops.
 
     The timeline has its own random generator, so that the seed's other random choices do not change.
     """

@@ -63,7 +63,7 @@ class TimeChecker:
             # `passed` is at least as long as the time that the scheduler compared.
             passed = (run.made_at - last).total_seconds()
             if passed < gap:
-                self._fail("T4", f"{dag.dag_id} got two runs within {passed} s of {gap}")
+                self._fail("T4", f"{dag.dag_id} got two runs within {passed} s, the gap is {gap} s")
         key = None if run.interval is None else _key_of(dag, run.interval)
         if dag.keyed is None and run.partition_key != key:
             told = f"the key {run.partition_key}, and not {key}"
