@@ -1,4 +1,4 @@
-"""Tracks whether the database works, as this process sees it, and logs an outage once for all parts of the service."""
+"""Tracks whether this process can use the database, and logs outages for all parts of the service."""
 
 from __future__ import annotations
 

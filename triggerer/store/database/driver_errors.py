@@ -166,7 +166,10 @@ def translate(error: Exception, database: str) -> TriggererError | None:
 
 
 def translate_commit(error: Exception, database: str) -> TriggererError:
-    """Return our error for a failed COMMIT. If no answer came, the outcome is unknown."""
+    """Return our error for a failed COMMIT.
+
+    The outcome is unknown if no answer came, or if the error does not show whether the commit took effect.
+    """
     cause: object = error.orig if isinstance(error, DBAPIError) else error
     answered = getattr(cause, "sqlstate", None)
     code = _sqlite_code(cause)
@@ -188,7 +191,7 @@ def committing(database: str, timeout: timedelta) -> Iterator[None]:
     """Shield a commit up to a deadline, and raise its errors as ours.
 
     Raises:
-        OutcomeUnknown: No answer came in time.
+        OutcomeUnknown: No answer came in time, or the error does not show whether the commit took effect.
         StoreError: Any other error, such as `Conflict` or `RowRefused`. Nothing was written.
     """
     seconds = timeout.total_seconds()

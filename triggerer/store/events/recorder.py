@@ -64,7 +64,7 @@ class EventRecorder(GroupCommit[EventBatch]):
     Args:
         max_pending_bytes: The recorder is full while payloads of this total size wait or are being written. Streams
             then submit no further events. A payload counts once for each row.
-        on_fenced: Called on the event loop with a lease that no longer holds: another instance owns the stream.
+        on_fenced: Called on the event loop with each lost lease, for instance because another instance owns the stream.
         now: Returns the timestamp of a submitted event. None: the host's time, read once in each turn of the loop.
         random: For the jitter of retries.
     """

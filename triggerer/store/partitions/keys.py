@@ -291,7 +291,10 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
 
 
 def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Script[None]:
-    """Store when the runs of these keys may start, and the instant `now` at which this was computed."""
+    """Store when the runs of these keys may start.
+
+    If a key has such an instant, `now` is stored too, as the time of the computation.
+    """
     if keys:
         rows = [
             (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)
@@ -319,7 +322,7 @@ def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: dateti
 
 
 def due_keys(dag_id: str, *, limit: int) -> Script[list[tuple[str, datetime]]]:
-    """Return the keys whose run needs no further event, with the instant when the run may start; earliest first."""
+    """Return up to `limit` keys whose run needs no further event, each with the instant when it may start, in order."""
     rows = yield DUE(dag_id=dag_id, limit=limit)
     return [(key, _instant(at)) for key, at in rows]
 

@@ -142,7 +142,7 @@ def _store(
 
 
 async def load_bookmark(session: AsyncSession, watcher_id: int, classpath: str) -> Bookmark:
-    """Return the last bookmark of a watcher. Its value is None if a trigger of another class stored it.
+    """Return the last bookmark of a watcher. Its value is None if there is none, or if another trigger class stored it.
 
     Args:
         classpath: The class path of the watcher's trigger now.

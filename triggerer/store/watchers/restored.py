@@ -1,7 +1,7 @@
 """Sets watchers back after the database was restored from a backup.
 
-The broker's positions are newer than the backup. Each watcher gets a replay request. The watcher's stream carries the
-request out before it pulls a message. Streams that are no logs drop the request.
+The broker's positions are newer than the backup. Each watcher with a shared stream gets a replay request. The
+stream carries the request out before it pulls a message. Streams that are no logs drop the request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class SetBack:
     stream: str
     stream_id: str
     start: datetime | None
-    """The watcher's log is read again from this instant on. None: it has no shared stream, and so no log."""
+    """The watcher's log is read again from this instant on. None: it has no shared stream, and so no log.
+
+    If an earlier request of a restore is still open, the log is read from the start of that request.
+    """
     has_bookmark: bool
     """True if the trigger's position is stored in the database."""
 
