@@ -24,7 +24,7 @@ _ROW: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class CleaningState:
-    """The cleaning that is under way, and the outcomes of the last ones."""
+    """The cleaning that is under way, and the outcomes of the last cleanings."""
 
     made_at: datetime
     """When a process first asked whether a cleaning is due, or began a cleaning."""
@@ -50,7 +50,7 @@ class CleaningState:
 
 
 async def begin_turn(session: AsyncSession, holder: str) -> bool:
-    """Let a cleaning begin, unless another one is under way; return whether it may begin.
+    """Begin a cleaning, unless another cleaning is under way; return True if this cleaning has begun.
 
     If the stored expiry of a turn is further ahead than `TURN`, the clock was set back after the expiry was written.
     Such an expiry is ignored.

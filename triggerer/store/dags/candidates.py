@@ -82,7 +82,7 @@ class LockDags:
 
 @dataclass(frozen=True, slots=True)
 class LockFreeDags:
-    """A step: lock each of these DAGs that nobody else has locked, and return a row (DAG id) for it.
+    """A step: lock these DAGs, except DAGs that others have locked. Return a row (DAG id) for each locked DAG.
 
     SQLite has one writer, so there the step returns all DAGs.
     """

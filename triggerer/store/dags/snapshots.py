@@ -23,8 +23,8 @@ from triggerer.store.runs.creation.create_run_step import HINT
 NEWEST_EVENTS: Final = 16
 """To find the instant of an asset's newest queued event, this number of events with the highest ids is read.
 
-A DAG with a `quiet_period` starts once this period has passed since the newest event. One event would not be enough:
-after the clock was set back, the last events may have instants in the future, and such events are ignored.
+A DAG with a `quiet_period` starts once this period has passed since the newest event. One event would not be enough.
+After the clock was set back, the last events may have instants in the future, and such events are ignored.
 """
 
 CLOCK_STEP: Final = timedelta(minutes=1)

@@ -49,8 +49,8 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 MAX_BATCH_ROWS: Final = 5_000
 # 16 MiB: the most bytes of payloads in one transaction. With small payloads, MAX_BATCH_ROWS is reached first.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-# 64 MiB: room for four transactions of large payloads. While one is written, filters can fill the others. A process has
-# one recorder, so this bounds the pending payloads of all its streams.
+# 64 MiB: room for four transactions of large payloads. While one is written, filters submit the next events. A process
+# has one recorder, so this bounds the pending payloads of all its streams.
 MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -169,7 +169,7 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Add events and their stream's next state to one transaction.
 
-        The state is the producer's, and says that the source was read up to these events.
+        The producer made the state. It says that the source was read up to these events.
         """
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:

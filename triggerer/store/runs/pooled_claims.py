@@ -59,7 +59,7 @@ class _TakeTurns:
 
 @dataclass(frozen=True, slots=True)
 class PooledRuns:
-    """The input of `triggerer.domain.pools.choose`. This function decides which queued runs to claim."""
+    """The input of `triggerer.domain.pools.choose`, which decides which queued runs to claim."""
 
     queued: list[tuple[QueuedRun, str, str]]
     """The queued runs in the order of execution, each with its DAG id and run id."""
