@@ -40,7 +40,7 @@ _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _MIGRATE: Final = "run `triggerer db migrate`"
 # The hint for a unique violation. Before the service inserts a row, it looks for the row, or it inserts with ON
 # CONFLICT. So a violation shows that another transaction inserted the row after the look-up. A retry will find the row.
-_ROW_EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
+_ROW_EXISTS: Final = "another transaction made the row at the same time; a retry will find it"
 
 # Each entry is the beginning of a SQLSTATE. The first entry that matches an error decides.
 _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (

@@ -182,7 +182,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         if self._filling is not batch:
             change.on_done(StoreError("the events do not fit into one transaction with the state"))
         elif batch.refusals != refusals:
-            change.on_done(StoreError("one of the events that the state passes was refused"))
+            change.on_done(StoreError("an event that the state counts as read was refused"))
         else:
             batch.states.append(change)
 

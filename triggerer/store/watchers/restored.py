@@ -85,8 +85,9 @@ async def _request(
 ) -> datetime:
     """Store a request, and return from which instant on the watcher's log is read again.
 
-    Events from before `cleaned_before` were deleted, and with them the keys that tell a repeat. So the request does not
-    begin before that instant. The broker had advanced past the messages of these events before they were deleted.
+    Events from before `cleaned_before` were deleted, and with them the keys that show which messages are repeats. So
+    the request does not begin before that instant. The broker had advanced past the messages of these events before
+    they were deleted.
     """
     if watcher.cleaned_before is not None:
         start = max(start, watcher.cleaned_before)

@@ -199,7 +199,7 @@ async def _listen_on_postgres(
         warn_seldom(
             _log,
             backoff.failures,
-            "the database does not announce",
+            "announcements of the database do not arrive",
             error=reason,
             retry_after_s=round(delay, 3),
         )
