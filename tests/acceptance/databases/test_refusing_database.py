@@ -358,9 +358,9 @@ def test_a_sqlite_file_that_cannot_be_used_for_a_while_is_an_outage(
         (scene.inbox / "go").touch()
         time.sleep(OUTAGE_S)
         assert service.is_running, service.tail()
-        assert "; the database refuses " in _status(notify_socket)
+        assert "; the database has refused " in _status(notify_socket)
     wait_until(lambda: scene.count(ended) == 2, within_s=30, what="all runs", of=service)
-    assert "; the database refuses " not in _status(notify_socket)
+    assert "; the database has refused " not in _status(notify_socket)
     assert scene.begun.read_text().splitlines() == ["begun", "begun"]
     assert scene.count("SELECT count(*) FROM asset_event") == 2
     assert '"the database is away"' in service.log.read_text()

@@ -70,5 +70,5 @@ def test_reads_that_succeed_do_not_end_an_outage_of_writes() -> None:
     availability.record_failure(Use.WRITES, StoreUnavailable("read-only"))
     availability.record_success(Use.READS)
     assert availability.trouble is not None
-    assert "refuses writes" in availability.trouble
+    assert "refused writes" in availability.trouble
     assert "read-only" in availability.trouble

@@ -34,6 +34,6 @@ async def test_a_transaction_that_writes_nothing_does_not_end_an_outage(
     await add_asset(sqlite, 1, "orders")
     sqlite.availability.record_failure(Use.WRITES, StoreUnavailable("disk full"))
     await change(sqlite, "unknown")  # type: ignore[operator]
-    assert "refuses writes" in (sqlite.availability.trouble or "")
+    assert "refused writes" in (sqlite.availability.trouble or "")
     await change(sqlite, "orders")  # type: ignore[operator]
     assert sqlite.availability.trouble is None

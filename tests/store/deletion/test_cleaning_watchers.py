@@ -129,7 +129,7 @@ async def test_a_watcher_that_is_behind_or_reads_again_keeps_its_events(settled:
     found = await cleaned(settled)
     assert found.kept_events == {"watcher": 2, "newest": 2}
     reasons = [one.reason for one in found.kept_watchers]
-    assert reasons == ["it is behind in its log", "a replay was asked for"]
+    assert reasons == ["it is behind in its log", "a replay was requested"]
 
 
 async def test_a_replay_that_is_asked_for_meanwhile_finds_its_events(
@@ -145,7 +145,7 @@ async def test_a_replay_that_is_asked_for_meanwhile_finds_its_events(
     monkeypatch.setattr(cleaning, "highest_event", and_ask)
     found = await cleaned(settled)
     assert (found.asset_events, found.kept_events) == (1, {"watcher": 1, "newest": 2})
-    assert [one.reason for one in found.kept_watchers] == ["it is about to read again"]
+    assert [one.reason for one in found.kept_watchers] == ["it is about to read its log again"]
 
 
 async def test_no_replay_makes_events_again_whose_keys_were_deleted(settled: Database) -> None:
@@ -158,7 +158,7 @@ async def test_no_replay_makes_events_again_whose_keys_were_deleted(settled: Dat
     before = found.before.events
     assert before is not None
     for start in (None, before - timedelta(seconds=1)):
-        with pytest.raises(TriggererError, match="the keys that tell a repeat"):
+        with pytest.raises(TriggererError, match="the keys that show which messages are repeats"):
             await ask(start)
     await ask(before)
     await ask(None, reemit=True)

@@ -492,9 +492,9 @@ async def _first_run(session: AsyncSession, dag_id: str) -> DagRun:
         (
             36,
             "running",
-            r"its owner far:1:a was heard of (\d+) s ago; its lease ends in (\d+) s, and then",
+            r"its owner far:1:a was last heard from (\d+) s ago; its lease ends in (\d+) s, and then",
         ),
-        (61, "waiting", r"no instance hosts it: its owner far:1:a was heard of (\d+) s ago"),
+        (61, "waiting", r"no instance hosts it: its owner far:1:a was last heard from (\d+) s ago"),
     ],
 )
 async def test_a_watcher_whose_owner_is_silent_says_so_as_soon_as_a_heartbeat_is_missed(

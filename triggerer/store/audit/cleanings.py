@@ -1,4 +1,4 @@
-"""Lets one cleaning of the database run at a time. Stores the last outcomes, and the totals of all deleted rows.
+"""Lets one cleaning of the database run at a time. Stores the last outcomes, and the totals of deleted rows and logs.
 
 A turn is the right of one cleaning to run.
 """
@@ -24,7 +24,7 @@ _ROW: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class CleaningState:
-    """The cleaning that is under way, and the outcomes of the last ones."""
+    """The cleaning that is under way, and the outcomes of the last cleanings."""
 
     made_at: datetime
     """When a process first asked whether a cleaning is due, or began a cleaning."""
@@ -35,11 +35,11 @@ class CleaningState:
     succeeded_at: datetime | None
     """When the last cleaning without an error ended."""
     deleted: Mapping[str, int]
-    """The numbers of rows that the last cleaning without an error deleted, by kind."""
+    """The numbers of rows and logs that the last cleaning without an error deleted, by kind."""
     failed_at: datetime | None
     """When the last cleaning with an error ended."""
     error: str | None
-    """The error of the last cleaning, or None if the last cleaning had no error."""
+    """The error of the last cleaning that was not stopped. None: it had no error."""
     failures: int
     """The number of cleanings that failed since the database was made."""
     full_bytes: int | None
@@ -50,7 +50,7 @@ class CleaningState:
 
 
 async def begin_turn(session: AsyncSession, holder: str) -> bool:
-    """Let a cleaning begin, unless another one is under way; return whether it may begin.
+    """Begin a cleaning, unless another cleaning is under way; return True if this cleaning has begun.
 
     If the stored expiry of a turn is further ahead than `TURN`, the clock was set back after the expiry was written.
     Such an expiry is ignored.
@@ -90,7 +90,7 @@ async def end_turn(
     """End a cleaning.
 
     Args:
-        deleted: The numbers of deleted rows by kind, if the cleaning had no error.
+        deleted: The numbers of deleted rows and logs by kind, if the cleaning had no error.
         error: The error of the cleaning, or None. If `deleted` and `error` are both None, the cleaning was stopped, and
             no outcome is stored.
     """
@@ -143,7 +143,7 @@ async def _locked(session: AsyncSession) -> CleaningTurn:
 
 
 async def add_cleaned(session: AsyncSession, numbers: Mapping[str, int]) -> None:
-    """Increase each kind's total by the number of rows that a cleaning has deleted."""
+    """Increase each kind's total by the number of rows or logs that a cleaning has deleted."""
     rows = [{"kind": kind, "number": number} for kind, number in numbers.items()]
     insert = insert_into(session, CleanedRows).values(rows)
     added = {"number": CleanedRows.number + insert.excluded.number}
@@ -151,5 +151,5 @@ async def add_cleaned(session: AsyncSession, numbers: Mapping[str, int]) -> None
 
 
 async def read_cleaned(session: AsyncSession) -> dict[str, int]:
-    """Return how many rows of each kind all cleanings have deleted."""
+    """Return how many rows or logs of each kind the cleanings without an error have deleted in total."""
     return {row.kind: row.number for row in await session.scalars(select(CleanedRows))}

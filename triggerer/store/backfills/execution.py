@@ -75,7 +75,7 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
 
 
 async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
-    """Cancel pending intervals and keys, and end queued runs; return the number of these runs.
+    """Cancel pending intervals and keys, and end queued runs; return the number of ended runs.
 
     Runs that are already running continue to their end. Return None if the backfill does not exist or was already
     cancelled.

@@ -1,4 +1,4 @@
-"""Reads backfills, and the runs that their intervals or partition keys have already."""
+"""Reads backfills, and finds the runs that already exist for logical dates and partition keys."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ async def runs_of_keys(
     """Return the newest run (id, state) of each partition key. Keys without a run are left out."""
     found: dict[str, tuple[int, str, str]] = {}
     for start in range(0, len(keys), _AT_ONCE):
-        # No ORDER BY id: with it, SQLite would read all runs of the DAG in the order of their ids, and test the key of
-        # each.
+        # No ORDER BY id. With it, SQLite would read all runs of the DAG in the order of their ids, and compare the
+        # key of each run.
         rows = await session.execute(
             select(DagRun.partition_key, DagRun.id, DagRun.run_id, DagRun.state)
             .where(DagRun.dag_id == dag_id)

@@ -82,7 +82,7 @@ class LockDags:
 
 @dataclass(frozen=True, slots=True)
 class LockFreeDags:
-    """A step: lock each of these DAGs that nobody else has locked, and return a row (DAG id) for it.
+    """A step: lock these DAGs, except DAGs that others have locked. Return a row (DAG id) for each locked DAG.
 
     SQLite has one writer, so there the step returns all DAGs.
     """
@@ -104,7 +104,7 @@ async def find_candidates(session: AsyncSession) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The DAGs with a timetable, and when they are due."""
+    """The DAGs that are due at a known instant, and these instants."""
 
     now: datetime
     """The database's time, read before the DAGs."""
@@ -113,7 +113,10 @@ class Timed:
 
 
 async def find_timed(session: AsyncSession) -> Timed:
-    """Return the active DAGs (neither paused nor stale) whose timetable has a next run."""
+    """Return when the active DAGs (neither paused nor stale) are due. DAGs without a known instant are left out.
+
+    A DAG is due when the next run of its timetable is due, or when its next partition key is due.
+    """
     now = await database_now(session)
     rows = await perform(session, single_step(_TIMED()))
     return Timed(now, {dag_id: cast("datetime", instant_from(due)) for dag_id, due in rows})

@@ -84,7 +84,7 @@ async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
             last = None if is_new else await _last_interval(session, dag.dag_id)
             info = next_info(schedule, last, _restriction(dag))
         except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
-            _log.warning("a timetable cannot be asked", dag_id=dag.dag_id, error=str(error))
+            _log.warning("a DAG's next run cannot be computed", dag_id=dag.dag_id, error=str(error))
             now = now or await database_now(session)
             dag.next_run_after, dag.next_interval_start, dag.next_interval_end = now, None, None
             continue

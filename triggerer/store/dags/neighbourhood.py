@@ -26,8 +26,9 @@ MOST: Final = 100
 _MOST_ROWS: Final = 2 * MOST * MOST
 """The most edges that one query reads: 200 for each of at most 100 nodes.
 
-At most 100 edges of a node lead to nodes that are already found. So a query that reaches this limit has found at least
-100 new nodes, and the search ends.
+At most 100 edges of each of these nodes lead to nodes that are already found. So a query that reaches this limit has at
+least 10,000 edges to new nodes. A new node has at most 100 of these edges. So there are at least 100 new nodes, and the
+search ends.
 """
 
 

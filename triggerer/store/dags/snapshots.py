@@ -23,8 +23,8 @@ from triggerer.store.runs.creation.create_run_step import HINT
 NEWEST_EVENTS: Final = 16
 """To find the instant of an asset's newest queued event, this number of events with the highest ids is read.
 
-A DAG with a `quiet_period` starts once this period has passed since the newest event. One event would not be enough:
-after the clock was set back, the last events may have instants in the future, and such events are ignored.
+A DAG with a `quiet_period` starts once this period has passed since the newest event. One event would not be enough.
+After the clock was set back, the last events may have instants in the future, and such events are ignored.
 """
 
 CLOCK_STEP: Final = timedelta(minutes=1)
@@ -43,7 +43,7 @@ _SINCE: Final = """coalesce((
 
 # The query returns one row for each asset that the DAG's condition names, directly or through an alias, and that has
 # queued events. If there is none, the query returns a single row without an asset. Counting of an asset's queued events
-# stops at `bound`.
+# stops at `bound`. If the DAG has no `events_per_run`, the query does not count, and `queued` is 1.
 #
 # A subquery with LIMIT 1 finds with one index look-up whether an asset has queued events. Other forms are slower:
 # - With EXISTS instead, PostgreSQL would join with the whole queue.
@@ -128,8 +128,8 @@ ORDER BY d.dag_id, w.asset_id
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
     # SINCE is the logical date of the last timed run. The timetable returns no interval that ended before SINCE, so
-    # `made` needs only later intervals. EARLIEST is SINCE, or the present if SINCE is in the future. The runs that
-    # `made` needs have a `run_after` later than EARLIEST, so the index on `run_after` skips all other runs.
+    # `made` needs only later intervals. EARLIEST is SINCE, or SOON if SINCE is later than SOON. The runs that `made`
+    # needs have a `run_after` later than EARLIEST, so the index on `run_after` skips all other runs.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",
@@ -210,7 +210,9 @@ class DagRow(NamedTuple):
     uri: str
     alias: str | None
     queued: int
+    """The number of the asset's queued events, counted up to `bound`. 1 if the DAG has no `events_per_run`."""
     newest_event: datetime | None
+    """The instant of the asset's newest queued event, see `NEWEST_EVENTS`. None if the DAG has no `quiet_period`."""
 
     @property
     def is_partitioned(self) -> bool:

@@ -38,7 +38,8 @@ NO_BACKLOG = Backlog()
 async def read_stored_folder(session: AsyncSession) -> Folder:
     """Return the DAGs that are not stale, the declared assets, and the watchers, each with its file.
 
-    The store has no source locations and no `is_paused_upon_creation`, so these fields are empty.
+    The store has neither source locations nor `is_paused_upon_creation`. So each `location` is empty, and
+    `is_paused_upon_creation` is False.
     """
     dags = await session.scalars(select(Dag).where(~Dag.is_stale).order_by(Dag.dag_id))
     assets = await session.scalars(select(Asset).where(Asset.declared_in.is_not(None)))

@@ -1,4 +1,4 @@
-"""Tracks whether the database works, as this process sees it, and logs an outage once for all parts of the service."""
+"""Tracks whether this process can use the database, and logs outages for all parts of the service."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Availability:
         for use in sorted(self._lasting):
             outage = self._outages[use]
             assert outage.since is not None
-            return f"the database refuses {use} since {readable(outage.since)}: {outage.reason}"
+            return f"the database has refused {use} since {readable(outage.since)}: {outage.reason}"
         return None
 
     def has_outage(self, use: Use) -> bool:

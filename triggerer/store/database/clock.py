@@ -1,7 +1,7 @@
 """The clock for a SQLite database and for submitted events. It is the host's clock, or in tests a fake clock.
 
-With PostgreSQL, this clock is only for submitted events. All other instants come from the clock of the database server,
-see `database_now`.
+With PostgreSQL, this clock is only for submitted events. Leases and most other instants come from the clock of the
+database server, see `database_now`. The steps that claim, begin and end runs read their host's clock directly.
 """
 
 from __future__ import annotations

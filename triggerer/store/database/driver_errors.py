@@ -40,7 +40,7 @@ _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _MIGRATE: Final = "run `triggerer db migrate`"
 # The hint for a unique violation. Before the service inserts a row, it looks for the row, or it inserts with ON
 # CONFLICT. So a violation shows that another transaction inserted the row after the look-up. A retry will find the row.
-_ROW_EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
+_ROW_EXISTS: Final = "another transaction made the row at the same time; a retry will find it"
 
 # Each entry is the beginning of a SQLSTATE. The first entry that matches an error decides.
 _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
@@ -166,7 +166,10 @@ def translate(error: Exception, database: str) -> TriggererError | None:
 
 
 def translate_commit(error: Exception, database: str) -> TriggererError:
-    """Return our error for a failed COMMIT. If no answer came, the outcome is unknown."""
+    """Return our error for a failed COMMIT.
+
+    The outcome is unknown if no answer came, or if the error does not show whether the commit took effect.
+    """
     cause: object = error.orig if isinstance(error, DBAPIError) else error
     answered = getattr(cause, "sqlstate", None)
     code = _sqlite_code(cause)
@@ -188,7 +191,7 @@ def committing(database: str, timeout: timedelta) -> Iterator[None]:
     """Shield a commit up to a deadline, and raise its errors as ours.
 
     Raises:
-        OutcomeUnknown: No answer came in time.
+        OutcomeUnknown: No answer came in time, or the error does not show whether the commit took effect.
         StoreError: Any other error, such as `Conflict` or `RowRefused`. Nothing was written.
     """
     seconds = timeout.total_seconds()

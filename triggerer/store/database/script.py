@@ -7,8 +7,8 @@ script a part of a session's transaction.
 
 A statement through SQLAlchemy takes 0.2 to 0.3 ms of the event loop's time, and each transaction 0.3 to 1.1 ms more. A
 call in the connection's thread takes only 0.07 ms of the event loop's time, however long the call lasts
-(tests/benchmarks/store_bench.py). So the transactions that turn messages into runs are scripts. All others are written
-with SQLAlchemy.
+(tests/benchmarks/store_bench.py). So the transactions that turn messages into runs are scripts. Most others are
+written with SQLAlchemy.
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ class Database:
 
 
 def count_on_commit(session: AsyncSession, count: Callable[[], None]) -> None:
-    """Call `count` once the session's transaction has committed, so that metrics do not count what is rolled back."""
+    """Call `count` once the session's transaction has committed, so that metrics count no work that is rolled back."""
     session.info.setdefault(_COUNTED, []).append(count)
 
 

@@ -99,7 +99,7 @@ async def _unfinished_run(session: AsyncSession, asset_id: int) -> tuple[str, st
 
 
 async def find_asset(session: AsyncSession, asset: str) -> tuple[int, str, str] | None:
-    """Look an asset up by its URI, then by its name. Return its id, name and URI, or None if neither is known."""
+    """Look an asset up by its URI, then by its name. Return its id, name and URI, or None if there is no such asset."""
     for column in (Asset.uri, Asset.name):
         query = select(Asset.id, Asset.name, Asset.uri).where(column == asset)
         if row := (await session.execute(query)).one_or_none():

@@ -43,7 +43,7 @@ class RecordEvents:
     Args:
         rows: At least one row.
         fences: The fences that the rows need, in the order of their numbers, which count from 1.
-        sender: The id of this process, so that it ignores its own notification.
+        sender: The id of this process. A process ignores the notifications that it sent itself.
     """
 
     rows: EventRows

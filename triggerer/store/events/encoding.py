@@ -79,7 +79,7 @@ def check_identity(key: str, ordinal: int) -> None:
     if size > MAX_KEY_BYTES:
         raise RowRefused(
             f"an idempotency key has {size:,} bytes, more than {MAX_KEY_BYTES:,}",
-            hint="hash what identifies the message",
+            hint="use a hash of the values that identify the message",
         )
 
 

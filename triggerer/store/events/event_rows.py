@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class SharedFields(NamedTuple):
-    """The common fields of rows for one watcher and ordinal that were submitted in one turn of the event loop."""
+    """The fields that are equal in all rows with one watcher, ordinal and timestamp."""
 
     asset_id: int
     timestamp: datetime

@@ -71,7 +71,7 @@ async def _topic_ids(session: AsyncSession, topic: str) -> set[str]:
         .where(Stream.key.contains(topic, autoescape=True))
         .limit(_MOST_ASSETS)
     )
-    # One look into the index for each asset. With GROUP BY, PostgreSQL would read all events of these assets.
+    # One index look-up for each asset. With GROUP BY, PostgreSQL would read all events of these assets.
     newest_of_asset = select(func.max(AssetEvent.id)).where(
         AssetEvent.asset_id == Asset.id, AssetEvent.watcher_id != 0
     )

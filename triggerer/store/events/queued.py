@@ -124,7 +124,7 @@ async def count_queued_events(
 async def delete_queued_events(
     session: AsyncSession, *, dag: str | None = None, asset: str | None = None
 ) -> int:
-    """Remove waiting events from the queues for good, so that no run takes them. Return the number of entries.
+    """Remove waiting events from the queues for good, so that no run takes them. Return the number of removed entries.
 
     The events themselves stay. A scheduler that plans for one of these DAGs at this moment notices the change, and
     plans again.

@@ -49,8 +49,8 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 MAX_BATCH_ROWS: Final = 5_000
 # 16 MiB: the most bytes of payloads in one transaction. With small payloads, MAX_BATCH_ROWS is reached first.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-# 64 MiB: room for four transactions of large payloads. While one is written, filters can fill the others. A process has
-# one recorder, so this bounds the pending payloads of all its streams.
+# 64 MiB: room for four transactions of large payloads. While one is written, filters submit the next events. A process
+# has one recorder, so this bounds the pending payloads of all its streams.
 MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -64,7 +64,7 @@ class EventRecorder(GroupCommit[EventBatch]):
     Args:
         max_pending_bytes: The recorder is full while payloads of this total size wait or are being written. Streams
             then submit no further events. A payload counts once for each row.
-        on_fenced: Called on the event loop with a lease that no longer holds: another instance owns the stream.
+        on_fenced: Called on the event loop with each lost lease, for instance because another instance owns the stream.
         now: Returns the timestamp of a submitted event. None: the host's time, read once in each turn of the loop.
         random: For the jitter of retries.
     """
@@ -169,7 +169,7 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Add events and their stream's next state to one transaction.
 
-        The state is the producer's, and says that the source was read up to these events.
+        The producer made the state. It says that the source was read up to these events.
         """
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:
@@ -182,7 +182,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         if self._filling is not batch:
             change.on_done(StoreError("the events do not fit into one transaction with the state"))
         elif batch.refusals != refusals:
-            change.on_done(StoreError("one of the events that the state passes was refused"))
+            change.on_done(StoreError("an event that the state counts as read was refused"))
         else:
             batch.states.append(change)
 

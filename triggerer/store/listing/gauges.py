@@ -35,7 +35,7 @@ _MOST_WATCHERS: Final = 50
 
 
 async def read_gauges(session: AsyncSession, bounds: ParkedBounds) -> list[Sample]:
-    """Return the gauges of the database: watchers, parked messages, runs, DAGs, instances, the clock and cleanings.
+    """Return the gauges whose values come from the database, such as the numbers of watchers and runs by state.
 
     Args:
         bounds: The configured limits on parked messages. The gauges show how much of them is used.

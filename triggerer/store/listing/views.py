@@ -123,9 +123,10 @@ class DagView:
     pools: str | None = None
     """Comma-separated."""
     next_run_after: datetime | None = None
-    """When the DAG's timetable makes the DAG due next. None: never, or the DAG is stale.
+    """When the DAG is due next, by its timetable or for its next partition key.
 
-    This instant was computed at the last run, or at the last change of the schedule."""
+    None: no such instant is known, or the DAG is stale. The instant was computed earlier, for instance at the last run
+    or at the last change of the schedule."""
     is_counted_short: bool = False
     """True if more events may wait for the DAG than `queued_events` says."""
     file_warnings: list[dict[str, Any]] = field(default_factory=list)

@@ -140,7 +140,10 @@ async def _runs(session: AsyncSession, told: ToldBySubject, now: datetime) -> li
 
 
 def _quiet(told: ToldBySubject, event: Event, now: datetime) -> list[str]:
-    """Return the objects about which a message was made lately. Queries leave them out, to have room for others."""
+    """Return the objects about which a message was made less than `QUIET` ago.
+
+    Queries leave these objects out, so that other objects fit into `_MOST_ROWS`.
+    """
     return [
         subject
         for (kind, subject), one in told.items()

@@ -1,7 +1,7 @@
 """The queue of messages to people: one row for each message and target, until the target has accepted the message.
 
 A process claims a message by setting its `due_at` to a later time. If the process dies, the message becomes due again
-at that time. So a target may get a message twice, but misses none.
+at that time. So a dead process loses no message, but the target may get the message twice.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def put(
 
 
 async def drop(session: AsyncSession, targets: Collection[str], now: datetime) -> dict[str, int]:
-    """Delete messages that are too old or too many; return their number by target.
+    """Delete messages that are older than `OLDEST` or beyond `MOST_WAITING`; return their number by target.
 
     Old messages for targets that are not in `targets` are deleted too. Such a target is no longer configured.
     """

@@ -19,7 +19,7 @@ _REMEMBERED: Final = timedelta(days=1)
 
 
 async def lock_told(session: AsyncSession, now: datetime) -> None:
-    """Make other processes that create notifications wait until the commit. On SQLite, only one can write anyway."""
+    """Make other processes that create notifications wait until the commit. SQLite has one writer anyway."""
     values = _values(_DIGEST, datetime.fromtimestamp(0, now.tzinfo))
     await session.execute(
         insert_into(session, NotifiedSubject)
@@ -34,7 +34,10 @@ async def lock_told(session: AsyncSession, now: datetime) -> None:
 async def load_told(
     session: AsyncSession,
 ) -> tuple[dict[tuple[str, str], Told], datetime | None]:
-    """Return what was told about each object, and when the last digest was made, or None if there was none."""
+    """Return what was told about each object, and when the last digest was made.
+
+    If there was no digest, the instant is None, or the year 1970 once `lock_told` has made the row of the digest.
+    """
     rows = await session.scalars(select(NotifiedSubject))
     told = {
         (row.event, row.subject): Told(row.told_at, row.is_single, row.is_failing, row.since)

@@ -291,7 +291,10 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
 
 
 def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Script[None]:
-    """Store when the runs of these keys may start, and the instant `now` at which this was computed."""
+    """Store when the runs of these keys may start.
+
+    If a key has such an instant, `now` is stored too, as the time of the computation.
+    """
     if keys:
         rows = [
             (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)
@@ -301,16 +304,16 @@ def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Scr
 
 
 def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[list[str]]:
-    """Return up to `limit` keys whose `noted_at`, the time when the due time was computed, is later than `soon`.
+    """Return up to `limit` keys whose due time was computed (`noted_at`) at an instant later than `soon`.
 
-    `soon` is slightly in the future. So the clock was set back after the computation, and the due time must be computed
-    again.
+    `soon` is slightly in the future. A later `noted_at` shows that the clock was set back after the computation. The
+    caller must compute the due time again.
     """
     return [key for (key,) in (yield LATER(dag_id=dag_id, soon=soon, limit=limit))]
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """In all parts of these keys, set the time of the first event to `at` where it is later than `after`.
+    """Set the time of the first event to `at` in those parts of these keys whose time is later than `after`.
 
     `after` is in the future, so a later time was stored before the clock was set back. The deadlines of a part count
     from the time of its first event.
@@ -319,7 +322,7 @@ def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: dateti
 
 
 def due_keys(dag_id: str, *, limit: int) -> Script[list[tuple[str, datetime]]]:
-    """Return the keys whose run needs no further event, with the instant when the run may start; earliest first."""
+    """Return up to `limit` keys whose run needs no further event, each with the instant when it may start, in order."""
     rows = yield DUE(dag_id=dag_id, limit=limit)
     return [(key, _instant(at)) for key, at in rows]
 

@@ -71,7 +71,7 @@ class NeededRuns:
     """The old runs of a DAG that the scheduler still reads for its decisions, see `triggerer.store.dags.snapshots`."""
 
     pks: frozenset[int]
-    """The primary keys of single runs that must stay.
+    """The primary keys of single runs that must stay:
 
     - the newest run,
     - the newest run that is not a backfill's,
@@ -79,7 +79,7 @@ class NeededRuns:
     - the last run of these two types that has a logical date, and whose `run_after` is before the limit of the
       cleaning. If the clock is set back, the timetable continues from this run."""
     since: datetime | None
-    """The logical date of the run that the last point of `pks` names. None: there is no such run.
+    """The logical date of the run from which the timetable continues, see `pks`. None: there is no such run.
 
     Runs of the types `scheduled` and `asset_triggered` with a later logical date or data interval must stay too."""
 
@@ -154,7 +154,7 @@ async def old_runs(
 async def runs_with_old_logs(
     session: AsyncSession, before: datetime, *, after_pk: int, limit: int
 ) -> list[OldRun]:
-    """Return the next runs, sorted by primary key, that have a log, ended before `before`, and have no callback left.
+    """Return the next runs that ended before `before`, have a log and have no callback left, sorted by primary key.
 
     Args:
         after_pk: Only runs with higher primary keys than this.

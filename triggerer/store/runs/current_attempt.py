@@ -12,7 +12,7 @@ from triggerer.store.schema.models import DagRun
 async def is_current(session: AsyncSession, *, executor: str, run_pk: int, epoch: int) -> bool:
     """Return whether the run is running, in the attempt with this epoch, on this executor.
 
-    The result is False if the executor has seemed dead, because its runs were then queued again.
+    If the executor seemed dead for a while, its runs were queued again, and the result is False.
     """
     found = await session.scalar(
         select(DagRun.id).where(

@@ -59,7 +59,7 @@ class _TakeTurns:
 
 @dataclass(frozen=True, slots=True)
 class PooledRuns:
-    """The input of `triggerer.domain.pools.choose`. This function decides which queued runs to claim."""
+    """The input of `triggerer.domain.pools.choose`, which decides which queued runs to claim."""
 
     queued: list[tuple[QueuedRun, str, str]]
     """The queued runs in the order of execution, each with its DAG id and run id."""
@@ -89,8 +89,8 @@ def claim_with_pools(
 ) -> Script[list[Row]]:
     """Claim up to `limit` queued runs, with or without pools. `claimed_runs` reads the rows.
 
-    Runs with a higher priority come first, then older runs. A run occupies a slot of each of its pools until it has
-    ended. See `triggerer.domain.pools.choose` for which runs may overtake others.
+    Runs with a higher priority come first, then older runs. A running run occupies a slot of each of its pools.
+    `triggerer.domain.pools.choose` explains which runs may overtake others.
 
     Args:
         slots: The number of slots of each pool, by name.

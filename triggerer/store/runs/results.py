@@ -76,7 +76,7 @@ class SaveResults:
     whole transaction.
 
     The step returns a row (primary key, epoch, state, cancel_requested) for each of the runs that `executor` was the
-    last to claim, with the values from before this step. `run_claims` reads the rows.
+    last to claim. The values are from before this step. `run_claims` reads the rows.
 
     Args:
         updates: Updates in the order of the reports. If several updates contain the same task, the last one counts. At
@@ -239,8 +239,8 @@ _SQLITE_ATTEMPTS: Final = Statement(
     GIVEN=_ATTEMPTS,
 )
 
-# If a run ends, its running tasks end too. But a PostgreSQL statement can change a row only once, so `others` leaves
-# out the tasks that have an update of their own in this statement.
+# If a run ends, its running tasks end too. But a PostgreSQL statement can change a row only once. So `others` leaves
+# out the tasks that `saved` changes.
 _POSTGRES: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id, epoch, state, cancel_requested FROM dag_run

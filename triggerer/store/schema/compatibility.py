@@ -1,4 +1,4 @@
-"""Keeps releases away from tables with which they no longer work.
+"""Stops a release that is too old for the tables.
 
 An after-migration may remove columns that older releases use. So before it runs, `require` stores which migration a
 release must contain to work with the new tables. Services check this at their start, and then every five seconds

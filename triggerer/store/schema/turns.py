@@ -47,8 +47,8 @@ async def turn(database: Database) -> AsyncIterator[AsyncConnection]:
 
 
 async def _wait_for_turn(connection: AsyncConnection, name: str) -> None:
-    # Ask again and again, instead of waiting in one statement: CREATE INDEX CONCURRENTLY in the other process would
-    # wait for that statement to end, and the two would be deadlocked.
+    # Ask again and again, instead of waiting in one statement. CREATE INDEX CONCURRENTLY in the other process would
+    # wait for the end of that statement, and neither process could continue.
     has_said = False
     while not await connection.scalar(_TRY, {"key": _LOCK}):
         if not has_said:

@@ -58,7 +58,11 @@ def _judge(row: Instance, now: datetime) -> Liveness:
 
 def why_silent(owner: str, known: Liveness, now: datetime) -> str:
     """Return a sentence that says for how long an owner has been silent, and when another instance takes over."""
-    silent = "is gone" if known.seen_at is None else f"was heard of {_ago(now - known.seen_at)} ago"
+    silent = (
+        "is gone"
+        if known.seen_at is None
+        else f"was last heard from {_ago(now - known.seen_at)} ago"
+    )
     if known.lease_ends_at is None:
         return f"no instance hosts it: its owner {owner} {silent}"
     left = _ago(known.lease_ends_at - now)

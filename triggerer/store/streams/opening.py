@@ -31,7 +31,7 @@ class Reading:
     is_start: bool = False
     """True if the folder is read for the first time since the DAG processor started."""
     limit: timedelta = timedelta()
-    """How long a stream stays closed at most."""
+    """The longest time that a new stream stays closed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def _without_known_keys(
     for change in changes:
         if (key := used.get(change.watcher.watcher_id)) is not None:
             written.errors[change.change] = StoreError(
-                f"the watcher already has an event with the key {key!r}, which its bookmark should have passed"
+                f"the watcher already has an event with the key {key!r}; its bookmark should be beyond this event"
             )
     return [one for one in changes if one.change not in written.errors]
 
@@ -142,7 +142,7 @@ def _store(
 
 
 async def load_bookmark(session: AsyncSession, watcher_id: int, classpath: str) -> Bookmark:
-    """Return the last bookmark of a watcher. Its value is None if a trigger of another class stored it.
+    """Return the last bookmark of a watcher. Its value is None if there is none, or if another trigger class stored it.
 
     Args:
         classpath: The class path of the watcher's trigger now.

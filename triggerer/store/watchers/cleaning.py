@@ -79,11 +79,11 @@ async def unsettled_watchers(
                 who, disorder = of_streams[one.stream_digest]
                 reason = f"{'it' if who is one else f'{who.asset_name}/{who.name}'} {disorder}"
         elif one.since > quiet_since:
-            reason = f"no file declares it since {_formatted(one.since)}"
+            reason = f"no file has declared it since {_formatted(one.since)}"
         if one.is_behind:
             reason = reason or "it is behind in its log"
         if one.is_replayed:
-            reason = reason or "a replay was asked for"
+            reason = reason or "a replay was requested"
         if reason:
             unsettled[one.id] = UnsettledWatcher(one.asset_name, one.name, reason)
     return unsettled
@@ -138,7 +138,8 @@ async def mark_cleaned(
         .where(chosen, or_(_has(WatcherPosition.watcher_id), _has(WatcherReplay.watcher_id)))
     )
     unsettled = {
-        pk: UnsettledWatcher(asset, name, "it is about to read again") for pk, asset, name in rows
+        pk: UnsettledWatcher(asset, name, "it is about to read its log again")
+        for pk, asset, name in rows
     }
     await session.execute(
         update(Watcher)

@@ -36,7 +36,8 @@ class TriggerRow:
     stored_lanes: tuple[StoredBacklog, ...] = ()
     """The lanes with parked messages that an operator replays for the trigger's watchers.
 
-    If this instance does not host the trigger yet, these are all lanes with stored messages for the watchers.
+    If this instance does not host the trigger yet, the caller of `load_triggers` replaces these lanes with all lanes
+    that have stored messages for the watchers.
     """
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests, grouped by watcher. The requests for one watcher are sorted, earliest first."""

@@ -119,7 +119,7 @@ PARKING: Final = {
 
 
 class Body(NamedTuple):
-    """The bytes of a message, and what identifies the message."""
+    """The bytes of a message, with its stream and its idempotency key."""
 
     stream_digest: str
     key: str

@@ -114,7 +114,7 @@ async def choose_parked(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> list[int]:
-    """Return the ids of stored and parked messages: those in `ids`, or all messages of a watcher, or all messages.
+    """Return the ids of the chosen stored and parked messages, sorted.
 
     Args:
         ids: The messages to choose. Empty: all messages of the watcher or, if `asset` is None, all messages.

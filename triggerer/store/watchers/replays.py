@@ -85,8 +85,8 @@ async def ask_for_replay(
     if cleaned is not None and not reemit and (start is None or start < cleaned):
         raise TriggererError(
             f"{asset_name}/{name}: events from before {readable(cleaned)} were deleted, and with them the keys that "
-            "tell a repeat",
-            hint=f"--from {cleaned.isoformat()} or later; or --again, which makes all events again",
+            "show which messages are repeats",
+            hint=f"use --from {cleaned.isoformat()} or later, or use --again to create all events again",
         )
     request = WatcherReplay(watcher_id=watcher.id, start=start, reemit=reemit, requested_at=now)
     session.add(request)

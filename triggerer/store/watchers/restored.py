@@ -1,7 +1,7 @@
 """Sets watchers back after the database was restored from a backup.
 
-The broker's positions are newer than the backup. Each watcher gets a replay request. The watcher's stream carries the
-request out before it pulls a message. Streams that are no logs drop the request.
+The broker's positions are newer than the backup. Each watcher with a shared stream gets a replay request. The
+stream carries the request out before it pulls a message. Streams that are no logs drop the request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class SetBack:
     stream: str
     stream_id: str
     start: datetime | None
-    """The watcher's log is read again from this instant on. None: it has no shared stream, and so no log."""
+    """The watcher's log is read again from this instant on. None: it has no shared stream, and so no log.
+
+    If an earlier request of a restore is still open, the log is read from the start of that request.
+    """
     has_bookmark: bool
     """True if the trigger's position is stored in the database."""
 
@@ -82,8 +85,9 @@ async def _request(
 ) -> datetime:
     """Store a request, and return from which instant on the watcher's log is read again.
 
-    Events from before `cleaned_before` were deleted, and with them the keys that tell a repeat. So the request does not
-    begin before that instant. The broker had advanced past the messages of these events before they were deleted.
+    Events from before `cleaned_before` were deleted, and with them the keys that show which messages are repeats. So
+    the request does not begin before that instant. The broker had advanced past the messages of these events before
+    they were deleted.
     """
     if watcher.cleaned_before is not None:
         start = max(start, watcher.cleaned_before)

@@ -39,12 +39,14 @@ async def sync_assets(
 async def _rename_assets(
     session: AsyncSession, rows: dict[AssetKey, Asset], wanted: Iterable[AssetKey], now: datetime
 ) -> None:
-    """Rename the row of an asset that is no longer defined, if a new asset has its name or its URI.
+    """Give the row of an asset that is no longer defined to a new asset that has the old asset's name or URI.
 
     The renamed row keeps its watchers, queued events and schedules. Events keep the name and URI under which they were
-    recorded. If one new asset has the row's name and another new asset has its URI, the new asset whose name sorts
-    first gets the row. Names and URIs are unique. So another asset that is no longer defined, and has the row's new
-    name or URI, is renamed to `x-retired:<id>`.
+    recorded. One new asset may have the old asset's name, and another one its URI. Then the new asset whose name sorts
+    first gets the row.
+
+    Names and URIs are unique. If a row's new name or URI still belongs to another asset that is no longer defined, that
+    asset is renamed to `x-retired:<id>`.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}

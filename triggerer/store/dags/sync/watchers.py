@@ -121,9 +121,9 @@ def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger |
 
 
 async def _renamed(session: AsyncSession, watchers: Iterable[ParsedWatcher]) -> dict[str, str]:
-    """Return, by digest, the new readable key of each stored stream whose watchers now write its key in another way.
+    """Return the readable keys that differ from the stored keys, by stream digest.
 
-    After an update of the plugin or of the service, a key with an equal digest may be written in another way.
+    After an update of the plugin or of the service, the text of a key may change while its digest stays.
     """
     texts = _texts(watchers)
     stored = await session.execute(select(Stream.digest, Stream.key))

@@ -95,7 +95,7 @@ def read_settings(url: URL) -> ConnectionSettings:
     if attributes not in {None, "any", "primary", "read-write"}:
         raise ConfigurationError(
             f"[database] url asks for target_session_attrs={attributes}",
-            hint="the service writes: leave it out, or write read-write",
+            hint="leave this option out, or set it to read-write, because the service writes",
         )
     cache_size = options.pop("prepared_statement_cache_size", None)
     tls = {key: options.pop(key) for key in _OF_TLS & options.keys()}

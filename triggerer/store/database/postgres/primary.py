@@ -120,7 +120,8 @@ class Primary:
             raise next(iter(failures.values()))
         said = "; ".join(f"{host}: {error.message}" for host, error in failures.items())
         raise StoreUnavailable(
-            f"no server of {self._name} can be written to: {said}", hint="is one the primary?"
+            f"no server of {self._name} can be written to: {said}",
+            hint="is one of them the primary?",
         )
 
     def is_current(self, connection: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Ends stuck sessions: a process of the service was stopped or cut off in a statement, and its session keeps locks.
+"""Ends stuck sessions. A stuck session keeps locks after its process was stopped or cut off in a statement.
 
 The server itself ends a session that is idle in a transaction (`triggerer.store.database.postgres.primary.SETTINGS`).
 But two kinds of stuck sessions count as active. The first kind waits for the arguments of a statement, because a driver

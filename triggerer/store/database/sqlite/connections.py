@@ -97,7 +97,7 @@ class _Connection(aiosqlite.Connection):
 
     def _roll_back(self) -> None:
         # Roll back before the connection is closed. A closed connection keeps its lock while the cursor of an
-        # unfinished statement is alive, and the traceback of a cancelled task still refers to the cursor.
+        # unfinished statement is alive. The traceback of a cancelled task keeps the cursor alive.
         if self._connection is not None:
             self._connection.rollback()
 

@@ -64,5 +64,5 @@ class SqliteFile:
 
 
 def _identity(path: str) -> tuple[int, int]:
-    found = os.stat(path)  # noqa: PTH116  (on the way of every transaction)
+    found = os.stat(path)  # noqa: PTH116  (every transaction calls this)
     return found.st_dev, found.st_ino

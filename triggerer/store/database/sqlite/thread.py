@@ -1,4 +1,4 @@
-"""Calls a function in the thread that serves a SQLite connection. `triggerer.store.database.script` says why."""
+"""Calls a function in the thread of a SQLite connection. `triggerer.store.database.script` compares the costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def in_thread(
 ) -> T:
     """Call `work` with the transaction's connection, in the connection's thread; return its result.
 
-    `work` neither begins nor commits a transaction.
+    `work` must neither begin nor commit a transaction.
 
     Raises:
         sqlite3.Error: The driver's error. `Database.transaction` translates it.

@@ -100,7 +100,7 @@ async def check_announcements(database: Database) -> None:
 
     Raises:
         ConfigurationError: No announcement arrives, for instance because a pooler in transaction mode gives each
-            transaction another connection. Every part of the service would wait for ever.
+            transaction another connection. The parts of the service would notice changes only in their sweeps.
         StoreUnavailable: The database is away.
     """
     if database.dialect == "sqlite":
@@ -199,7 +199,7 @@ async def _listen_on_postgres(
         warn_seldom(
             _log,
             backoff.failures,
-            "the database does not announce",
+            "announcements of the database do not arrive",
             error=reason,
             retry_after_s=round(delay, 3),
         )

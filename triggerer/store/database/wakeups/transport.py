@@ -46,7 +46,7 @@ class AnnouncementTransport:
         """True if this process listens on the socket itself, so that it need not send. `listen` sets it."""
 
     def encode(self, announced: Announced) -> str:
-        """Return an announcement as JSON text. If it is too long for NOTIFY, "all" replaces the subjects."""
+        """Return an announcement as JSON text. If it is too long for NOTIFY, `ALL` replaces the subjects."""
         message: dict[str, str | list[str]] = {"from": self.sender}
         message.update({signal.value: list(subjects) for signal, subjects in announced.items()})
         body = orjson.dumps(message)

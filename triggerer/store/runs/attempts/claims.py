@@ -21,8 +21,11 @@ from triggerer.store.database.statement import Statement, in_list, instant_from,
 class ClaimRuns:
     """A step: set queued runs to running for this executor alone. `claimed_runs` makes orders from its rows.
 
-    Runs that another executor is claiming at this moment are skipped. The first attempt of a run counts as begun when
-    it is claimed. For later attempts, `triggerer.store.runs.attempts.steps.begin_run` stores when they begin.
+    A run cannot be claimed if it is held, or if somebody asked to cancel it. Runs that another executor is claiming at
+    this moment are skipped.
+
+    The first attempt of a run counts as begun when it is claimed. For later attempts,
+    `triggerer.store.runs.attempts.steps.begin_run` stores when they begin.
     """
 
     executor: str
@@ -32,7 +35,7 @@ class ClaimRuns:
     limit: int | None = None
     """The most runs to claim; used if `run_pks` is None."""
     run_pks: Sequence[int] | None = None
-    """The runs to claim, if they are still queued."""
+    """The runs to claim, except runs that can no longer be claimed."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         statement = _SQLITE_CLAIM if self.run_pks is None else _SQLITE_CLAIM_THESE
@@ -73,7 +76,7 @@ def claim_runs(
 def claim_these(
     *, executor: str, run_pks: Sequence[int], log_home: str, connect: str | None = None
 ) -> ClaimRuns:
-    """A step: claim these runs, except runs that are no longer queued. See `ClaimRuns`."""
+    """A step: claim these runs, except runs that can no longer be claimed. See `ClaimRuns`."""
     return ClaimRuns(executor, log_home, connect, run_pks=run_pks)
 
 

@@ -19,7 +19,7 @@ from triggerer.store.runs.attempts.steps import close_launches
 from triggerer.store.schema.models import DagRun, RunAttempt
 from triggerer.store.schema.models.dags import NEVER
 
-_REASON: Final = "an operator said that it is gone: runs resolve --lost"
+_REASON: Final = "an operator declared it lost with `runs resolve --lost`"
 
 
 @dataclass(frozen=True, slots=True)

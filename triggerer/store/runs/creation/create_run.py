@@ -98,7 +98,7 @@ async def create_manual_run(
     Raises:
         UnknownDag: There is no such DAG.
         DagError: The DAG is gone from its file, or its timetable never produces this key.
-        RowRefused: The DAG has a run with this id, or the id or the key is not a valid one.
+        RowRefused: The DAG has a run with this id, or the id or the key is not valid.
     """
     if partition_key is not None:
         check_partition_key(partition_key)

@@ -76,7 +76,7 @@ class CreateRuns:
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         # On SQLite the scheduler locks the database before it reads the DAGs, and creates runs with `CreateRun`.
-        raise NotImplementedError("on SQLite nobody else can write between a look and its runs")
+        raise NotImplementedError("on SQLite the scheduler creates runs with CreateRun")
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         runs = [row for dag in self.dags for row in _run_rows(dag)]

@@ -80,7 +80,7 @@ class AssetAliasMember(Base):
 class AssetEvent(Base):
     """An update of an asset.
 
-    An event with a lower id may be committed later, so a client must not use the highest id that it saw as a cursor,
+    An event with a lower id may be committed later. So a client must not use the highest id that it saw as a cursor,
     see `triggerer.store.events.following`.
     """
 

@@ -38,12 +38,15 @@ class Audit(Base):
 
 
 class CleanedRows(Base):
-    """The number of rows of one kind that cleanings have deleted since the database was made."""
+    """The number of rows of one kind, or of logs, that cleanings have deleted since the database was made.
+
+    Cleanings that ended with an error are not counted.
+    """
 
     __tablename__ = "cleaned_rows"
 
     kind: Mapped[str] = mapped_column(String(20), primary_key=True)
-    """A key of `triggerer.operations.cleaning.Cleaned.deleted`."""
+    """A key of `triggerer.operations.cleaning.cleaned.Cleaned.deleted`."""
     number: Mapped[int] = mapped_column(BigId)
 
 
@@ -68,11 +71,11 @@ class CleaningTurn(Base):
     succeeded_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When the last cleaning without an error ended."""
     deleted: Mapped[dict[str, int] | None] = mapped_column(Json)
-    """The numbers of rows that the last cleaning without an error deleted, by kind."""
+    """The numbers of rows and logs that the last cleaning without an error deleted, by kind."""
     failed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When the last cleaning with an error ended."""
     error: Mapped[str | None] = mapped_column(Text)
-    """The error of the last cleaning, or None if the last cleaning had no error."""
+    """The error of the last cleaning that was not stopped. None: it had no error."""
     failures: Mapped[int] = mapped_column(server_default="0", default=0)
     """The number of cleanings that failed since the database was made."""
     full_bytes: Mapped[int | None] = mapped_column(BigId)

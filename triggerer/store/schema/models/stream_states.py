@@ -1,4 +1,4 @@
-"""The states that producers store, such as a position. Their sources, such as a URL or a directory, remember none."""
+"""The states of producers, such as a position, for sources that remember no position, such as a directory."""
 
 from __future__ import annotations
 

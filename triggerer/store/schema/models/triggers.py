@@ -98,7 +98,7 @@ class Stream(Base):
 
 
 class Instance(Base):
-    """One part of the service (see `kind`) in one process. It counts as dead once this row is gone or has expired."""
+    """One part of the service (see `kind`) in one process. It counts as dead once its row is gone or has expired."""
 
     __tablename__ = "instance"
 
