@@ -57,7 +57,7 @@ async def test_one_that_fails_is_unknown_with_its_reason_and_the_others_are_not(
     assert found["stream of refused"] == SourceLag(None, note="there is no queue 'orders'")
     assert found["stream of broken"].messages is None
     assert "division by zero" in (found["stream of broken"].note or "")
-    assert found["stream of silent"].note == "this kind of source does not tell"
+    assert found["stream of silent"].note == "this kind of source does not report its lag"
     assert found["stream of orders"].messages == 3
 
 

@@ -69,7 +69,7 @@ def make_routes(context: ApiContext) -> Litestar:
 
 
 def refuse_unknown_parameters(connection: Connection, handler: BaseRouteHandler) -> None:
-    """Refuse a query parameter that the route does not know. The name is probably mistyped.
+    """Refuse a query parameter that a route below `/api/v1` does not know. The name is probably mistyped.
 
     Raises:
         BadRequest: A parameter is unknown. The message suggests the nearest known name.

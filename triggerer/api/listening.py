@@ -48,7 +48,7 @@ def _write_address(file: Path, url: str) -> None:
     except OSError as error:
         raise ConfigurationError(
             f"the API's address cannot be written to {file}: {error.strerror}",
-            hint="give the service's user room and the right to write in [core] home",
+            hint="make sure that [core] home has free space, and that the service's user can write there",
         ) from error
 
 

@@ -18,7 +18,7 @@ from triggerer.api.routes.all_routes import api_router
 _REASONS: Final = {
     "400": "A parameter, a header or the body is malformed.",
     "401": "No token is given, or the token is unknown, revoked or expired.",
-    "403": "The role is not enough, or a page of another origin asked.",
+    "403": "The role is not enough, or a page of another origin sent the request.",
     "404": "There is no such object.",
     "405": "The path does not accept this method.",
     "409": "The state of the object does not allow the request.",
@@ -84,7 +84,7 @@ def _nothing() -> Provide:
 
 
 def completed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with two additions: the errors that every route can return, and the ways to sign in."""
+    """Return the schema with additions: the errors and the status 304 of each route, and the ways to sign in."""
     schema = orjson.loads(orjson.dumps(schema, default=str))
     components = schema.setdefault("components", {})
     components.setdefault("schemas", {})["Problem"] = _PROBLEM

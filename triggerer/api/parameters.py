@@ -19,15 +19,20 @@ InPath = FromPath[str]
 """A part of the path, with `SLASH` in place of slashes; see `triggerer.api.gate.part`."""
 
 AssetFilter = Annotated[
-    str | None, QueryParameter(name="asset", description="Only of the asset with this name or URI.")
+    str | None,
+    QueryParameter(name="asset", description="Only items that belong to this asset (name or URI)."),
 ]
-DagFilter = Annotated[str | None, QueryParameter(name="dag", description="Only of this DAG.")]
+DagFilter = Annotated[
+    str | None, QueryParameter(name="dag", description="Only items that belong to this DAG.")
+]
 DagState = Annotated[
     Literal["active", "paused", "stale"] | None,
-    QueryParameter(name="state", description="Only of DAGs in this state."),
+    QueryParameter(
+        name="state", description="Only DAGs in this state, or only items of such DAGs."
+    ),
 ]
 Prefix = Annotated[
-    str | None, QueryParameter(name="q", max_length=500, description="How the name begins.")
+    str | None, QueryParameter(name="q", max_length=500, description="The beginning of the name.")
 ]
 IdempotencyKey = Annotated[
     str | None,

@@ -70,7 +70,7 @@ def delete_dag(
         runs = counted(read(config, ask), "run")
         if not sys.stdin.isatty():
             raise MoveRefused(
-                f"the DAG {dag_id!r} would be deleted, with {runs}, and nobody can be asked",
+                f"the DAG {dag_id!r} would be deleted, with {runs}, but a confirmation needs a terminal",
                 hint="add --yes",
             )
         typer.confirm(f"Delete the DAG {dag_id!r}, with {runs}?", abort=True, err=True)

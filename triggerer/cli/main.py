@@ -1,4 +1,4 @@
-"""The `triggerer` command. Exit codes: 0 done, 1 refused or failed, 2 wrong use.
+"""The `triggerer` command. Exit codes: 0 done, 1 refused or failed, 2 wrong use, 130 interrupted by Ctrl-C.
 
 Importing the commands takes up to a second. The signal handlers are installed before that import, so that SIGTERM
 and Ctrl-C work during it as well.
@@ -70,7 +70,7 @@ def main() -> None:
         # `triggerer runs list | head`: the reader has read enough.
         sys.exit(0)
     except OSError as error:
-        # Explain only a failure to print. It has no `filename`, unlike an error about a file that the command opened.
+        # Explain only a failed write to the output. Its error has no `filename`; an error of another file has one.
         if is_service or error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         _print_unwritable(error)

@@ -28,7 +28,7 @@ Urls = Annotated[
 ]
 
 
-# Typer replaces a group by its only command if the group has no callback. `triggerer notify` would then be the test.
+# Without a callback, Typer replaces a group by its only command. Then `triggerer notify` alone would send the test.
 @app.callback()
 def _group() -> None:
     pass

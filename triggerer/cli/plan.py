@@ -30,8 +30,8 @@ def plan(
         typer.Option(
             "--since",
             metavar="TIME",
-            help="Replay asset events from this time on, for example 2026-11-01. Default: a week ago, or the oldest "
-            "event that is replayed if that is older.",
+            help="Replay asset events from this time on, for example 2026-11-01. Default: a week ago, or the time of "
+            "the oldest replayed event if that time is earlier.",
         ),
     ] = None,
     events: Annotated[

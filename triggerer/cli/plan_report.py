@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from triggerer.scheduler.replay import Replayed
 
 _LABEL: Final = 9
-"""The width of the column with `new`, `changed` or `gone`."""
+"""The width of the column with the kind of change, such as `new` or `changed`."""
 _UNCHANGED: Final = ("same", "kept")
 
 
@@ -73,7 +73,7 @@ def _print_watcher(one: WatcherPlan) -> None:
     for difference in one.differences:
         _print_difference(difference)
     if one.is_stream_changed and one.stream_before == one.stream_after:
-        _print_beneath("stream", f"{one.stream_after} (what is hidden in it changes)")
+        _print_beneath("stream", f"{one.stream_after} (a hidden part of it changes)")
     elif one.is_stream_changed:
         _print_change("stream", one.stream_before or "", one.stream_after or "")
     else:
@@ -102,7 +102,7 @@ def _print_difference(one: Difference) -> None:
     elif one.kind == "removed":
         _print_beneath(one.name, f"gone (was {before})" if before else "gone")
     elif one.is_hidden:
-        _print_beneath(one.name, f"{after} (what is hidden in it changes)")
+        _print_beneath(one.name, f"{after} (a hidden part of it changes)")
     elif before == after:
         # The short forms are equal, so print the whole values. A schedule's short form, for example, has no time zone.
         _print_change(one.name, text(one.before), text(one.after))

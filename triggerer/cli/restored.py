@@ -50,8 +50,8 @@ def restored(
     """Set the watchers of logs back, after the database was restored from a backup. Stop every service first.
 
     The broker's positions are newer than the backup, so without this command watchers fail or skip messages. At the
-    next start of the service, each watcher of a log (Kafka) first reads messages again, from --margin before the
-    backup on. A message that has an event makes no second event.
+    next start of the service, each watcher of a log (Kafka) first reads messages again: the messages that were
+    published after the backup time minus --margin. A message that has an event makes no second event.
 
     The command prints which messages of each watcher come again. It also prints the runs that will execute again, as
     far as their logs are on this machine. The command can be repeated.
@@ -78,7 +78,7 @@ def restored(
 
 
 def _find_sources(settings: Settings, done: Restored) -> Mapping[str, Source]:
-    """Return each stream's source. To find its kind, the triggers' code is executed here, with the local settings."""
+    """Return each stream's source. The triggers' code is executed in this process, with the local settings."""
     import logging
 
     import anyio
@@ -174,7 +174,9 @@ def _print(
         ),
         empty="The backup has no watchers.",
     )
-    typer.echo("Runs that executed after the backup and will execute again, by their logs:")
+    typer.echo(
+        "Runs that executed after the backup, according to their logs, and will execute again:"
+    )
     print_table(
         ("DAG", "run", Column("state in the backup", Kind.MINOR), "log changed"),
         ((one.dag_id, one.run_id, one.state, one.log_changed_at) for one in later),

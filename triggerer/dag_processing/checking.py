@@ -1,4 +1,4 @@
-"""Reads a whole folder once, without a database, for `triggerer check` and `triggerer plan`."""
+"""Reads a whole folder once, without a database, for commands such as `triggerer check` and `triggerer plan`."""
 
 from __future__ import annotations
 

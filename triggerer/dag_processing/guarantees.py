@@ -115,11 +115,11 @@ def _divided(
                 shared.setdefault(id(other), (other, []))[1].append(source)
         for other, sources in shared.values():
             text = (
-                f"its stream and that of watcher {other.name!r} of asset {other.asset_name!r} both read"
+                f"its stream and the stream of watcher {other.name!r} of asset {other.asset_name!r} both read"
                 f" {', '.join(sources)}: each gets a part of the messages"
             )
             hint = (
-                "name the source in one way, and by one connection, everywhere; each reader of a Kafka topic needs a"
+                "use the same name and connection for the source everywhere; each reader of a Kafka topic needs a"
                 " group_id of its own"
             )
             yield problem_of(watcher, TriggererError(text, hint=hint))

@@ -50,7 +50,7 @@ class Orphans:
         self._killed: dict[int, Orphan] = {}
 
     def kill(self, own: Collection[int]) -> None:
-        """Kill all children except `own`. When a killed child has ended, this process gets its children."""
+        """Kill all children except `own`. The children of a killed child then become children of this process."""
         for pid in _children() - self._killed.keys() - {*own}:
             # Nobody else reaps the child, so its process id cannot have been reused.
             os.kill(pid, signal.SIGKILL)

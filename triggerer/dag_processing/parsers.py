@@ -22,9 +22,9 @@ _ATTEMPTS: Final = 3
 class Parsers:
     """One parser for all files, and a second one, on demand, for files that may have ended a parser.
 
-    When a parser dies, the cause is seldom known: one of its files, a lack of memory, or somebody who killed it. So
-    each file that it was reading is read again, alone. A file whose parser dies repeatedly is broken. Other files are
-    delayed only by the start of a parser.
+    When a parser dies, the cause is seldom known: one of its files, a lack of memory, or a signal from an operator. So
+    each file that the parser was reading is read again, alone. A file whose parser dies repeatedly is broken. Other
+    files are delayed only by the start of a parser.
     """
 
     def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:

@@ -14,10 +14,10 @@ from triggerer.domain.dag_files.parsed import ParsedFile, Problem
 _log = structlog.get_logger(__name__)
 
 _HINT_HERE: Final = (
-    "put it there and let the service's user read it, or restart with another one:"
+    "make sure that it exists and that the service's user can read it, or restart with another folder:"
     " --dags-folder, or dags_folder in [core]"
 )
-_HINT_BELOW: Final = "let the service's user read it, or take it away"
+_HINT_BELOW: Final = "let the service's user read it, or remove it"
 
 
 def problems_of(found: Scanned, folder: Path) -> dict[str, Problem]:

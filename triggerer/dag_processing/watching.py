@@ -94,7 +94,7 @@ class FolderWatch:
                     return 0.0
         except FileNotFoundError:
             return _LOOKUP_INTERVAL_S  # the folder, or a folder below it, was deleted while the watch was set up
-        except Exception as error:  # noqa: BLE001  (whatever watchfiles makes of what the system answers)
+        except Exception as error:  # noqa: BLE001  (watchfiles may raise any error of the operating system)
             # The folder is unreadable, or no watch, descriptor or thread is available. The periodic scans go on.
             complaint = str(_innermost(error))
             if complaint != self._complaint:

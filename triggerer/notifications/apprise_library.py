@@ -63,7 +63,7 @@ def _target_of(url: str) -> Any:
 
 
 def _keep_its_log() -> None:
-    """Let nobody see the log of Apprise, because it has parts of URLs. Apprise's results say why a sending failed.
+    """Hide the log of Apprise, because the log contains parts of URLs. Apprise's results say why a sending failed.
 
     No handler is removed: while another thread sends, Apprise has a handler of its own, which collects the reasons.
     """

@@ -67,7 +67,8 @@ async def send_messages(
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
     If the deadline comes, or the child process dies, each target's first message without an outcome gets an error,
-    because it may have been tried. All other messages without an outcome were not tried.
+    because it may have been tried. But a target with a failed message gets no further error. All other messages
+    without an outcome were not tried.
 
     Args:
         urls: The URLs by the names of their targets.

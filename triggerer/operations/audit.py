@@ -1,4 +1,7 @@
-"""The audit: a row for each change that a person or program asked for, written in the transaction of the change."""
+"""The audit: a row for each change that a person or program requested.
+
+The transaction of the change writes the row. A cleaning has many transactions, and writes its row before the first one.
+"""
 
 from __future__ import annotations
 

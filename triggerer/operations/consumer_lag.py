@@ -16,7 +16,7 @@ from triggerer.plugins import load_trigger_class
 from triggerer.streams.cancellation import plugin_code, take_back_stray_cancellations
 
 DEADLINE: Final = timedelta(seconds=5)
-_SILENT: Final = SourceLag(None, note="this kind of source does not tell")
+_SILENT: Final = SourceLag(None, note="this kind of source does not report its lag")
 
 
 @dataclass(frozen=True, slots=True)

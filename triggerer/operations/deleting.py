@@ -65,8 +65,8 @@ async def delete_asset(
         with_queued: True: delete the asset even if its events wait for DAGs. No run will take these events.
     Raises:
         UnknownAsset: There is no such asset.
-        MoveRefused: A file declares the asset; or a DAG, a watcher or an unfinished run uses it; or a watcher of the
-            asset has parked messages; or the asset's events wait for DAGs, and `with_queued` is False.
+        MoveRefused: A file declares the asset. Or a DAG, a watcher or an unfinished run uses the asset. Or a watcher of
+            the asset has parked messages. Or events of the asset wait for DAGs, and `with_queued` is False.
     """
     async with database.reading() as session:
         asset_id, deleted = await _find_asset(session, asset)

@@ -29,7 +29,7 @@ async def replay_watcher(
     Raises:
         UnknownWatcher: There is no such watcher.
         TriggererError: The watcher has no shared stream, or `start` is in the future. Or `again` is False, and events
-            were deleted, so that nobody can tell which messages had events.
+            from after `start` were deleted, so the store cannot tell which messages had events.
     """
     asked = await ask_for_replay(session, asset, name, start=start, reemit=again)
     await record(

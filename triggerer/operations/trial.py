@@ -86,7 +86,7 @@ async def try_dag(trial: Trial, *, on_log: Callable[[bytes], None]) -> TrialResu
     Raises:
         UnknownDag: No file defines the DAG.
         DagFileError: A file cannot be read, and it may define the DAG.
-        DagError: An event's asset is neither known nor a valid URI.
+        DagError: An event's asset is neither known nor a valid URI, or the timetable never produces `partition_key`.
         RowRefused: An event's extra, or the partition key, cannot be stored.
         ConfigurationError: There is no folder for temporary files.
     Cancellation: The worker is ended, and the store is discarded.

@@ -91,7 +91,7 @@ def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
             schedule = schedule_from_text(row.schedule_json)
             assert isinstance(schedule, OnPartitions)
             partitioner = partitioner_of(schedule)
-        except Exception as error:  # noqa: BLE001  (such as a newer release's row: the other DAGs go on)
+        except Exception as error:  # noqa: BLE001  (one unreadable schedule must not stop other DAGs)
             unreadable[row.dag_id] = str(error) or repr(error)
             continue
         queues[row.dag_id] = yield from _divide(row, partitioner, limit)

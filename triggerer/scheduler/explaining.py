@@ -1,6 +1,6 @@
 """Explains why a DAG has no run now, when it will have its next run, and why a run exists.
 
-The answers come from the module `decide`, by which the scheduler itself decides.
+The answers about the next run come from the module `decide`, which also makes the decisions of the scheduler.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reasons why a DAG has no next run yet. `why-not` shows them.
+"""The reasons why a DAG has no next run yet, or why its queued runs do not start. `why-not` shows them.
 
 If a reason ends at a known time, the scheduler looks at the DAG again at that time.
 """
@@ -37,10 +37,11 @@ class HoldKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One reason why there is no next run yet.
+    """One reason why there is no next run yet, or why a queued run does not start.
 
     Args:
-        until: The instant at which time alone ends the hold. None: only an event or a person ends the hold.
+        until: The instant at which the hold ends even if nothing else happens. None: time alone does not end the hold,
+            but for instance an event, the end of a run or a person may.
     """
 
     kind: HoldKind

@@ -92,12 +92,12 @@ class DagSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A run to create. It takes events if it has `asset_ids`, and has a data interval if a timetable asked for it."""
+    """A run to create. It takes events unless it is `SCHEDULED`. It has a data interval if a timetable asked for it."""
 
     dag_id: str
     run_type: RunType
     asset_ids: tuple[int, ...] = ()
-    """The assets whose queued events the run takes."""
+    """The assets whose queued events the run takes. Empty if the run takes the events of its partition key instead."""
     events_per_run: int | None = None
     """How many events of each asset the run takes, oldest first. None: all events that are queued at its creation."""
     info: DagRunInfo | None = None

@@ -47,7 +47,7 @@ class OptimisticPlanner:
         timed run is due.
 
         Raises:
-            StoreError: The database failed. The run may exist only after `OutcomeUnknown`.
+            StoreError: The database failed, and no run was created. After `OutcomeUnknown`, the run may exist.
         """
         rows = dag_rows(await self._database.perform_step(ReadDags([dag_id], BOUND)))
         if rows and rows[0].is_partitioned:

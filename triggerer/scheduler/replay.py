@@ -124,7 +124,8 @@ def replay(
     Args:
         events: The events between `since` and `until`, in the order of recording.
         members: The assets that each alias resolves to. Their events count for the alias.
-        set_back: When the clock was set back, or None if it was not. At that moment, all waiting periods under way end.
+        set_back: When the clock was set back, or None if it was not. At that moment, a `min_run_gap` or `quiet_period`
+            under way ends, and the deadlines of partition keys restart.
     Raises:
         Exception: A timetable from a plugin failed.
     """
@@ -183,7 +184,7 @@ class _Replay:
     def _set_clock_back(
         self, back: SetBack, now: datetime, wake: datetime | None
     ) -> tuple[datetime, datetime | None]:
-        """Set the clock back; return the time at which it happened, and when to look next."""
+        """Set the clock back; return the present time of the replay, and when to look next."""
         now = max(now, back.at)
         self._pass_time(wake, now)
         self.set_back, self.before_id, self.last_run_at = None, back.after_id, None

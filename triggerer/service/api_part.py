@@ -133,5 +133,5 @@ def _write_secret(path: Path, secret: str) -> None:
     except OSError as error:
         raise ConfigurationError(
             f"the administrator's token cannot be written to {path}: {error.strerror}",
-            hint="give the service's user room and the right to write in [core] home",
+            hint="make sure that [core] home has free space, and that the service's user can write there",
         ) from error

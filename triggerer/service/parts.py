@@ -81,8 +81,8 @@ async def start_parts(
             await workers.start(unless_it_returns, "retention of logs", retention.run)
     from triggerer.store.schema.compatibility import SchemaWatch
 
-    # The watch is one of the workers. Its error stops the other workers as a signal would, and the background tasks go
-    # on, so the parts can drain.
+    # The watch is one of the workers. Its error stops the other workers as a signal would. The background tasks keep
+    # running, so that the parts can drain.
     await workers.start(unless_it_returns, "schema", SchemaWatch(database).run)
 
 

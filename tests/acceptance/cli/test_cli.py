@@ -447,7 +447,7 @@ def test_a_dag_is_deleted_only_once_it_is_stale_and_the_user_has_said_yes(migrat
     with_database(migrated.config, seed)
     assert "not stale" in migrated.refused("dags", "delete", "declared", "--yes")
     said = migrated.refused("dags", "delete", "d")
-    assert "the DAG 'd' would be deleted, with 0 runs, and nobody can be asked" in said
+    assert "the DAG 'd' would be deleted, with 0 runs, but a confirmation needs a terminal" in said
     assert migrated.json("dags", "delete", "d", "--yes") == {
         "dag_id": "d",
         "runs": 0,

@@ -100,8 +100,8 @@ async def test_streams_that_divide_the_messages_of_one_source_are_warned_of(tmp_
     found = await checked(tmp_path, watchers)
     assert [str(warning) for warning in found.warnings] == [
         (
-            "dag.py:4: watcher 'w' of asset 'b': its stream and that of watcher 'w' of asset 'a' both read queue q:"
-            " each gets a part of the messages (name the source in one way, and by one connection, everywhere; each"
+            "dag.py:4: watcher 'w' of asset 'b': its stream and the stream of watcher 'w' of asset 'a' both read queue"
+            " q: each gets a part of the messages (use the same name and connection for the source everywhere; each"
             " reader of a Kafka topic needs a group_id of its own)"
         )
     ]

@@ -55,7 +55,7 @@ class Guard:
             if not handler.opt.get(RUN):
                 raise RoleNeeded(
                     "the token of a run is not accepted here",
-                    hint="it reads its own run and emits the run's outlets",
+                    hint="it can read its own run, and emit events of the DAG's outlets",
                 )
         elif not access.may(needed):
             raise RoleNeeded(

@@ -32,7 +32,7 @@ def refuse_other_origins(connection: ASGIConnection[Any, Any, Any, Any]) -> None
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise WrongMediaType(
-            "a change by cookie is sent as application/json", hint="set Content-Type"
+            "a change that a cookie authorizes must be application/json", hint="set Content-Type"
         )
 
 

@@ -67,7 +67,11 @@ class OidcProvider:
         self._keys: Any = None
 
     async def begin(self, redirect_uri: str) -> tuple[str, str]:
-        """Return the provider's URL for a new sign-in, and the cookie that `finish` needs."""
+        """Return the provider's URL for a new sign-in, and the cookie that `finish` needs.
+
+        Raises:
+            ServerBusy: The provider does not answer, or its metadata are wrong.
+        """
         metadata = await self._discover()
         state, nonce = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         verifier = secrets.token_urlsafe(48)

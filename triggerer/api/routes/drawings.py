@@ -51,10 +51,12 @@ async def graph(
     around: Annotated[
         str | None,
         QueryParameter(
-            description="The name or URI of an asset: only its watchers and neighbours."
+            description="Only this asset (name or URI), with its watchers and neighbours."
         ),
     ] = None,
-    hops: Annotated[int, QueryParameter(ge=1, le=10, description="How far neighbours reach.")] = 2,
+    hops: Annotated[
+        int, QueryParameter(ge=1, le=10, description="The most steps to a neighbour.")
+    ] = 2,
     group: Annotated[str | None, QueryParameter(description="Only assets of this group.")] = None,
 ) -> AssetGraph:
     """Show how watchers, assets and DAGs lead to one another: at most 2,000 of them, or 100 around an asset."""

@@ -49,12 +49,14 @@ async def parked(
     asset: AssetFilter = None,
     dag: DagFilter = None,
     watcher_name: Annotated[
-        str | None, QueryParameter(name="watcher", description="Only of watchers with this name.")
+        str | None,
+        QueryParameter(name="watcher", description="Only messages of watchers with this name."),
     ] = None,
     parked_state: Annotated[
         Literal["kept", "set_aside"] | None,
         QueryParameter(
-            name="state", description="kept: it will be delivered; set_aside: a person decides."
+            name="state",
+            description="kept: stored, and delivered later; set_aside: parked until a person decides.",
         ),
     ] = None,
 ) -> Page[ParkedView]:

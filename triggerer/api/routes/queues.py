@@ -22,7 +22,7 @@ from triggerer.store.listing.pages import QUEUED
 from triggerer.store.listing.views import QueuedEventView
 
 Uri = Annotated[
-    str | None, QueryParameter(name="uri", description="Only of the asset with this URI or name.")
+    str | None, QueryParameter(name="uri", description="Only events of this asset (URI or name).")
 ]
 
 
@@ -110,7 +110,7 @@ async def _page(
 
 @deletes("/assets/queuedEvent")
 async def delete_of_uri(api: Api, access: Caller, uri: Uri = None) -> Deleted:
-    """Remove an asset's events from the queues of all DAGs. `uri` is needed. The events themselves stay."""
+    """Remove an asset's events from the queues of all DAGs. `uri` is required. The events themselves stay."""
     return await _delete(api, access, None, uri)
 
 

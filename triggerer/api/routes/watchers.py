@@ -45,7 +45,7 @@ async def watchers(
         QueryParameter(name="state", description="Only watchers in this state."),
     ] = None,
     stream_id: Annotated[
-        str | None, QueryParameter(name="stream", description="Only of the stream with this id.")
+        str | None, QueryParameter(name="stream", description="Only watchers of this stream (id).")
     ] = None,
 ) -> Page[WatcherView]:
     """List the watchers, sorted by asset and name. `dag`: only watchers of assets that the DAG waits for."""

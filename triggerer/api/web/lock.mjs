@@ -1,4 +1,4 @@
-// Removes what names hosts from the lock: npm writes where to give its authors money.
+// Removes the fields of the lock file that name hosts: `resolved`, and `funding`, which asks for donations.
 import { readFileSync, writeFileSync } from 'node:fs'
 
 const lock = JSON.parse(readFileSync('package-lock.json', 'utf8'))

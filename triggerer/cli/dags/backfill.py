@@ -51,7 +51,7 @@ def backfill(
         typer.Option(
             "--reprocess",
             metavar="WHICH",
-            help="Which intervals or keys that already have a run are run again: none, failed or all.",
+            help="Which existing runs of the intervals or keys are repeated: none, failed or all.",
         ),
     ] = "none",
     max_active: Annotated[

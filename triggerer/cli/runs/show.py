@@ -67,7 +67,7 @@ def show(
     if any(one.state == "unknown" for one in attempts):
         typer.echo()
         typer.echo(
-            "Nobody can tell whether the unknown attempt still works. Once you know that it does not:\n"
+            "The service cannot tell whether the unknown attempt is still at work. Once you know that it is not:\n"
             f"  triggerer runs resolve {row.dag_id} {row.run_id} --lost"
         )
 

@@ -1,4 +1,4 @@
-"""Turns off the garbage collector while modules are imported."""
+"""Turns off the garbage collector while modules are imported, and while a short command works."""
 
 from __future__ import annotations
 

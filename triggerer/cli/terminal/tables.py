@@ -140,7 +140,7 @@ def fit(
     """Return the widths of the columns that are printed side by side: column number -> width, in order.
 
     The first column is always printed. Then the WHOLE columns get room, the narrowest first, and after them the other
-    columns from left to right. A TEXT column needs room for most of its cells.
+    columns from left to right. A TEXT column is printed if its median cell fits.
 
     Args:
         rows: At least one.

@@ -51,7 +51,7 @@ async def clean_events(
         quiet_since: A watcher's event stays if it is not older than this instant, see `unsettled_watchers`.
     """
     limits = cleaned.before
-    # An event's key is freed once the run that emitted the event is gone, even if events are never old.
+    # Read the events that are older than either limit, because the events of a deleted run lose their keys at any age.
     read_before = max(limits.events or NEVER, limits.runs or NEVER)
     async with database.reading() as session:
         sieve = Sieve(

@@ -42,8 +42,8 @@ class Limits:
     def with_room(self, before: datetime) -> Limits:
         """Return these limits for a database that is full: events and runs before the instant are old, too.
 
-        Runs must be old as well, because an event stays as long as a run needs it. But if runs are never old (None),
-        they stay, with their events.
+        The limit for runs moves as well, because an event stays as long as a run needs it. If the limit for runs is
+        None, the runs stay, with their events.
         """
         runs = None if self.runs is None else max(self.runs, before)
         return replace(self, events=max(self.events or before, before), runs=runs)

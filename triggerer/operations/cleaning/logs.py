@@ -25,7 +25,7 @@ _LOGS: Final = 200
 async def clean_logs(database: Database, before: datetime, cleaned: Cleaned, pace: Pace) -> None:
     """Delete this machine's logs of runs that ended before an instant. The runs stay, without a log.
 
-    The executors on other machines delete the logs there.
+    The executors on other machines delete the logs there. A dry run counts the logs, and deletes nothing.
 
     Raises:
         TriggererError: A log cannot be deleted.

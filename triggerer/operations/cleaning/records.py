@@ -45,7 +45,7 @@ class _DeleteOld(Protocol):
 async def _delete_in_batches(
     database: Database, delete_old: _DeleteOld, before: datetime, pace: Pace
 ) -> AsyncIterator[int]:
-    """Delete all rows from before an instant, a transaction for each batch. Yield the number of rows after each."""
+    """Delete all rows from before an instant, in batches of one transaction each. Yield the size of each batch."""
     gone = _ROWS
     while gone == _ROWS:
         began = time.monotonic()

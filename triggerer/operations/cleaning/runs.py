@@ -32,7 +32,9 @@ _EVENTS: Final = 2_000
 async def clean_runs(
     database: Database, before: datetime, cleaned: Cleaned, pace: Pace
 ) -> set[int]:
-    """Delete runs that ended before an instant. In a dry run, only count them, and return their primary keys.
+    """Delete runs that ended before an instant, and backfills whose runs are all gone.
+
+    A dry run only counts them, and returns the primary keys of the runs. Otherwise the result is empty.
 
     Raises:
         TriggererError: A log cannot be deleted, and its run stays.

@@ -38,7 +38,7 @@ class Sieve:
         """The ids of watchers that `mark_cleaned` has marked: some of their events were deleted."""
 
     def add_marked(self, marked: set[int], unsettled: Mapping[int, UnsettledWatcher]) -> None:
-        """Record which watchers are marked now. The events of the watchers in `unsettled` must stay nevertheless."""
+        """Record the watchers that are marked now. From now on, the events of the watchers in `unsettled` stay."""
         self.marked |= marked
         self._unsettled.update(unsettled)
 

@@ -136,8 +136,9 @@ async def plan_folder(
     are not in the history. No transaction is open during the computation.
 
     Args:
-        since: The start of the history. None: a week ago, or the first event to replay if that is older.
-        events: The most events to replay. If the history has more, only the newest are replayed.
+        since: The start of the history. None: a week ago, or the time of the oldest event to replay if that is earlier.
+        events: The most events to replay. If there are more, only the newest are replayed, and the history starts with
+            the oldest of these.
         dag: The result has only this DAG, the assets that it waits for, and their watchers. None: all DAGs.
     Raises:
         UnknownDag: Neither the store nor the folder has the DAG.

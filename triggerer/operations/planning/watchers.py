@@ -139,7 +139,9 @@ def _changed(
 
 
 _KEPT: Final = "it keeps its positions and its backlog"
-_BEGINS: Final = "begins where its source has a position for it, or else where its arguments say"
+_BEGINS: Final = (
+    "begins where the source has stored a position, or else where the trigger's arguments say"
+)
 
 
 def _ended(backlog: Backlog) -> str:

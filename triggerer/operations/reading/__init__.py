@@ -1,1 +1,1 @@
-"""Operations that only read: the settings, why a run exists, and why the log of a run is missing."""
+"""Operations that show the settings, why a run exists, the copy of a run's log, and why a log is missing."""

@@ -19,7 +19,7 @@ _SUFFIX: Final = ".log"
 
 @dataclass(frozen=True, slots=True)
 class LaterRun:
-    """A run that wrote its log after the backup, and that the restored database does not know as ended."""
+    """A run that wrote its log after the backup, and that has not ended according to the restored database."""
 
     dag_id: str
     run_id: str

@@ -34,7 +34,7 @@ async def mark_restored(
 ) -> Restored:
     """Set all watchers of logs back to `margin` before the time of the backup. The service must be stopped.
 
-    At the next start of the service, these watchers read their logs from there on, before any newer message is pulled.
+    At the next start of the service, these watchers read their logs from that instant on, before newer messages.
     A repeated call changes nothing, except that it may set the watchers back further.
 
     Args:
@@ -70,5 +70,6 @@ def _refuse_if_used(instances: Iterable[str]) -> None:
     if alive is not None:
         raise MoveRefused(
             f"the service {alive} uses the database",
-            hint="stop every service; one that was killed on another host, or is only in the backup, counts for 30 s",
+            hint="stop every service; a service that was killed on another host, or that only the backup has, counts"
+            " until its registration expires (within 60 s by default)",
         )

@@ -3,7 +3,7 @@
 Guarantee: a target gets the message about an occurrence at least once. The transaction that marks an occurrence as told
 also queues its message. So a crash loses no message, and only one of several instances makes a message. A target may
 get a message twice if the process dies, or is stopped, between the sending and the commit that deletes the message. A
-message is lost only if its target refuses it for a day, or if more than 200 newer ones wait for that target.
+message is lost only if its target refuses it for a day, or if more than 200 newer messages wait for that target.
 
 The scheduler's process runs the notifier. No other part waits for it. The notifier looks for occurrences when runs have
 ended, and every `heartbeat_sec` of `[scheduler]`.

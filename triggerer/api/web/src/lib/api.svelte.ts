@@ -22,7 +22,7 @@ export const connection = $state({
   /** When the service stopped answering, in milliseconds; null: it answers. */
   awaySince: null as number | null,
   needsLogin: false,
-  /** Grows when the service is back: everything on screen is read again. */
+  /** Grows when the service answers again. Then everything on screen is read again. */
   comeback: 0,
 })
 
@@ -36,7 +36,7 @@ export async function get<T>(url: string, signal?: AbortSignal): Promise<T> {
   return (await answer.json()) as T
 }
 
-/** Change something. The key makes a repetition of the same request harmless. */
+/** Send a change. The key makes a repeat of the request harmless. */
 export async function send<T>(method: string, url: string, body?: unknown): Promise<T> {
   const headers: Record<string, string> = { accept: 'application/json', 'content-type': 'application/json' }
   if (method === 'POST') headers['idempotency-key'] = randomKey()

@@ -34,7 +34,7 @@ export function between(start: string | null | undefined, end: string | null | u
   return duration((until - Date.parse(start)) / 1000)
 }
 
-/** Return how long ago it was, or how soon it will be. */
+/** Return how long ago an instant was, or how soon it will be. */
 export function ago(instant: string | number | null | undefined, now: number): string {
   if (instant === null || instant === undefined) return ''
   const at = typeof instant === 'number' ? instant : Date.parse(instant)
@@ -44,7 +44,7 @@ export function ago(instant: string | number | null | undefined, now: number): s
 }
 
 function coarse(seconds: number): string {
-  // A unit ends where its rounded number would be the next unit.
+  // Use the next unit as soon as the rounded number would reach it: 59.5 s is `1 min`.
   if (seconds < 59.5) return `${Math.round(seconds)} s`
   if (seconds < 59.5 * 60) return `${Math.round(seconds / 60)} min`
   if (seconds < 23.5 * 3600) return `${Math.round(seconds / 3600)} h`
@@ -86,7 +86,7 @@ export function bytes(value: number | null | undefined): string {
   return `${rest < 10 ? rest.toFixed(1) : Math.round(rest)} ${units[unit]}`
 }
 
-/** Return a text as one line, cut to a length: of a traceback, what was raised; of anything else, the first line. */
+/** Return the first line of a text, cut to a length. For a traceback, return the line with the error that was raised. */
 export function oneLine(text: string | null | undefined, most = 200): string {
   if (!text) return ''
   const lines = text.trim().split('\n')
@@ -99,7 +99,7 @@ export function oneLine(text: string | null | undefined, most = 200): string {
   return line.length > most ? line.slice(0, most - 1) + '…' : line
 }
 
-/** Write a shell argument, quoted if the shell would read it otherwise. */
+/** Return a text as a shell argument, in quotes if the shell would otherwise change it. */
 export function shell(text: string): string {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`
 }

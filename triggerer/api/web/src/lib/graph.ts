@@ -1,4 +1,4 @@
-// The API's graph of assets as the drawing wants it.
+// Turns the API's graph of assets into the nodes and edges of a drawing.
 
 import type { Edge, Node } from './layout'
 import { link, path } from './router.svelte'

@@ -1,4 +1,4 @@
-// Nothing moves under the reader's eyes: new rows wait above the list until the reader asks for them.
+// Keeps a list still while somebody reads it: new rows are counted, and shown when the reader asks for them.
 
 import { untrack } from 'svelte'
 
@@ -12,7 +12,11 @@ export class Held<T> {
 
   constructor(private key: (row: T) => string) {}
 
-  /** Take over what was read. Rows that are shown keep their places; `scope` tells another list, which is shown at once. */
+  /**
+   * Take the rows that were just read. Rows on screen keep their places, and new rows wait.
+   *
+   * All rows are shown at once if `scope` has changed, so that this is another list, if `isOpen`, or if no row is shown.
+   */
   take(rows: T[], scope: unknown, isOpen: boolean) {
     this.latest = rows
     if (scope !== this.scope || isOpen || this.rows.length === 0) {
@@ -24,7 +28,8 @@ export class Held<T> {
     const shown = this.rows.map((row) => byKey.get(this.key(row)) ?? row)
     const known = new Set(shown.map(this.key))
     this.fresh = rows.filter((row) => !known.has(this.key(row))).length
-    // What new rows pushed over the end of the page is still there; only what is missing before the end is gone.
+    // New rows may push old rows off the end of the page. Those still exist, so only a row that is missing before the
+    // last known row is gone.
     const last = shown.findLastIndex((row) => byKey.has(this.key(row)))
     const missing = shown.filter((row, index) => !byKey.has(this.key(row)) && (this.fresh === 0 || index < last))
     this.gone = new Set(missing.map(this.key))
@@ -38,7 +43,7 @@ export class Held<T> {
   }
 }
 
-/** Hold the rows that `read` gives. `scope`: the filters; when they change, the new list is shown at once. */
+/** Hold the rows that `read` returns. `scope` returns the filters: when they change, the new list is shown at once. */
 export function held<T>(read: () => T[] | undefined, key: (row: T) => string, scope: () => unknown): Held<T> {
   const one = new Held<T>(key)
   $effect.pre(() => {

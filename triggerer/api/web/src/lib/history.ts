@@ -2,13 +2,13 @@ import type { History, Stream } from './types'
 
 const MINUTE = 60_000
 
-/** Return the points of a chart: the seconds of each minute, its lag, and the messages that came in it. */
+/** Return a point for each minute: its start in seconds since 1970, the lag, and the number of messages that came. */
 export function pointsOf(one: Stream): [number, number | null, number | null][] {
   const history = one.history
   if (!history) return []
   const since = Date.parse(history.since) / 1000
   const last = history.lag.length - 1
-  // The last minute is not over, so that what came in it tells nothing yet.
+  // The last minute is not over, so its number of messages is not known yet.
   return history.lag.map((lag, index) => [since + 60 * index, lag, index === last ? null : (history.consumed[index] ?? null)])
 }
 

@@ -11,7 +11,7 @@ type Listener = { topics: string[]; wake: () => void }
 const listeners = new Set<Listener>()
 let source: EventSource | null = null
 
-/** Open the one stream of hints while the tab is visible, and the clock that ages are counted by. */
+/** Keep one stream of hints open while the tab is visible, and advance the clock. Return a function that stops both. */
 export function startLive(): () => void {
   const tick = setInterval(() => {
     if (!document.hidden) clock.now = serviceNow()
@@ -25,7 +25,7 @@ export function startLive(): () => void {
     }
   }
   document.addEventListener('visibilitychange', turn)
-  // Browsers keep six connections for each origin: a page that is left must not keep one.
+  // A browser has six connections for each origin. A page that the user has left must not keep one of them.
   window.addEventListener('pagehide', close)
   open()
   return () => {
@@ -42,9 +42,9 @@ function open() {
   source.onmessage = hear
   source.addEventListener('changes', hear)
   source.onerror = () => {
-    // The stream may have ended in order, or the service is gone: ask, so that the reader learns it at once.
+    // The stream may have ended in order, or the service may be gone. Ask, so that the page shows an outage at once.
     void probe()
-    // The browser connects again by itself, unless the answer was a refusal.
+    // The browser connects again on its own, unless the service refused the request.
     if (source?.readyState === EventSource.CLOSED) {
       close()
       setTimeout(open, 5000)
@@ -78,9 +78,9 @@ export class Live<T> {
   /** When the shown data was read, in milliseconds by the service's clock. */
   at = $state<number | null>(null)
   busy = $state(false)
-  /** What is wanted now. */
+  /** The address to read. */
   url = $state('')
-  /** The request that the shown data came from. */
+  /** The address from which the shown data was read. */
   from = $state('')
   private abort: AbortController | null = null
   private startedAt = 0
@@ -126,13 +126,13 @@ export class Live<T> {
 }
 
 type Options = {
-  /** The hints that make it read again. */
+  /** The topics of hints that cause a new read. */
   topics?: string[]
   /** Seconds between two reads without a hint; 0: never. */
   every?: number
 }
 
-/** Keep what `url` answers fresh while the calling component is on screen. Null: nothing to read yet. */
+/** Read the address that `url` returns, again and again while the calling component is on screen. Null: read nothing. */
 export function live<T>(url: () => string | null, { topics = [], every = 5 }: Options = {}): Live<T> {
   const one = new Live<T>()
   const listener = { topics, wake: one.wake }

@@ -7,7 +7,7 @@ export const RANGE = 65_536
 
 export type Piece = { from: number; to: number; total: number; bytes: Uint8Array }
 
-/** Read a range, or the last bytes if `from` is null. An empty piece: there is nothing after `from` yet. */
+/** Read at most `most` bytes from `from` on; null: the last bytes. An empty piece: there is nothing after `from` yet. */
 export async function readLog(url: string, from: number | null, most: number, signal: AbortSignal): Promise<Piece> {
   const query = from === null ? { tail: most } : { offset: from, limit: most }
   const answer = await ask(`${url}?${asSearch(query)}`, { signal, headers: { accept: 'text/plain, application/problem+json' } })

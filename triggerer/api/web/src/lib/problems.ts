@@ -1,4 +1,4 @@
-// What needs a person, worst first, from the answers of /overview and /streams.
+// Lists the problems in the answers of /overview and /streams, the worst first.
 
 import { count, duration, oneLine } from './format'
 import { link, path } from './router.svelte'
@@ -41,10 +41,10 @@ export type Problem = {
   retry?: { dag: string; run: string }
 }
 
-/** Below this rank a person has to act; above it, things may end by themselves. */
+/** A problem of a lower rank needs a person. A problem of this rank or a higher one may end on its own. */
 const WAITS = 7
 
-/** Why a stream pauses until somebody acts. The other reasons pass as its watchers take messages. */
+/** The reasons of pauses that last until a person acts. Other pauses end when watchers take messages. */
 const HOLDS = ['parked_bound', 'standing']
 
 /** `readAt`: when the page read the streams, in milliseconds. */
@@ -111,12 +111,12 @@ export function problemsOf(overview: Overview, streams: Stream[], readAt: number
       key: `waits ${run.dag_id}\n${run.run_id}`, kind: 'Run waits', state: 'queued', title: `${run.dag_id} ${run.run_id}`, detail: run.waiting_for ?? 'It is queued.',
       since: run.waiting_since ?? run.queued_at, href: link(path('dags', run.dag_id, 'runs', run.run_id)), action: 'Open the run',
     })
-  // What has lasted longest comes first, but of the failed runs the newest one.
+  // The oldest problem of a rank comes first. But of the failed runs, the newest comes first.
   const age = (one: Problem) => (one.since ?? '').localeCompare('') && Date.parse(one.since!) * (one.retry ? -1 : 1)
   return found.sort((a, b) => a.rank - b.rank || age(a) - age(b))
 }
 
-/** How many things need somebody, also those that the lists leave out. */
+/** Return the number of problems that need a person, also of problems that the lists leave out. */
 function urgentOf(problems: Problem[], overview: Overview): { number: number; isMore: boolean } {
   const failing = overview.watcher_states['failing'] ?? 0
   const runs = overview.failed_run_count
@@ -126,7 +126,7 @@ function urgentOf(problems: Problem[], overview: Overview): { number: number; is
   return { number: others + Math.max(failing, listed.filter((one) => one.kind === 'Failing watcher').length) + runs.value, isMore: runs.is_counted_short || isFull }
 }
 
-/** Say how many of all streams keep up. `known`: the first streams, with their states, as the page read them at `readAt`. */
+/** Return how many of all streams keep up, in words. `known`: the first streams, as the page read them at `readAt`. */
 function streamsInWords(all: number, known: Stream[], readAt: number | null): string {
   if (!all) return ''
   const kinds = known.map((one) => streamState(one, readAt).kind)

@@ -53,7 +53,7 @@ export function setQuery(changes: Query, { replace = true } = {}) {
   go(prefix + here.path + (search ? '?' + search : ''), { replace })
 }
 
-/** Take over the clicks on links to this page; leave those with a modifier to the browser. */
+/** Show the screen of a clicked link. The browser handles other links, and clicks with a modifier key. */
 export function onclick(event: MouseEvent) {
   if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return
   const anchor = (event.target as Element | null)?.closest('a')

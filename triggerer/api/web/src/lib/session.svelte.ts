@@ -22,7 +22,7 @@ export async function signOut() {
 
 const order = ['viewer', 'operator', 'admin']
 
-/** Whether the role is enough. An unknown role may try. */
+/** Return whether the role is enough. While the role is unknown, the server alone decides. */
 export function may(role: string): boolean {
   return session.role === '' || order.indexOf(session.role) >= order.indexOf(role)
 }

@@ -1,10 +1,10 @@
 import { shortInstant } from './format'
 import type { Stream } from './types'
 
-/** An owner reports at least every 30 s. After three reports that did not come, the last one says nothing about now. */
+/** An owner reports at least every 30 s. After three missing reports, the last report is outdated. */
 const OUTDATED_MS = 90_000
 
-/** Whether the owner's last report was old when the page read it, at `readAt` in milliseconds. */
+/** Return whether the owner's last report was outdated when the page read it, at `readAt` in milliseconds. */
 export function isOutdated(one: Stream, readAt: number | null): boolean {
   return !!one.owner && one.reported_at !== null && readAt !== null && readAt - Date.parse(one.reported_at) > OUTDATED_MS
 }

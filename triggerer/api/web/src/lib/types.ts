@@ -1,4 +1,4 @@
-// The fields of the API's answers that the page reads (contract, section 9).
+// The fields of the API's answers that the page reads.
 
 export type Page<T> = { items: T[]; next_cursor: string | null; count?: { value: number; is_counted_short: boolean } | null }
 
@@ -24,7 +24,7 @@ export type Asset = {
   extra: Record<string, unknown>
   declared_in: string | null
   last_event_timestamp: string | null
-  /** How many watchers it has, by state. */
+  /** The number of the asset's watchers in each state. */
   watchers?: Record<string, number>
 }
 
@@ -109,7 +109,7 @@ export type Attempt = {
   launches: { tag: string; launcher: string; task_id: string | null; place: string | null; external_id: string | null; link: string | null; state: string; reason: string | null }[]
 }
 
-/** How far work on Spark is, as Spark counts it. */
+/** The progress of work on Spark, as Spark counts it. */
 export type Progress = {
   stages: number
   stages_done: number
@@ -196,7 +196,7 @@ export type Stream = {
   lag: number | null
   lag_seconds: number | null
   outstanding: number | null
-  /** Messages since the owner has the stream. */
+  /** The number of messages since the owner claimed the stream. */
   consumed: number | null
   advanced: number | null
   behind: number | null

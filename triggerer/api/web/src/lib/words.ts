@@ -3,7 +3,7 @@
 import { duration, instant, oneLine, shell } from './format'
 import type { AssetEvent } from './types'
 
-/** Return the message's place in its topic if the event has it, else its key. */
+/** Return the topic, partition and offset of the event's message if the event has them, else the idempotency key. */
 export function messageOf(event: Pick<AssetEvent, 'extra' | 'idempotency_key'>): string {
   const { topic, partition, offset } = event.extra ?? {}
   if (typeof topic === 'string' && typeof partition === 'number' && typeof offset === 'number')
@@ -14,7 +14,7 @@ export function messageOf(event: Pick<AssetEvent, 'extra' | 'idempotency_key'>):
 const PROPERTIES = ['topic', 'partition', 'offset', 'queue', 'subscription', 'entity', 'message_id', 'key', 'group_id', 'ordering_key', 'session_id', 'sequence_number', 'timestamp', 'headers', 'attributes', 'properties']
 
 /**
- * Return what the event kept of its message besides the content, by the broker's names.
+ * Return the properties of the broker's message that the event has, such as its offset: pairs of name and value.
  *
  * `chosen`: the `extra` of the watcher's arguments, in which `@` begins the path of a property. Null: the default names.
  */
@@ -80,7 +80,7 @@ export function command(...words: string[]): string {
   return ['triggerer', ...words.map(shell)].join(' ')
 }
 
-/** Return the first line of an error without what differs from message to message, to group by. */
+/** Return the first line of an error, with numbers and quoted texts replaced, so that equal kinds have equal texts. */
 export function errorKind(error: string | null): string {
   if (!error) return 'no error was recorded'
   return oneLine(error)
