@@ -3,8 +3,8 @@
     python3 deploy/select_requirements.py kafka spark > selected.txt
     pip install --require-hashes -r selected.txt
 
-Which package needs which is read from the `# via` comments of the lock. They do not tell a package from its extras, so
-some may be printed that are not needed. If one were missing, `pip --require-hashes` would refuse to install.
+The `# via` comments of the lock say which packages need a package. The comments do not mention extras, so the result
+may contain packages that are not needed. If a needed package were missing, `pip --require-hashes` would fail.
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ class Pin(NamedTuple):
 
 
 def main() -> None:
-    """Print the requirements of the arguments."""
+    """Print the requirements that the command's arguments select."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "extras", nargs="*", help="extras of pyproject.toml; none: the service alone"
+        "extras",
+        nargs="*",
+        help="extras of pyproject.toml; none: only the packages of the service itself",
     )
-    parser.add_argument("--build", action="store_true", help="what builds packages, instead")
+    parser.add_argument(
+        "--build", action="store_true", help="print the packages that build wheels instead"
+    )
     arguments = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     try:
@@ -52,10 +56,10 @@ def main() -> None:
 
 
 def direct(project: dict[str, Any], extras: Iterable[str]) -> Iterator[str]:
-    """Name what the project itself asks for, with these extras.
+    """Yield the names of the packages that pyproject.toml requires for the service and these extras.
 
     Raises:
-        KeyError: An extra that there is not.
+        KeyError: pyproject.toml has no such extra.
     """
     asked = [*project["dependencies"]]
     for extra in extras:
@@ -71,10 +75,10 @@ def direct(project: dict[str, Any], extras: Iterable[str]) -> Iterator[str]:
 
 
 def select(lock: str, wanted: set[str]) -> str:
-    """Return the lock's text for these packages and all that they need.
+    """Return the lock's text for these packages and all packages that they need.
 
     Raises:
-        KeyError: A package that the lock does not have.
+        KeyError: The lock lacks one of `wanted`.
     """
     pins = list(read(lock))
     if missing := wanted - {pin.name for pin in pins}:
@@ -87,14 +91,14 @@ def select(lock: str, wanted: set[str]) -> str:
 
 
 def read(lock: str) -> Iterator[Pin]:
-    """Take the lock apart."""
+    """Yield the pinned packages of a lock file."""
     for match in re.finditer(r"^([\w.-]+)==.*\n(?:[ \t]+.*\n)*", lock, re.MULTILINE):
         comments = re.findall(r"^ +#(?: +via)? +(\S+)(?: \(.*\))?$", match[0], re.MULTILINE)
         yield Pin(name_of(match[1]), frozenset(map(name_of, comments)), match[0])
 
 
 def name_of(requirement: str) -> str:
-    """The package's name as indexes spell it (PEP 503)."""
+    """Return the name of the required package in the spelling of package indexes (PEP 503)."""
     name = re.match(r"[\w.-]+", requirement)
     return re.sub(r"[-_.]+", "-", name[0] if name else requirement).lower()
 

@@ -46,7 +46,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _MAY_CLAIM: Final = os.R_OK | os.W_OK | os.X_OK
-_LET_WRITE: Final = "let the user that the service runs as write in it"
+_LET_WRITE: Final = "give the user of the service the right to write in the directory"
 
 
 class Sighting:
@@ -64,7 +64,7 @@ class Sighting:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Refuse copies: names that are added to a copy would be lost, and no file would ever fire.
-        raise TypeError("a filter has to change it in place")
+        raise TypeError("a filter has to change a Sighting in place, so it cannot be copied")
 
 
 class FilesProducer(SharedStreamProducer):
@@ -257,8 +257,8 @@ class _FileDeleteTrigger(BaseEventTrigger):
 class DirectoryFileDeleteTrigger(_FileDeleteTrigger):
     """Fires once whenever a file `filename` appears in `directory`, and deletes the file.
 
-    Triggers with the same directory and interval share one scan. If several wait for the same file, all of them fire.
-    If the directory is missing or cannot be read, they wait for it.
+    Triggers with the same directory and interval share one scan. If several triggers wait for the same file, all of
+    them fire. If the directory is missing or cannot be read, the triggers wait for it.
 
     Args:
         filename: A name. A pattern with `*` or `?` is refused: use `FilePatternTrigger`.

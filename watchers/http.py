@@ -111,8 +111,8 @@ class HttpPollTrigger(MessageTrigger):
         if self.items is not None:
             key = "the item's digest" if self.item_key is None else f"the item's {self.item_key}"
         passing = Finding(
-            "what leaves the answer before it is polled, or before its events are durable, is not seen",
-            hint="have the server keep it for longer than poke_interval, or use a cursor",
+            "content that is gone before it is polled, or before its events are durable, makes no event",
+            hint="have the server keep its content for longer than poke_interval, or use a cursor",
         )
         findings = [] if self.cursor is not None else [passing]
         if secret := next(filter(is_secret_key, parse_qs(urlsplit(self.url).query)), None):
@@ -157,7 +157,7 @@ def _url(value: Any) -> str:
     url = text_argument(value, "url")
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018  (raises for one that is none)
+        parts.port  # noqa: B018  (raises ValueError for an invalid port)
     except ValueError as error:
         raise DagError(f"url is no URL: {error}") from error
     if parts.scheme not in ("", "http", "https") or (parts.scheme and not parts.hostname):

@@ -56,8 +56,8 @@ def _timestamp(message: BrokerMessage) -> int | None:
 class KafkaEventTrigger(MessageTrigger):
     """Fires for each message of the topics that meets `match`.
 
-    Watchers with equal topics, connection and group share one consumer. The watcher that opens the consumer decides by
-    its `start` where reading begins.
+    Watchers with equal topics, connection and group share one consumer. The `start` of the watcher that opens the
+    consumer decides where reading begins.
 
     Args:
         topics: A topic, several topics, or a pattern: a regular expression that begins with `^`. A new topic that
@@ -169,13 +169,12 @@ class KafkaRangeTrigger(BaseEventTrigger):
     """Fires for ranges of new offsets: one event for each partition with new messages, every `interval`.
 
     The trigger reads no messages. An event's `extra` has `topic`, `topic_id`, `partition`, `from` and `to` (exclusive).
-    The function `triggerer.kafka_ranges` reads these fields. Each new offset is in exactly one event of a watcher, with
-    two exceptions. The watcher's position is stored in the same transaction as the events. The position stays if the
-    trigger's arguments change. The watcher joins no consumer group.
+    The function `triggerer.kafka_ranges` reads these fields. The watcher's position is stored in the same transaction
+    as the events. The position stays if the trigger's arguments change. The watcher joins no consumer group.
 
-    The exceptions: if retention has deleted offsets before they were in an event, the next event has their number as
-    `deleted`. If a log was cut (it lost its end), the next event has `rewound_from`: the offsets from `from` up to
-    `rewound_from` are used again, for other messages.
+    Each new offset is in exactly one event of a watcher, with two exceptions. If retention has deleted offsets before
+    they were in an event, the next event has their number as `deleted`. If a log was cut (it lost its end), the next
+    event has `rewound_from`: the offsets from `from` up to `rewound_from` are used again, for other messages.
 
     Args:
         topics: As for `KafkaEventTrigger`.

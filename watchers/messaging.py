@@ -86,7 +86,7 @@ class MessageQueueTrigger:
         if parts.netloc:
             raise DagError(
                 f"{url!r} names a host, or has two slashes where three belong",
-                hint=f"write {form}; the broker's address and login stand in [connections.{parts.scheme}]",
+                hint=f"write {form}; the broker's address and login belong in [connections.{parts.scheme}]",
             )
         if parts.fragment:
             raise DagError(f"{url!r} has a # in it", hint="write %23 if it is part of a name")

@@ -30,10 +30,9 @@ class SqsEventTrigger(MessageTrigger):
     """Fires for each message of a queue that meets `match`.
 
     Watchers with the same queue and connection share one stream. Only one stream should read a queue, because SQS gives
-    each message to one receiver only. A watcher with the queue's name and one with its URL share a stream if the
-    connection has the account (`account` or `role_arn`) and the `region` or `endpoint_url`. With any other
-    connection, write the queue as a name in all watchers, or as a URL in all watchers. `triggerer check` warns if two
-    streams read one queue.
+    each message to one receiver only. A watcher with the queue's name and a watcher with its URL share a stream if the
+    connection has `account` or `role_arn`, and also `region` or `endpoint_url`. With any other connection, write the
+    queue as a name in all watchers, or as a URL in all watchers. `triggerer check` warns if two streams read one queue.
 
     Args:
         queue: The queue's name or URL.
@@ -135,7 +134,7 @@ def _queue(value: Any) -> str:
     if is_url(queue):
         try:
             parts = urlsplit(queue)
-            parts.port  # noqa: B018  (raises for one that is none)
+            parts.port  # noqa: B018  (raises ValueError for an invalid port)
         except ValueError as error:
             raise DagError(f"the queue's URL is invalid: {error}") from error
         if parts.username is not None or parts.password is not None:

@@ -33,7 +33,7 @@ class TryLater(BrokerUnavailable):
     """The server refuses the request for now, and says when to repeat it (`Retry-After`).
 
     Attributes:
-        seconds: The time to wait from now.
+        seconds: The time to wait before the request is repeated.
     """
 
     def __init__(self, message: str, seconds: float) -> None:
@@ -112,7 +112,10 @@ def raise_for_status(status: int, retry_after: str | None, what: str) -> None:
 
 
 def read_retry_after(value: str | None) -> float | None:
-    """Return how many seconds to wait by a `Retry-After`, a number or a date; None if it is missing or unreadable."""
+    """Return the wait in seconds that `Retry-After` (a number or a date) demands, at most `MOST_PATIENCE_S`.
+
+    Return None if the header is missing or cannot be read.
+    """
     if value is None:
         return None
     text = value.strip()

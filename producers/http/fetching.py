@@ -94,7 +94,7 @@ class Fetcher:
     async def _open(self) -> httpx.AsyncClient:
         # httpx logs each URL at INFO, with its query, which may contain secrets.
         logging.getLogger("httpx").setLevel(logging.WARNING)
-        # Load the certificates in a thread, because reading some hundred of them would block the event loop.
+        # Load the certificates in a thread, because reading more than a hundred of them would block the event loop.
         context = await to_thread.run_sync(_ssl_context, self._settings.verify)
         try:
             return httpx.AsyncClient(verify=context, timeout=self._settings.timeout_s)

@@ -34,9 +34,9 @@ class Delivery:
     """One delivered item; the broker payload.
 
     Attributes:
-        number: Grows with each item of a producer.
-        version: Grows with each change of the URL's content, if the whole content is the URL's only item. None for an
-            item of a list.
+        number: The item's number in the order of first delivery.
+        version: The number of the content's version, if the whole content is the URL's only item. None for an item of
+            a list.
     """
 
     found: Found
@@ -58,11 +58,12 @@ class Memory:
     `MOST_KNOWN` settled items. Beyond this number, it forgets the oldest items that the server no longer shows. A
     forgotten item that comes again has an unchanged idempotency key, so it makes no second event.
 
-    If the whole content of the URL is the only item (`is_document`), each change of the content makes an event, even a
-    change back to an earlier content. So each version of the content gets a number, which is part of the version's
-    idempotency key. The key also contains `incarnation`, a random text, because the numbers begin again if the stored
-    state is deleted. After a crash, events of a version may be stored although the version is not settled. The next
-    process must give this version the same number, so the number is stored before the version is delivered.
+    If the whole content of the URL is the only item (`is_document`), each change of the content makes an event. A
+    change back to an earlier content makes an event too. So each version of the content gets a number, which is part of
+    the version's idempotency key. The key also contains `incarnation`, a random text, because the numbers begin again
+    if the stored state is deleted. After a crash, events of a version may be stored although the version is not
+    settled. The next process must give this version the same number, so the number is stored before the version is
+    delivered.
     """
 
     source: str

@@ -132,7 +132,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
     def _put_off(self, error: TryLater) -> float:
         """Return how many seconds to wait before the next request."""
         delay = max(self._polled.poke_interval, error.seconds)
-        logger.warning("%s; asked again in %.0f s, as the server demands", error, delay)
+        logger.warning("%s; the next request follows in %.0f s", error, delay)
         return delay
 
     def _skip(self, page: Page, answer: Answer) -> bool:
@@ -178,8 +178,8 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         except RequestRefused as error:
             if params is not None and error.status in _OF_A_LOST_CURSOR:
                 error.hint = (
-                    f"the request had the stored cursor as {param!r}: if the server no longer knows it,"
-                    " another poke_interval lets the watcher begin again"
+                    f"the request had the stored cursor as {param!r}: if the server no longer knows this cursor,"
+                    " change poke_interval, and the watcher begins without a cursor"
                 )
             raise
         if answer.is_empty:

@@ -16,7 +16,7 @@ from triggerer.pluginkit.matching import MISSING, Getter, compile_path
 MOST_ITEMS: Final = 10_000
 """The most items in one answer, because the keys of all items have to be remembered."""
 _LONG: Final = 2.0**63
-"""`orjson` reads an integer of this size or more as a float, which may lose digits."""
+"""An integer that `orjson` cannot represent becomes a float of at least this size, which may lose digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class Reader:
             return [MISSING] * len(items)
         keys = [self._get_key(None, item) for item in items]
         if any(isinstance(key, float) and abs(key) >= _LONG for key in keys):
-            # `orjson` reads large numbers as floats, which lose digits, so two different keys might look equal. Read
-            # such keys again as texts with all digits, because every store accepts a text.
+            # `orjson` reads very large integers as floats, which lose digits, so two different keys might look equal.
+            # Read such keys again as texts with all digits, because every store accepts a text.
             assert self._get_items is not None
             exact = [self._get_key(None, item) for item in self._get_items(None, json.loads(body))]
             keys = [

@@ -41,8 +41,8 @@ class HttpSettings(ConnectionSettings):
     examples: ClassVar[Mapping[str, str]] = {"base_url": "https://api.example.com/v1/"}
 
     base_url: OptionalText = None
-    """The URL to which URLs without a scheme are joined. If it is set, `headers`, `params` and `token` go to its
-    origin only."""
+    """The URL to which URLs without a scheme are joined. If `base_url` is set, `headers`, `params` and `token` are sent
+    only to the origin of `base_url`."""
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     """The headers to send with each request."""
     params: dict[str, str] = field(default_factory=dict, repr=False)

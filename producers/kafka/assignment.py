@@ -158,7 +158,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
 
         Raises:
             BrokerUnavailable: A topic was created again, or the broker does not answer.
-            BrokerRefused: A position has expired, and `expired_offset` is "fail".
+            BrokerRefused: A position has expired, and `expired_offset` is "fail". Or a topic no longer exists.
         """
         for partition in offsets:
             if (lane := self.lanes.get(partition)) is not None and self._consumer_has(lane):

@@ -42,13 +42,13 @@ class DeadLetters:
         self._refused = RecentRefusals()
 
     def accepts(self, topic: str) -> bool:
-        """Whether the topic's dead-letter topic exists and has not refused a message recently."""
+        """Whether the topic has a dead-letter topic (see `has_topic_for`) that has not refused a message recently."""
         return self.has_topic_for(topic) and not self._refused.has(
             self._settings.dead_letter_topic_of(topic)
         )
 
     def has_topic_for(self, topic: str) -> bool:
-        """Whether the topic's dead-letter topic exists. False only if the cluster has said that it is missing."""
+        """Whether the topic's dead-letter topic exists. True until the cluster says that the topic is missing."""
         return self._settings.dead_letter_topic_of(topic) not in self._missing
 
     async def check_topics(self, topics: Collection[str], cluster: Cluster) -> None:

@@ -98,7 +98,7 @@ class _TopicFacts:
             yield Finding(
                 f"topic {', '.join(self._compacted)} is compacted: a message makes no event if a later message"
                 " with its key replaces it first",
-                hint="events want cleanup.policy=delete",
+                hint="set cleanup.policy=delete on topics that make events",
             )
         if self._no_dead_letters:
             name, *others = self._no_dead_letters

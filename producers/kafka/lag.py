@@ -32,9 +32,10 @@ _MOVING: Final = (
 async def measure_lag(
     settings: KafkaSettings, topics: Iterable[str], group: str, start: Any
 ) -> SourceLag:
-    """Return how many offsets each partition has from the group's commit on, or from the start if it has no commit.
+    """Return the consumer lag of each partition: the number of offsets from the group's commit to the end of the log.
 
-    Joins no group, commits nothing and has no deadline. Aborted and control records count too.
+    A partition without a commit counts from `start`; if the group has other commits, from its oldest message. Aborted
+    and control records count too. The function joins no group, commits nothing and has no deadline.
 
     Raises:
         ConfigurationError: A certificate or key cannot be read.

@@ -49,7 +49,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         topics: Names, or one pattern, which begins with `^`: see `Topics`.
         start: Where to start in partitions without a commit of the group: see `Start`.
     Raises:
-        ValueError: The pattern or the start is invalid.
+        ValueError: The start is invalid, or a pattern is not the only topic.
+        re.error: The pattern is no regular expression.
 
     - `advance` commits in one request for all lanes that advance at the same time, and never past a failed message.
       Outside `advance`, the producer commits only positions where reading begins: the first position in a partition,
@@ -294,7 +295,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return [broker_payload.lane.incarnation, broker_payload.offset]
 
     def get_waiting(self) -> Mapping[Hashable, int] | None:
-        """Return how many messages come after the delivered ones in each partition; None: unknown.
+        """Return, by partition, how many messages of the log are not delivered yet; None: unknown.
 
         The end of each log is taken from the last answer to a fetch.
         """

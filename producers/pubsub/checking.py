@@ -48,7 +48,7 @@ async def check_subscription(settings: PubSubSettings, subscription: str) -> Non
     if found.detached or found.topic == _DELETED_TOPIC:
         raise BrokerRefused(
             f"{what} is no longer attached to a topic",
-            hint="its topic was deleted, or it was detached: create it again",
+            hint="its topic was deleted, or the subscription was detached: create a new subscription",
         )
     if settings.dead_letter_topic:
         topic = access.path("topics", settings.dead_letter_topic)

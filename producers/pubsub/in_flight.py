@@ -56,7 +56,7 @@ class InFlight:
     delayed messages use half of a bound, `wants_room` is true, and the stream must be opened again with larger bounds.
 
     Args:
-        max_messages: The most messages in flight that are not delayed.
+        max_messages: The most messages in flight, until `make_room` adds room for delayed messages.
         max_bytes: The most bytes of messages in flight that are not delayed.
         max_delayed: With more delayed messages than this, delays are cut to `SHORTEST_DELAY_S`.
     """
@@ -258,7 +258,7 @@ class InFlight:
     def repeat(self, delivery: Delivery) -> bool:
         """Yield a message again, with the later messages of its lane, without giving it back to Pub/Sub.
 
-        Returns: False if the lane waits for another message, so that nothing is repeated.
+        Returns: False if nothing is repeated: the lane waits for a failed message, or the message has left the lane.
         """
         if not delivery.key:
             self._make_ready(self._renew(delivery))

@@ -17,8 +17,8 @@ LONGEST_DEADLINE_S: Final = 600
 _RENEW_AT: Final = 0.5
 """The part of a lease after which the lease is extended, early enough for several attempts."""
 _JITTER: Final = 0.1
-"""An extension is earlier or later by up to this part of the deadline, so that leases that began together do not all
-fall due at the same moment.
+"""Each extension is earlier or later by a random part of the deadline, up to this part. Otherwise, leases that began
+together would all fall due at the same moment.
 """
 _TOGETHER: Final = 0.05
 """Leases that fall due within this part of the deadline are extended in one request."""
@@ -234,7 +234,7 @@ class Leases:
         return found
 
     def _half(self, now: float, deadline_s: float) -> float:
-        """Return when to extend a lease that begins at `now`."""
+        """Return when to extend a lease that was begun or extended at `now`."""
         jitter = self._random.uniform(-_JITTER, _JITTER)
         return now + deadline_s * (_RENEW_AT + jitter)
 

@@ -14,7 +14,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class State(Enum):
-    """The stages of a delivery, in this order; a delivery never goes back."""
+    """The stages of a delivery. A delivery never returns to an earlier stage."""
 
     EARLY = auto()
     """Received, and waiting for an older message of its ordering key that has failed."""

@@ -32,7 +32,7 @@ class Renewing:
 
     Args:
         open_call: Opens the call; called in the thread at the first extension.
-        on_lost: Called in the thread with the number of messages that come again although they are in flight, and why.
+        on_lost: Called in the thread with the number of lost leases, whose messages come again, and with the reason.
         abort_call: Ends the present call, if there is one, and makes all later ones fail.
     """
 

@@ -9,7 +9,7 @@ MOST_IDS: Final = 2_500
 MOST_BYTES: Final = 460_000
 """The most bytes of ids. A request may have 512 KiB, including the subscription's name and the framing."""
 _FRAMING: Final = 4
-"""The bytes that each id takes in a request in addition to its own."""
+"""The bytes that a request needs for each id, in addition to the id's own bytes."""
 
 
 def split(ack_ids: Sequence[str]) -> Iterator[Sequence[str]]:

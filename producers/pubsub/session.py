@@ -108,7 +108,7 @@ class Session:
         self.mark_ready()
         return is_done
 
-    # The tasks beside the poll
+    # Tasks that run while the poll runs
 
     async def run(self) -> None:
         """Receive messages, extend their leases, acknowledge them and give them back, until cancelled.
@@ -140,7 +140,7 @@ class Session:
         # The thread that extends leases calls this method. Only log the loss, because a message that comes again gets a
         # new lease.
         logger.warning(
-            "%s: %d leases ended while their messages were in flight: %s; they come again",
+            "%s: %d leases ended while their messages were in flight: %s; the messages come again",
             self._subscription,
             count,
             reason,

@@ -1,4 +1,4 @@
-"""Sends requests to the management API by HTTPS. The connection needs the right to manage the entity."""
+"""Sends requests to the management API over HTTPS. The connection needs the right to manage the entity."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _translate(error: BaseException, what: str, entity: EntityPath) -> BrokerErr
         return BrokerRefused(
             f"{what}: not allowed ({status})",
             hint="the policy or identity needs Manage for this request (role: Azure Service Bus Data Owner);"
-            " reading does not",
+            " reading messages does not need it",
         )
     if status is not None:
         return BrokerUnavailable(f"{what}: Service Bus answered {status}")

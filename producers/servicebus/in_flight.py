@@ -48,7 +48,10 @@ class InFlight:
             self.forget(delivery)
 
     def mark_done(self, delivery: Delivery, *, is_completed: bool) -> None:
-        """Record that the message's events are stored."""
+        """Record that the message's events are stored.
+
+        If the message is not completed yet, remember its key, so that it is only completed when it comes again.
+        """
         self.forget(delivery)
         if is_completed:
             self._done.pop(delivery.key, None)

@@ -152,7 +152,7 @@ class MessageLocks:
     def lose(self, locked: LockedMessage) -> None:
         """Drop a lost lock. The message comes again, and its idempotency key absorbs the repeat of stored events."""
         logger.info(
-            "%s: the lock on message %s is lost; it comes again",
+            "%s: the lock on message %s is lost; the message comes again",
             self._calls.what,
             locked.delivery.key,
         )

@@ -97,7 +97,7 @@ class ServiceBusSettings(DeliverySettings):
         )
 
     def check_entity(self, name: str) -> None:
-        """Refuse an entity for which the connection string is not meant, or that is `dead_letter_queue`.
+        """Refuse to read `dead_letter_queue`, or an entity that the connection string does not allow.
 
         Raises:
             ConfigurationError: The string names another entity (`EntityPath`), or the entity is `dead_letter_queue`.

@@ -207,7 +207,7 @@ class Settler:
             # The later messages of the session must come after the failed message. So all of them are given back, and
             # come again in order.
             self._delay_session(request.delay_s)
-            raise SessionOver("a message of it failed")
+            raise SessionOver("one of its messages failed")
         return True
 
 

@@ -76,8 +76,8 @@ class Batches(Generic[T]):
 
     Args:
         send: Makes one request. The ids of its entries are their indices. Returns SQS's answer.
-        concurrency: The most requests at the same time. While a request is open, only full requests, of ten entries,
-            are sent beside it.
+        concurrency: The most requests at the same time. While a request is open, another request is sent only if it is
+            full (ten entries).
     """
 
     def __init__(

@@ -24,7 +24,7 @@ _LONGEST_REASON: Final = 1_000
 
 
 class DeadLetters:
-    """The dead-letter queue that the connection names, or else the queue's redrive policy."""
+    """The dead-letter queue of the connection; if the connection names none, the one of the queue's redrive policy."""
 
     def __init__(self, client: Any, queue: Queue, settings: SqsSettings) -> None:
         self._client = client

@@ -27,8 +27,8 @@ class _Left:
     """The messages that an attempt did not delete.
 
     Attributes:
-        error: The most serious reason why messages must be tried later. A refusal is more serious than throttling, and
-            throttling is more serious than an unreachable service.
+        error: The most serious reason why a deletion must be repeated later. A refusal is more serious than throttling,
+            and throttling is more serious than an unreachable service.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,9 @@ class Deletions:
 
     def _mark_void(self, delivery: Delivery, failure: Failure) -> None:
         logger.warning(
-            "%r cannot be deleted now, and will be when it comes again: %s", delivery, failure.text
+            "%r cannot be deleted now; it is deleted when it comes again: %s",
+            delivery,
+            failure.text,
         )
         self._in_flight.mark_done(delivery)
 

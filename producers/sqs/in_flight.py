@@ -40,9 +40,10 @@ class InFlight:
     def take(
         self, raws: Iterable[Mapping[str, Any]], now: float
     ) -> tuple[list[Delivery], list[Delivery]]:
-        """Record received messages. Return the new ones, in order, and the finished ones, which need only deletion.
+        """Record received messages. Return the new messages, in order, and the finished messages.
 
-        A message that is in flight already is in neither list. Its delivery gets the newer receipt handle.
+        A finished message only has to be deleted. A message that is in flight already is in neither list; its delivery
+        gets the newer receipt handle.
         """
         new, done = [], []
         for raw in raws:
@@ -68,7 +69,10 @@ class InFlight:
     # Renewals
 
     def due(self, now: float) -> list[Delivery]:
-        """Return the messages to renew now, the most urgent first. Messages that are due soon are included."""
+        """Return the messages to renew now, the most urgent first; empty if none is due yet.
+
+        If a message is due now, messages that are due soon are included.
+        """
         soon = now + self._queue.visibility_s / 8
         if not any(delivery.renew_at <= now for delivery in self._by_id.values()):
             return []

@@ -66,7 +66,7 @@ def name_of(queue: str) -> str:
 
 
 def canonical(queue: str) -> str:
-    """Return a queue's name unchanged, or its URL in one spelling, so that two URLs of a queue are equal.
+    """Return a queue's name unchanged, or its URL normalized, so that all URLs of one queue are equal.
 
     Source: SQS's older endpoints, `queue.amazonaws.com` and `<region>.queue.amazonaws.com`, name the same
     queues as `sqs.<region>.amazonaws.com`.
@@ -89,9 +89,9 @@ def canonical(queue: str) -> str:
 def identity(queue: str, connection: Mapping[str, Any]) -> str:
     """Return one identity for all ways to name a queue, as far as the connection's settings tell.
 
-    A URL becomes the queue's name if its account, and its region or endpoint, are the ones of the connection. Any other
-    URL is only brought into one spelling, see `canonical`. If the connection states no account, or neither region nor
-    endpoint, the name and the URL of a queue have different identities.
+    A URL becomes the queue's name if the URL has the connection's account, and the connection's region or endpoint. Any
+    other URL is only normalized; see `canonical`. If the connection states no account, or neither region nor endpoint,
+    the name and the URL of a queue have different identities.
 
     Args:
         connection: The section's keys and values.

@@ -1,4 +1,4 @@
-"""Polls the queue: one poll at a time, and further polls beside it while the queue has many messages."""
+"""Polls the queue: one poll at a time, and several at the same time while the queue has many messages."""
 
 from __future__ import annotations
 

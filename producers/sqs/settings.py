@@ -57,8 +57,8 @@ class SqsSettings(DeliverySettings):
     receivers: Positive = 4
     """The most polls at the same time. Usually one poll is open, and more only while the queue has many messages."""
     receive_wait_s: Annotated[int, Field(gt=0, le=20)] = 10
-    """How long a poll waits for messages. A stream that stops waits for its open polls, because the messages of a
-    cancelled poll would be invisible to all receivers for a while. So stopping takes up to this long.
+    """How long a poll waits for messages, in seconds. Before a stream stops, it waits for its open polls, so stopping
+    can take this long. The messages of a cancelled poll would be invisible to all receivers for a while.
     """
     max_in_flight: Positive = 1_000
     """The most messages that are received, and neither deleted nor given back. Other receivers do not see them."""
@@ -75,10 +75,11 @@ class SqsSettings(DeliverySettings):
     """If SQS does not answer for this long, the stream ends and is opened again."""
 
     def check(self, where: str) -> None:
-        """Refuse half of a pair of keys, an account that is no number, and other contradictions.
+        """Check the settings that depend on each other, and the account's id.
 
         Raises:
-            ConfigurationError: Two settings contradict each other, or one is missing that the other needs.
+            ConfigurationError: Two settings exclude each other, a setting needs one that is missing, or `account` is no
+                number.
         """
         pair = {
             "access_key_id": self.access_key_id,
@@ -100,5 +101,6 @@ class SqsSettings(DeliverySettings):
             )
         if self.external_id and not self.role_arn:
             raise ConfigurationError(
-                f"external_id is given in {where}, and no role_arn", hint="it goes with a role"
+                f"external_id is given in {where}, and no role_arn",
+                hint="external_id needs a role_arn",
             )

@@ -159,7 +159,7 @@ class Settler:
                 await self._redeliver(delivery, outcome)
         await self._deletions.delete(done)
         if stale:
-            logger.info("%d messages come again after a failed one of their group", stale)
+            logger.info("%d messages come again after a failed message of their group", stale)
 
     async def _dead_letter_if_unusable(
         self, delivery: Delivery, outcome: AdvanceOutcome, judgement: Judgement

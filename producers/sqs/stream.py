@@ -51,8 +51,8 @@ def _reading(queue: Queue) -> Iterator[None]:
     url = canonical(queue.url)
     if _streams[url]:
         logger.warning(
-            "another stream reads queue %s too: each gets a part of the messages. Name it in one way, and by one"
-            " connection, everywhere",
+            "another stream reads queue %s too: each gets a part of the messages. Use one connection, and the same name"
+            " or URL of the queue, in all watchers",
             url,
         )
     _streams[url] += 1

@@ -151,7 +151,7 @@ ROWS: Final[list[tuple[str, list[tuple[str, str, list[tuple[str, str]], str]]]]]
                 "Lag in messages",
                 "short",
                 [(f"sum by (stream) (triggerer_stream_lag_messages{_STREAM})", "{{stream}}")],
-                "Messages at the broker and in memory; only where the producer can tell.",
+                "Messages at the broker and in memory, if the producer knows their number.",
             ),
             (
                 "Events and runs",
@@ -222,7 +222,7 @@ ROWS: Final[list[tuple[str, list[tuple[str, str, list[tuple[str, str]], str]]]]]
                         "{{stream}}",
                     )
                 ],
-                "From the broadcast of a message until the broker was told, the oldest of each advance.",
+                "From a message's broadcast until the broker has its outcome. Each pass measures its oldest message.",
             ),
             (
                 "Runs: delay and queue, p99",
@@ -237,7 +237,7 @@ ROWS: Final[list[tuple[str, list[tuple[str, str, list[tuple[str, str]], str]]]]]
                 "Publication to durable event, p99",
                 "s",
                 [(_quantile("0.99", "triggerer_event_latency_seconds"), "all streams")],
-                "By the time that messages have; hours after an outage, or while a watcher catches up.",
+                "From a message's publication until its event is durable; hours after an outage or during catch-up.",
             ),
             (
                 "Database, p99",

@@ -41,8 +41,8 @@ class TriggererConnections(BaseSecretsBackend):  # type: ignore[misc]  # Airflow
 def as_airflow(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of Airflow's `Connection`: its own fields by name, and everything else in `extra`.
 
-    For Kafka, keys get the names of librdkafka (`bootstrap_servers` becomes `bootstrap.servers`), so that one section
-    works for Airflow's triggers and for `KafkaEventTrigger`.
+    For Kafka, keys get the names of librdkafka: `bootstrap_servers` becomes `bootstrap.servers`. So one section works
+    for Airflow's triggers and for `KafkaEventTrigger`.
     """
     fields = {name: settings[name] for name in FIELDS if name in settings}
     rest = {name: value for name, value in settings.items() if name not in FIELDS}

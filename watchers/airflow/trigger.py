@@ -22,8 +22,8 @@ class AirflowEventTrigger(BaseEventTrigger):
     """Runs a `BaseEventTrigger` of an Airflow provider package, unchanged, with its producer.
 
     This runtime does the sharing, acknowledgement, ordering and restarts, with the trigger's key, filter and
-    producer. Hooks find their connections in `[connections.<id>]`. To use a trigger class of your own, such as a
-    subclass of a provider's trigger, wrap that class in a subclass of `AirflowEventTrigger` in the DAGs folder::
+    producer. Hooks find their connections in `[connections.<id>]`. A trigger class of your own, such as a subclass of a
+    provider's trigger, needs a wrapper: a subclass of `AirflowEventTrigger` in the DAGs folder::
 
         class Orders(AirflowEventTrigger):
             wraps = OrdersTrigger  # an Airflow trigger
@@ -169,7 +169,7 @@ def _described(trigger: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(trigger, bridge().BaseEventTrigger):
         raise DagError(
             f"{type(trigger).__qualname__} is not a BaseEventTrigger of Airflow",
-            hint="a trigger that states a condition rather than an occurrence would fire for ever",
+            hint="a trigger of another kind waits for a condition, and would fire for ever while the condition is true",
         )
     classpath, kwargs = trigger.serialize()
     return classpath, kwargs

@@ -62,7 +62,7 @@ class PatternSighting:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Refuse copies: a pattern that is added to a copy would be lost, and no file would fire for it.
-        raise TypeError("a filter has to change it in place")
+        raise TypeError("a filter has to change a PatternSighting in place, so it cannot be copied")
 
 
 def scan(directory: Path) -> dict[str, SeenFile]:

@@ -68,7 +68,9 @@ def move(
     failures: dict[str, OSError] = {}
     for file in files:
         if file.is_link:
-            failures[file.name] = OSError('it is a symbolic link, which claim="remember" takes')
+            failures[file.name] = OSError(
+                'it is a symbolic link: only claim="remember" accepts links'
+            )
             continue
         text = f"{file.inode}:{move_to / file.name}"
         if (id_ := intended.get(text)) is None:

@@ -37,10 +37,11 @@ class FilePatternTrigger(BaseEventTrigger):
 
     Args:
         directory: The directory to scan. Its subfolders are not scanned. If it is missing, the trigger waits for it.
-        pattern: A pattern of names, case-sensitive: `*` any characters, `?` one, `[a-c]` one of a range, `[!a-c]` one
-            outside of it. A name that begins with a dot matches only a pattern that begins with a dot.
-        claim: "move": a file is moved to `move_to` before it fires. "remember": it stays, and the store remembers it
-            until it is deleted or changes.
+        pattern: A pattern of names, case-sensitive: `*` matches any characters, `?` one character, `[a-c]` one of a
+            range, `[!a-c]` one outside the range. A name that begins with a dot matches only a pattern that begins with
+            a dot.
+        claim: "move": a file is moved to `move_to` before it fires. "remember": the file stays, and the store remembers
+            it until the file is deleted or changes.
         move_to: A folder on the same file system, relative to `directory`; by default `processed`.
         poke_interval: Seconds between scans.
     Raises:
@@ -130,7 +131,7 @@ class FilePatternTrigger(BaseEventTrigger):
         if not os.access(self.directory, os.R_OK | os.W_OK | os.X_OK):
             raise BrokerUnavailable(
                 f"files in the directory {self.directory} cannot be moved by this user",
-                hint="let the user that the service runs as write in it",
+                hint="give the user of the service the right to write in the directory",
             )
         target = Path(self._target)
         there = next(path for path in (target, *target.parents) if path.exists())
@@ -144,7 +145,7 @@ class FilePatternTrigger(BaseEventTrigger):
         if self._target is not None:
             return DeliveryFacts(
                 is_acknowledged=True,
-                because="a marker is kept from before a file is moved until its event is durable",
+                because="a marker is written before a file is moved, and deleted after its event is durable",
                 key="the id under which the file was moved",
             )
         passing = Finding(
@@ -163,7 +164,7 @@ def _target(directory: str, move_to: str | None, claim: str) -> str | None:
     """Return the folder that files are moved to; None: they are not moved."""
     if claim == "remember":
         if move_to is not None:
-            raise DagError('move_to goes with claim="move" only')
+            raise DagError('move_to is allowed only with claim="move"')
         return None
     target = os.path.normpath(Path(directory) / (move_to or _PROCESSED))
     if target == directory:

@@ -202,7 +202,7 @@ class MovingProducer(_PatternProducer):
         except OSError as error:
             raise BrokerRefused(
                 f"files cannot be moved from the directory {self._directory} to {self._move_to}: {error}",
-                hint='let the user that the service runs as write in both, or write claim="remember"',
+                hint='give the user of the service the right to write in both, or set claim="remember"',
             ) from error
         return result
 
@@ -220,12 +220,12 @@ class MovingProducer(_PatternProducer):
         if failures and not await self._in_thread(os.access, self._directory, _MAY_MOVE):
             raise BrokerRefused(
                 f"files in the directory {self._directory} cannot be moved by this user",
-                hint="let the user that the service runs as write in it",
+                hint="give the user of the service the right to write in the directory",
             )
         for name in failures.keys() - self._immovable:
             # Some files cannot be moved, for example a file of another user. The other files continue.
             logger.error(
-                "%s is there, and cannot be moved, so it does not fire: %s",
+                "%s cannot be moved, so it does not fire: %s",
                 self._directory / name,
                 failures[name],
             )
@@ -248,7 +248,7 @@ class MovingProducer(_PatternProducer):
             logger.error("%s was rejected, and cannot be moved aside: %s", file.path, error)
             await self._settle(file)
         else:
-            logger.warning("%s was rejected; it lies at %s", file.path, aside)
+            logger.warning("%s was rejected; it is now at %s", file.path, aside)
 
 
 class RememberingProducer(_PatternProducer):

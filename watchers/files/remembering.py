@@ -15,7 +15,7 @@ from watchers.files.appeared import AppearedFile, SeenFile
 _SIZE: Final = 8
 """The bytes of a file's digest. Two of 100,000 files have equal digests with a probability of 1 in 3,000 million."""
 _MOST: Final = 90_000
-"""The most files, counted once for each pattern: the store accepts 1 MiB, and each file needs some 11 bytes."""
+"""The most files, counted once for each pattern: the store accepts 1 MiB, and each file needs about 11 bytes."""
 
 
 class Memory:
@@ -47,7 +47,7 @@ class Memory:
             self._known.setdefault(pattern, set()).add(digest)
 
     def forget_all_but(self, there: Set[bytes]) -> None:
-        """Forget all files but the present ones, given by their digests."""
+        """Forget the files whose digests are not in `there`."""
         self._known = {
             pattern: kept for pattern, known in self._known.items() if (kept := known & there)
         }

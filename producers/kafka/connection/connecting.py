@@ -181,7 +181,7 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
         logger.info("%s", error)
     finally:
         # Despite the shield, a cancellation that the client raised may have interrupted `stop`. While our own task is
-        # being cancelled, `guarded` takes such a cancellation for ours.
+        # being cancelled, `guarded` cannot tell the client's cancellation from ours.
         if not stopped:
             with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):
                 await abort_consumer(consumer)

@@ -58,7 +58,7 @@ def _expiry_of(token: str) -> float | None:
 
 
 class EndpointTokens(AbstractTokenProvider):  # type: ignore[misc]
-    """Fetches access tokens by the grant "client credentials", and uses each for four fifths of its life.
+    """Fetches access tokens with the grant "client credentials", and uses each token for four fifths of its life.
 
     Source: RFC 6749, sections 2.3.1 and 4.4.
     """

@@ -33,7 +33,8 @@ class Topics:
         """Read names, or one pattern, which begins with `^` as in other clients of Kafka.
 
         Raises:
-            ValueError: The pattern is no regular expression, or is not the only name.
+            ValueError: A pattern is not the only name.
+            re.error: The pattern is no regular expression.
         """
         found = tuple(sorted(set(names)))
         if not any(map(is_pattern, found)):

@@ -26,7 +26,7 @@ class PartitionBookmark:
 
     Attributes:
         to: The first offset that is in no event.
-        epoch: The epoch of the leader whose log ended at `to` or later. None: unknown.
+        epoch: The epoch of a leader whose log had all offsets before `to`. None: unknown.
         cut: The last cut of the log. None: it was never cut.
     """
 
@@ -97,7 +97,7 @@ class RangeBookmark:
 
 
 def is_same(one: str | None, other: str | None) -> bool:
-    """Return whether two ids of one topic name can be of the same topic: they are equal, or one of them is unknown."""
+    """Whether two topics of one name can be the same topic: their ids are equal, or an id is unknown (None)."""
     return one == other or None in (one, other)
 
 

@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class LogEnds:
-    """Looks up the oldest and the end offsets of some topics' partitions over one client.
+    """Looks up the oldest offset and the end of each partition of some topics, over one client.
 
     A look-up usually sends one metadata request; with a pattern, two. It also sends two requests to each broker that
-    leads a partition: for the ends and for the oldest offsets. The first look-up, a leader election and a new topic
+    leads a partition, for the ends and for the oldest offsets. The first look-up, a leader election and a new topic
     cost more requests.
 
     Args:

@@ -258,7 +258,7 @@ class Cluster:
         """Send one commit request; return the refused partitions with their errors, empty if all are committed.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: There was no answer; each position may be committed or not.
+            BrokerUnavailable, BrokerRefused: The request failed; each position may be committed or not.
         """
         what = f"commit to group {self._group} {self._where}"
         by_topic: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)

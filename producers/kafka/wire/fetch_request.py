@@ -4,8 +4,8 @@ aiokafka ends at version 11. Version 12 (KIP-595) added the epoch of the last fe
 with its log. Version 13 (KIP-516, Kafka 3.1) names topics by their ids.
 Source: https://kafka.apache.org/protocol.html, Fetch and the flexible encoding of KIP-482.
 
-The fields of a partition are packed and unpacked in one call. In a test with eight partitions, where messages came one
-by one, separate calls for the fields had taken up a tenth of the time for each message.
+The fields of a partition are packed and unpacked in one call. Separate calls for the fields took a tenth of the time of
+each message. This was measured with eight partitions, whose messages came one by one.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def _record_epochs(
 ) -> int:
     """Record the leader epochs of the batches, or where the log was cut.
 
-    Return the error code that aiokafka shall see.
+    Return the error code to pass to aiokafka.
     """
     if tags and (parted := divergence(tags)) is not None:
         lane.parted = parted

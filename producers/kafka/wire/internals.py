@@ -32,8 +32,8 @@ def create_no_topics(consumer: AIOKafkaConsumer) -> None:
     """Let the consumer, which has not started, ask brokers about topics without creating the missing topics.
 
     Brokers with `auto.create.topics.enable`, Kafka's default, create each topic that a client asks about, unless the
-    request forbids it. aiokafka's requests do not. So a topic that is deleted while it is read would come back, with
-    another number of partitions.
+    request forbids it. aiokafka's requests do not forbid it. So a topic that is deleted while it is read would come
+    back, with another number of partitions.
     """
     client: Any = consumer._client
     get_connection = client._get_conn
@@ -117,7 +117,7 @@ def wrap_send(
 
 
 class FetchFields(NamedTuple):
-    """The fields of a fetch request beside its partitions; `rack_id` is empty if no rack is configured."""
+    """The fields of a fetch request, without its partitions; `rack_id` is empty if no rack is configured."""
 
     max_wait_ms: int
     min_bytes: int

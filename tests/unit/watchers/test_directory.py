@@ -474,5 +474,5 @@ async def test_a_name_with_brackets_may_be_meant_and_is_warned_of() -> None:
 
 
 def test_a_sighting_is_not_copied_since_a_copys_answer_reaches_nobody() -> None:
-    with pytest.raises(TypeError, match="change it in place"):
+    with pytest.raises(TypeError, match="change a Sighting in place"):
         pickle.dumps(Sighting(["a"]))

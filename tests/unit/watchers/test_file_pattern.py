@@ -614,5 +614,5 @@ async def test_check_is_told_of_a_directory_that_is_missing_or_elsewhere(
 
 
 def test_a_sighting_is_not_copied_since_a_copys_answer_reaches_nobody() -> None:
-    with pytest.raises(TypeError, match="change it in place"):
+    with pytest.raises(TypeError, match="change a PatternSighting in place"):
         pickle.dumps(PatternSighting())
