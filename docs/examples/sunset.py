@@ -22,7 +22,7 @@ _REACH = 200
 
 @dataclass(frozen=True)
 class SunsetTimetable(TickTimetable):
-    """A run at each sunset; none on days without one."""
+    """A run at each sunset; no run on a day without a sunset."""
 
     latitude: float
     longitude: float

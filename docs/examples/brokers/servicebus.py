@@ -5,7 +5,8 @@ The topic needs a subscription `triggerer`. This command lets Event Grid report 
     az eventgrid event-subscription create --name landing --source-resource-id "$STORAGE_ACCOUNT_ID" \
         --included-event-types Microsoft.Storage.BlobCreated --endpoint-type servicebustopic --endpoint "$TOPIC_ID"
 
-The events may be in Event Grid's own schema, or CloudEvents. A file of Data Lake Storage counts when it is closed.
+The events may be in Event Grid's own schema, or CloudEvents. A file in Data Lake Storage makes an event once it is
+closed.
 """
 
 from triggerer import DAG, Asset, AssetWatcher, task
