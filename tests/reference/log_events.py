@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _TRIGGERER: Final = Path(__file__).resolve().parents[2] / "triggerer"
-_NOT_THE_SERVICE: Final = ("cli", "demo", "testing")
+_NOT_THE_SERVICE: Final = ("cli", "demo", "domain", "testing")
+"""Packages without log lines of the service. In `domain`, the tasks of `SparkSql` write to the log of their run."""
 _LEVELS: Final = {"info": 0, "warning": 1, "error": 2, "exception": 2}
 _NAMES: Final = ("info", "warning", "error")
 

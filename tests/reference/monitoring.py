@@ -40,11 +40,6 @@ _NOT_MEASURED: Final = (
         "`triggerer_dag_run_seconds_total`",
         "fourteen buckets of 500 DAGs are too many series; the mean is the sum divided by the runs",
     ),
-    (
-        "the rows of a cleaning that failed",
-        "`triggerer_clean_age_seconds`",
-        "sums are stored when a cleaning succeeds; a failed cleaning is repeated, and then counts the rest",
-    ),
 )
 
 

@@ -417,7 +417,10 @@ def test_text_that_is_not_utf_8_is_refused(environ: dict[str, str], named: str) 
 def test_a_variable_below_a_value_of_another_variable_is_refused() -> None:
     issuer = "TRIGGERER__API__OIDC__ISSUER"
     said = refusal(environ={issuer: "https://a", f"{issuer}__X__Y": "1"})
-    assert f"{issuer}__X__Y: 'issuer' has the value of another variable" in said
+    assert (
+        f"{issuer}__X__Y: 'issuer' has a value (TRIGGERER__API__OIDC__ISSUER), so it has no keys"
+        in said
+    )
 
 
 def test_a_home_below_a_folder_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:

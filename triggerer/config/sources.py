@@ -110,30 +110,28 @@ def _lines_of_keys(text: str) -> dict[str, int]:
 def _set(section: dict[str, RawValue], path: str, given: RawValue) -> None:
     """Set a key of a section or, with `key__inner`, a key of a table in the section.
 
-    If `key` itself has a value that is not a table, a new table replaces the value.
-
     Raises:
-        ConfigurationError: A part of the path between `key` and the last part has a value that is not a table.
+        ConfigurationError: A part of the path before the last part has a value that is not a table.
     """
     key, _, inner = path.partition("__")
     if not inner:
         section[key] = given
         return
-    former = section[key].value if key in section else None
-    table = dict(former) if isinstance(former, Mapping) else {}
-    place = table
-    *parents, last = inner.split("__")
+    origin = section[key].source if key in section else given.source
+    place: dict[str, Any] = {key: section[key].value} if key in section else {}
+    root = place
+    *parents, last = path.split("__")
     for parent in parents:
-        former = place.get(parent) or {}
+        former = place.get(parent, {})
         if not isinstance(former, Mapping):
             raise ConfigurationError(
-                f"{given.source}: {parent!r} has the value of another variable, so it has no keys",
-                hint="unset one of the two variables",
+                f"{given.source}: {parent!r} has a value ({origin}), so it has no keys",
+                hint="remove one of the two settings",
             )
         place[parent] = dict(former)
         place = place[parent]
     place[last] = given.value
-    section[key] = RawValue(table, given.source)
+    section[key] = RawValue(root[key], given.source)
 
 
 def refuse_other_than_utf_8(text: str, what: str) -> None:

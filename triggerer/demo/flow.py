@@ -99,6 +99,7 @@ class Flow:
                 await self._publish([message for pair in rest for message in pair])
                 await self._until(lambda: watched_events(self.counts) >= self.published)
                 await self._until(lambda: is_idle(self.counts))
+                self.live_from = time.time()
             pair = self._live.pop(0)
             self.stage = f"live, {LIVE_STEPS - len(self._live)} of {LIVE_STEPS}"
             await self._publish_pair(pair)

@@ -27,6 +27,7 @@ from triggerer.executor.emissions import record_emitted
 from triggerer.operations.cleaning import runs as cleaning
 from triggerer.operations.key_backfills import start_key_backfill
 from triggerer.scheduler import Scheduler
+from triggerer.store.audit.cleanings import read_cleaned
 from triggerer.store.database.script import perform, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.events.cleaning import delete_events
@@ -192,6 +193,26 @@ async def test_a_run_stays_whose_log_cannot_be_deleted(database: Database, tmp_p
     with pytest.raises(TriggererError, match=re.escape(str(log))):
         await cleaned(database)
     assert len(await runs_of(database, "maker")) == 2
+
+
+async def test_the_rows_of_a_failed_cleaning_are_counted(
+    database: Database, tmp_path: Path
+) -> None:
+    log = await with_log(database, tmp_path)
+    log.unlink()
+    log.mkdir()
+    await add_asset(database, 1, "flights")
+    await emit(database, 1, 3)
+    await age(database)
+    with pytest.raises(TriggererError, match=re.escape(str(log))):
+        await cleaned(database)
+    log.rmdir()
+    async with database.reading() as session:
+        assert (await read_cleaned(session))["asset_events"] == 2
+    await cleaned(database)
+    async with database.reading() as session:
+        counted = await read_cleaned(session)
+    assert (counted["asset_events"], counted["runs"]) == (2, 1)
 
 
 async def with_log(database: Database, folder: Path) -> Path:

@@ -102,21 +102,25 @@ async def _turn(database: Database, cleaned: Cleaned) -> AsyncIterator[Pace]:
     try:
         yield Pace(extend)
     except Exception as error:
-        await _end(database, holder, str(error))
+        await _end(database, holder, cleaned, str(error))
         raise
     except BaseException:
-        await _end(database, holder, None)
+        await _end(database, holder, cleaned, None)
         raise
     async with database.transaction() as session:
         await add_cleaned(session, cleaned.deleted)
         await end_turn(session, holder, deleted=cleaned.deleted)
 
 
-async def _end(database: Database, holder: str, error: str | None) -> None:
-    """Store that the cleaning failed or was stopped. If this cannot be stored, the cleaning's turn expires later."""
+async def _end(database: Database, holder: str, cleaned: Cleaned, error: str | None) -> None:
+    """Store that the cleaning failed or was stopped, and what it deleted until then.
+
+    If this cannot be stored, the cleaning's turn expires later.
+    """
     with anyio.move_on_after(_RELEASE_S, shield=True):
         try:
             async with database.transaction() as session:
+                await add_cleaned(session, cleaned.deleted)
                 await end_turn(session, holder, error=error)
         except StoreError:
             return

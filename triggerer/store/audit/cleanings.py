@@ -151,5 +151,5 @@ async def add_cleaned(session: AsyncSession, numbers: Mapping[str, int]) -> None
 
 
 async def read_cleaned(session: AsyncSession) -> dict[str, int]:
-    """Return how many rows or logs of each kind the cleanings without an error have deleted in total."""
+    """Return how many rows or logs of each kind cleanings have deleted in total."""
     return {row.kind: row.number for row in await session.scalars(select(CleanedRows))}

@@ -38,10 +38,7 @@ class Audit(Base):
 
 
 class CleanedRows(Base):
-    """The number of rows of one kind, or of logs, that cleanings have deleted since the database was made.
-
-    Cleanings that ended with an error are not counted.
-    """
+    """The number of rows of one kind, or of logs, that cleanings have deleted since the database was made."""
 
     __tablename__ = "cleaned_rows"
 
