@@ -347,7 +347,7 @@ class Group:
         self._flow.stop_pulling()
 
     def await_members(self) -> None:
-        """If no member is present, pull no event until a member has joined."""
+        """In ack mode, if no member is present, broadcast no event until a member has joined."""
         if not len(self.subscribers):
             self._flow.await_members()
 

@@ -339,9 +339,9 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        A backlog that a replay has rewound, and that re-emits nothing, also ends if its lane had no broadcast since the
-        rewind: its messages were resolved before the rewind. If the broker redelivers a message, the idempotency key
-        prevents a second event.
+        A replay may have rewound the backlog. If this replay re-emits nothing, and the lane had no broadcast since, the
+        backlog ends too, because its messages were resolved before the rewind. If the broker redelivers a message, the
+        idempotency key prevents a second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)
@@ -356,7 +356,10 @@ class GroupState:
             self._end(backlog)
 
     def _is_advanced_to(self, backlog: Backlog) -> bool:
-        """Return whether the broker has advanced to the backlog's end, or need not. False if that is unknown."""
+        """Return whether the broker has advanced to the backlog's end, or need not advance.
+
+        Return False if that is unknown.
+        """
         end = backlog.last_end
         advanced_to = self.backlogs.advanced_to.get(backlog.lane)
         if advanced_to is not None and (advanced_to == end or is_before(end, advanced_to)):
