@@ -256,7 +256,7 @@ class TriggerHost:
 
     def _apply(self, heartbeat: Heartbeat) -> None:
         # If the lease ended during the heartbeat, `_watch_lease` may not have stopped the streams yet. Stop them before
-        # the extension. Their code may have seen the end of the lease, and must not continue after it.
+        # the lease is extended, because their code may have seen that the lease had ended.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._marks.adopt(heartbeat.marks)

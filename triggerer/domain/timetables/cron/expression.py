@@ -174,7 +174,7 @@ class Cron:
 @lru_cache(maxsize=4096)
 def _parsed(expression: str) -> croniter:
     if _RANDOM.search(expression):
-        raise DagError(f"{expression!r}: R would name other dates each time that it is read")
+        raise DagError(f"{expression!r}: R would name other dates each time the expression is read")
     try:
         parsed = croniter(expression, _PROBES[0])
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
