@@ -250,9 +250,8 @@ class SharedStreamProducer(ABC):
         returned, with events of other lanes.
 
         Args:
-            report: Call this function on the event loop with the indices of batches that are advanced earlier than
-                others, so that their lanes continue at once. All other batches count as advanced when this method
-                returns.
+            report: If some batches are advanced before others, call this function with their indices, on the event
+                loop. Their lanes then continue at once. All other batches count as advanced when this method returns.
         """
         raise NotImplementedError(f"{type(self).__qualname__} advances each lane separately")
 

@@ -193,8 +193,11 @@ class TriggerHost:
     async def _wait(self, wait: Callable[[timedelta], Any]) -> None:
         """Wait until the next tick is needed, at most until a heartbeat is due.
 
-        A tick is also needed if triggers or streams have changed, a stream was lost, a class was loaded, or the earlier
-        changes of stopped streams are durable or refused.
+        A tick is also needed after one of these changes:
+
+        - Triggers or streams have changed, or a stream was lost.
+        - A class was loaded.
+        - The store has answered the earlier changes of the stopped streams.
         """
         async with anyio.create_task_group() as tasks:
 

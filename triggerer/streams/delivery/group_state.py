@@ -110,8 +110,7 @@ class GroupState:
     """By watcher id, the selector of the watcher's newest trigger."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """For each lane with backlogs, a pair: the dictionary of backlogs that the lane had when its tail began, and the
-    tail (the lane's newest messages).
+    """By lane: its dictionary in `Backlogs.by_lane` when the tail began, and the tail (the lane's newest messages).
 
     If `Backlogs` now has another dictionary for the lane, the backlogs of the tail have ended, and the tail is
     outdated.
@@ -327,7 +326,7 @@ class GroupState:
             del self.lane_tail[lane]
 
     def store_position(self, backlog: Backlog) -> None:
-        """Store the position of a backlog and, to show it to users, the end of its lane, if that is known."""
+        """Store the position of a backlog. Also store the end of its lane, if known, so that users see it."""
         if backlog.is_gone or backlog.stored_lane is not None:
             return
         backlog.stored_at = self.clock.monotonic()
@@ -411,7 +410,7 @@ class GroupState:
 
     @property
     def outstanding(self) -> int:
-        """The number of events that are not advanced; on the fast path, of events that a subscriber has not read."""
+        """The number of events that are not advanced; on the fast path, the number that a subscriber has not read."""
         return self.lanes.outstanding if self.is_acknowledged else len(self.ledger.events)
 
 

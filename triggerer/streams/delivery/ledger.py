@@ -122,7 +122,7 @@ class Ledger:
         member.done = IDLE
 
     def mark_active(self, member: LedgerMember, seq: int) -> None:
-        """Record that `member`, which was idle, must resolve the newest event, whose number is `seq`."""
+        """Record that the idle `member` must resolve the newest event. `seq` is the number of this event."""
         member.done = seq
         self._push(member)
 

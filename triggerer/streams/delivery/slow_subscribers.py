@@ -44,8 +44,8 @@ class SlowSubscribers:
     """Fails subscribers that hold up the poll or a paused lane while a sibling waits for messages: they fall behind.
 
     A full lane, or the poll of a stream at its bound, stays paused until the outstanding events fill at most half of
-    the bound. So if the events that a subscriber has not passed fill more than half, this subscriber causes the pause,
-    and not the store or the broker.
+    the bound. So a subscriber causes the pause if the events that it has not passed fill more than half. Otherwise the
+    store or the broker causes the pause.
 
     A sibling waits for messages of a lane once it has passed all messages of the lane, or has read them while it
     catches up. A sibling waits for messages of the stream once it has passed all messages.

@@ -225,7 +225,7 @@ class BacklogReader:
         self._turns.record_failure()
 
     def record_success(self, backlog: Backlog) -> None:
-        """Record that a message of the lane has passed, so that the shortest delay follows the lane's next failure."""
+        """Record that a message of the lane has passed. The lane's next failure has the shortest delay again."""
         self._turns.record_success(backlog)
 
     def restart(self) -> None:
