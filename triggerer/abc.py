@@ -131,8 +131,8 @@ class SharedStreamSelector:
     wakes only the filters that look for this value. A selector saves time if many watchers differ only in the value.
 
     Args:
-        by: The name of the value that `read` returns. Triggers of one stream with equal names must have equivalent
-            `read`s.
+        by: The name of the value that `read` returns. Triggers of one stream with an equal `by` must have
+            equivalent `read` functions.
         read: Returns the value in a raw event. Called once per event, on the event loop: it must be quick, without I/O.
             If it raises, or the value is not hashable, all filters receive the event.
         values: The values that this trigger looks for.
@@ -250,16 +250,16 @@ class SharedStreamProducer(ABC):
         returned, with events of other lanes.
 
         Args:
-            report: Call this function on the event loop with the indices of batches that are advanced earlier than
-                others, so that their lanes continue at once. All other batches count as advanced when this method
-                returns.
+            report: If some batches are advanced before others, call this function with their indices, on the event
+                loop. Their lanes then continue at once. All other batches count as advanced when this method returns.
         """
         raise NotImplementedError(f"{type(self).__qualname__} advances each lane separately")
 
     async def run(self) -> None:  # noqa: B027  (an optional hook)
         """Work concurrently with the poll, for instance to renew locks or to receive messages. Off by default.
 
-        Awaited once, in a separate task, as soon as `open_stream` is first iterated. Returning or raising ends the
+        Awaited once, in a separate task, as soon as `open_stream` is first iterated. After a restore of the database it
+        is awaited earlier, because the poll first waits until the watchers are rewound. Returning or raising ends the
         group. While a stopping group waits for its outstanding events, the method continues.
 
         Cancellation: When the group ends, before `aclose`.
@@ -557,9 +557,9 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         """Return facts about the delivery of messages, from which the guarantee is computed.
 
         `triggerer check` calls this method for one trigger of each stream. The service calls it before each start of a
-        trigger whose watcher declares a guarantee. It must change nothing at the source, and is cancelled after a few
-        seconds. By default the facts follow from the overridden methods: only ack mode acknowledges messages, and only
-        a producer with `get_idempotency_key` recognises repeats.
+        trigger whose watcher declares a guarantee. The method must change nothing at the source, and is cancelled after
+        a few seconds. By default the facts follow from the overridden methods: only ack mode acknowledges messages, and
+        only a producer with `get_idempotency_key` recognises repeats.
 
         Args:
             ask: True: ask the source for its retention and dead letters. False: use only arguments and settings.
@@ -571,9 +571,9 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     async def measure_lag(self) -> SourceLag | None:
         """Return the number of messages that wait at the source. None (the default): the number is not known.
 
-        `triggerer watchers list --lag` calls this method for one trigger of each stream. The service never calls it. It
-        must change nothing at the source, and is cancelled after a few seconds. If it raises, the number is unknown,
-        and the error is shown.
+        `triggerer watchers list --lag` calls this method for one trigger of each stream. The service never calls it.
+        The method must change nothing at the source, and is cancelled after a few seconds. If it raises, the number is
+        unknown, and the error is shown.
         """
         return None
 
@@ -659,8 +659,8 @@ def reject_shared_stream_event(reason: str | None = None) -> None:
     """Reject the raw event that the calling filter pulled last, because the event can never be processed.
 
     The event counts as rejected, and is resolved at once. The message goes to the source's dead letters, or is set
-    aside for the watcher. The filter, tasks that it started and `asyncio.to_thread` may call this function. If the
-    filter has requested the next event already, the function only issues a warning.
+    aside for the watcher. The filter may call this function, and so may its child tasks and functions that it runs by
+    `asyncio.to_thread`. If the filter has requested the next event already, the function only issues a warning.
 
     Args:
         reason: Shown with a message that is set aside.

@@ -60,13 +60,13 @@ class UnknownName(TriggererError):
 
 
 class UnknownDag(UnknownName, DagError):
-    """There is no DAG of this id: nobody wrote it, or its file could not be read yet."""
+    """There is no DAG with this id: no file declares it, or its file could not be read."""
 
     def __init__(self, dag_id: str) -> None:
         super().__init__(
             f"there is no DAG {dag_id!r}",
             dag_id,
-            hint="triggerer dags list shows what was found, triggerer check what could not be read",
+            hint="triggerer dags list shows the known DAGs, triggerer check the files that cannot be read",
         )
         self.dag_id = dag_id
 
@@ -118,7 +118,7 @@ class NoLog(TriggererError):
 
 
 class BucketError(TriggererError):
-    """The bucket of `[logs] ship` does not answer, or refuses. The log stays on the executor's machine."""
+    """The bucket of `[logs] ship` does not answer, or refuses the request. The log stays on the executor's machine."""
 
 
 class UnknownMessage(TriggererError):
@@ -232,9 +232,9 @@ class StoreUnavailable(TransientStoreError):
 
 
 class StoreRefused(StoreUnavailable, ConfigurationError):
-    """The database answers, and refuses the login, the rights or the tables: an operator has to change that.
+    """The database cannot be used until an operator corrects the login, its rights, the tables or the database's file.
 
-    When the service starts, the refusal counts as a mistake of configuration. Later it counts as an outage, because a
+    When the service starts, this error counts as a mistake of configuration. Later it counts as an outage, because a
     password may have been rotated, or a server failed over.
     """
 
@@ -251,7 +251,7 @@ class ParkedFull(StoreError):
 
 
 class NotSetAside(StoreError):
-    """A message that a watcher rejected could not be set aside. It counts as failed and comes again."""
+    """A message that a watcher rejected could not be set aside. It counts as failed and is redelivered."""
 
 
 class LeaseLost(StoreError):

@@ -73,7 +73,7 @@ def test_a_problem_names_its_kind_the_cause_and_the_next_step() -> None:
         "title": "Unknown DAG",
         "status": 404,
         "detail": "there is no DAG 'x'",
-        "hint": "triggerer dags list shows what was found, triggerer check what could not be read",
+        "hint": "triggerer dags list shows the known DAGs, triggerer check the files that cannot be read",
         "request_id": "r1",
     }
 

@@ -41,8 +41,9 @@ class AssetWatcher:
     The asset and `name` identify a watcher. It stays the same watcher if the trigger's arguments change.
 
     Args:
-        guarantee: The weakest guarantee to accept: "at_least_once" or "effectively_once". `triggerer check` and a
-            starting service refuse a trigger whose guarantee is weaker. None: accept any guarantee.
+        guarantee: The weakest guarantee to accept: "at_least_once" or "effectively_once". If the trigger's guarantee is
+            weaker, `triggerer check` reports an error, and the service does not start the trigger. None: accept any
+            guarantee.
     Raises:
         DagError: `name` is invalid, `guarantee` has another value, or `trigger` is not a `BaseEventTrigger`. A trigger
             with another base class can report that a condition is true, not that something happened. Such a trigger

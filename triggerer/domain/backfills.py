@@ -72,7 +72,9 @@ def runs_between(
                 f" {readable(found[-1].logical_date)} it gives {readable(info.logical_date)}"
             )
         if len(found) == MOST_INTERVALS:
-            raise DagError(f"there are more than {MOST_INTERVALS} runs", hint="choose a part")
+            raise DagError(
+                f"there are more than {MOST_INTERVALS} runs", hint="choose a shorter range"
+            )
         if info.logical_date >= start:
             found.append(info)
         last = info.data_interval

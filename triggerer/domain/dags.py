@@ -77,9 +77,9 @@ class DAG:
         priority: Queued runs with a higher priority are executed first.
         max_parallel_tasks: The most tasks of one run that are executed at once. A task still waits for its upstream
             tasks.
-        spark_conf: Spark's settings for the runs. They win over `[spark] conf`. A setting that only a new JVM can have
-            makes each run an application of its own.
-        spark_packages: Maven coordinates for the runs. They make each run an application of its own.
+        spark_conf: Spark's settings for the runs. They win over `[spark] conf`. A setting that takes effect only
+            in a new JVM gives each run an application of its own.
+        spark_packages: Maven coordinates for the runs. With packages, each run has an application of its own.
     Raises:
         DagError: An argument is invalid.
     """

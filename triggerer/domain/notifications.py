@@ -91,7 +91,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The occurrences to tell now."""
+    """The occurrences to report now."""
 
     single: Sequence[Occurrence] = ()
     """Each of these has a message of its own."""
@@ -105,7 +105,7 @@ def decide(
     digest_at: datetime | None,
     now: datetime,
 ) -> Decision:
-    """Choose the occurrences to tell now. The store will find the other occurrences again.
+    """Choose the occurrences to report now. The store will find the other occurrences again.
 
     Args:
         told: The last message about each object, by `Occurrence.key`.

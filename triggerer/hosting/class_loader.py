@@ -69,8 +69,8 @@ class ClassLoad:
 class ClassLoader:
     """Loads one class after the other, because importing from the DAG folder in several threads is not safe.
 
-    A load that blocks must not stop the others, so after `_TURN_S` the next load begins beside it. A load that takes
-    longer than `patience` gets an error as its result. While the load's thread is busy, the class is not loaded again.
+    A load that blocks must not stop the others, so after `_TURN_S` the next load begins too. A load that takes longer
+    than `patience` gets an error as its result. While the load's thread is busy, the class is not loaded again.
     Call all methods on the event loop's thread.
     """
 

@@ -193,8 +193,11 @@ class TriggerHost:
     async def _wait(self, wait: Callable[[timedelta], Any]) -> None:
         """Wait until the next tick is needed, at most until a heartbeat is due.
 
-        A tick is also needed if triggers or streams have changed, a stream was lost, a class was loaded, or the earlier
-        changes of stopped streams are durable or refused.
+        A tick is also needed after one of these changes:
+
+        - Triggers or streams have changed, or a stream was lost.
+        - A class was loaded.
+        - The store has answered the earlier changes of the stopped streams.
         """
         async with anyio.create_task_group() as tasks:
 
@@ -256,7 +259,7 @@ class TriggerHost:
 
     def _apply(self, heartbeat: Heartbeat) -> None:
         # If the lease ended during the heartbeat, `_watch_lease` may not have stopped the streams yet. Stop them before
-        # the extension. Their code may have seen the end of the lease, and must not continue after it.
+        # the lease is extended, because their code may have seen that the lease had ended.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._marks.adopt(heartbeat.marks)

@@ -36,7 +36,7 @@ The margin leaves time for an advance that is still under way, and for clocks th
 RETRY_INTERVAL: Final = 1 / 12
 """The interval between a heartbeat that failed and the next try."""
 _TIMEOUT: Final = 1 / 3
-"""The deadline of a heartbeat. If one hangs on a dead connection, the lease still lasts long enough for another."""
+"""The deadline of a heartbeat. If a heartbeat hangs on a dead connection, there is time for a second heartbeat."""
 
 # A function that sorts an instance's leases, given how many triggers each stream has. If the instance must give up
 # leases, it begins with the last of the list.

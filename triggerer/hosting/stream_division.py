@@ -59,9 +59,9 @@ def divide(
     """Divide the streams among the instances: equal numbers of streams, as far as the instances have room for triggers.
 
     The share of an instance is the number of streams divided by the number of instances, rounded up. An instance may
-    own streams beyond its share, if no instance below its share has room for them. It gives up such a stream once
-    another instance has room. (An instance that gave it up earlier would only claim it again.) An instance always gives
-    up streams whose triggers exceed its capacity.
+    own more streams than its share, as long as no instance below the share has room for them. If the instance gave up
+    such a stream earlier, it would only claim the stream again. An instance always gives up streams whose triggers
+    exceed its capacity.
 
     Args:
         streams: All streams.

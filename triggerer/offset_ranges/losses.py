@@ -50,7 +50,7 @@ def compare(
         bounds = partitions.get(one.partition)
         if not may_be_same(topic_id, one.topic_id):
             losses.append(
-                f"{one}: topic {one.topic} was deleted and created again since, and these messages with it"
+                f"{one}: topic {one.topic} was deleted and created again, so these messages are gone"
             )
             continue
         if bounds is None:

@@ -58,7 +58,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 class plugin_code:  # noqa: N801  (a class: a generator as context manager would cost more time than many advances)
-    """Raise a `PluginError` that names `what` in place of an error that would not look like the plugin's fault.
+    """Turn an error that would not look like the plugin's fault into a `PluginError` that names `what`.
 
     There are three such errors:
 

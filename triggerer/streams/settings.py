@@ -12,7 +12,8 @@ class RuntimeSettings:
     ack_timeout: float = 300.0
     """How long a subscriber may leave an event unresolved, counted from the event's broadcast.
 
-    A watcher that catches up has this time for each message, counted from the moment when its filter receives it.
+    A watcher that catches up has this time for each message, counted from the moment when its filter receives it. The
+    timeout also limits the store's answer for an event of a live filter, and an advance of the broker.
     """
     subscriber_queue_size: int = 1024
     """The poll pauses when a subscriber has this number of unread events.
@@ -71,4 +72,6 @@ class RuntimeSettings:
     Meanwhile no other stream, heartbeat or answer of the store would be handled.
     """
     close_timeout: float = 10.0
-    """How long a plugin's `aclose()` and `cleanup()` may take."""
+    """How long a plugin's `aclose()` and `cleanup()` may take, and how long a filter may continue after its subscriber
+    has ended.
+    """

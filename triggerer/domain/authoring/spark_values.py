@@ -10,9 +10,9 @@ from triggerer.errors import DagError
 
 _COORDINATE: Final = re.compile(r"[\w.\-]+:[\w.\-]+:[\w.\-]+")
 _OURS: Final = {
-    "spark.master": "[spark] master of the configuration says where runs work",
-    "spark.remote": "[spark] remote of the configuration says where runs work",
-    "spark.api.mode": "[spark] mode of the configuration says how runs work",
+    "spark.master": "only the configuration sets it, for all runs: [spark] master",
+    "spark.remote": "only the configuration sets it, for all runs: [spark] remote",
+    "spark.api.mode": "only the configuration sets it, for all runs: [spark] mode",
     "spark.jars.packages": "name them in spark_packages or packages",
 }
 _RUNTIME: Final = re.compile(

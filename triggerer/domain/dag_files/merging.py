@@ -61,8 +61,8 @@ def merge(
     a new file never replaces a definition of an older file. The file that loses is listed among the conflicts.
 
     Args:
-        unusable: Files that exist but cannot be used now. Their DAGs stay in force. If another file also defines such a
-            DAG, the other file is left out.
+        unusable: Files that exist but cannot be used now. Their DAGs stay in force. If another file also defines one of
+            these DAGs, that other file is left out.
     """
     usable = [file for file in files if not file.is_broken]
     ordered = sorted(usable, key=lambda file: (-_defines_incumbent(file, incumbents), file.path))

@@ -24,6 +24,7 @@ def closings(
 
     Args:
         never_read: For each stream that no instance has claimed yet, the instant until which the stream is closed.
+            None: the stream is not closed.
         new: The digests of the streams that the caller's transaction has created.
         is_reading: True if a new or changed file has been seen but not read.
         is_start: True if the DAG processor reads files for the first time after its start. In this case, all streams of

@@ -42,7 +42,9 @@ def keys_between(
         if start <= writer.to_partition_date(key) <= end:
             found[key] = None
         if len(found) > MOST_KEYS_AT_ONCE:
-            raise DagError(f"there are more than {MOST_KEYS_AT_ONCE} keys", hint="choose a part")
+            raise DagError(
+                f"there are more than {MOST_KEYS_AT_ONCE} keys", hint="choose a shorter range"
+            )
     return list(found)
 
 

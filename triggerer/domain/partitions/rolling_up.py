@@ -245,6 +245,6 @@ def _check_pair(owner: PartitionMapper, mapper: object, window: object) -> None:
         raise DagError(f"{name} takes a window, not {window!r}")
     if checked.expected_decoded_type is not window.expected_decoded_type:
         raise DagError(
-            f"{name}: {type(window).__name__} does not count what {type(checked).__name__} maps to",
+            f"{name}: {type(window).__name__} does not fit {type(checked).__name__}",
             hint="windows of time go with StartOf…Mapper, SegmentWindow with FixedKeyMapper",
         )

@@ -131,7 +131,7 @@ class TemporalMapper(PartitionMapper):
         moment = style.parse(key)
         if moment.tzinfo is None:
             return moment
-        # `T02+1100` names an hour on Lord Howe Island that begins at 02:30, because the clock skips 02:00.
+        # `T02+1100` names an hour on Lord Howe Island. It begins at 02:30, because the clock skips 02:00 to 02:30.
         wall = moment.replace(tzinfo=None)
         is_rest = self._is_skipped(wall) and style.format(self._begin(wall)) == key
         local = self._begin(wall) if is_rest else moment.astimezone(self._zone)

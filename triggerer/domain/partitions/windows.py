@@ -95,7 +95,11 @@ class HourWindow(_Steps):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayWindow(_Steps):
-    """A day, whose parts are its 24 hours. With the UTC offset in event keys, a clock change makes 23 or 25 parts."""
+    """A day, whose parts are its 24 hours.
+
+    A day has 23 parts if the clock skips an hour. It has 25 parts if the clock shows an hour twice, and event keys have
+    the UTC offset.
+    """
 
     _count, _step = 24, _HOUR
     part = _step

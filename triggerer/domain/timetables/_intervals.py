@@ -38,7 +38,7 @@ def next_interval(
     latest: datetime | None,
     over: Callable[[], datetime | None] | None,
 ) -> DagRunInfo | None:
-    """Return the run of the interval after the last run's, or of the first interval; None if there is no such interval.
+    """Return the run for the interval after the last run's interval, or for the first interval; None: no such interval.
 
     The scheduler calls this function after each run, and a cron expression needs a tenth of a millisecond for each
     bound. So no bound is computed without need.

@@ -1,4 +1,4 @@
-"""Timetables that combine others: all their instants, their common instants, or one's instants except another's."""
+"""Timetables that combine others: all instants, the common instants, or one timetable's instants with exceptions."""
 
 from __future__ import annotations
 

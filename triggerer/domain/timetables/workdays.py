@@ -148,7 +148,8 @@ class WorkdaysOfMonthTimetable(TickTimetable):
 
     Args:
         days: Days of the month from 1; -1 is the last day, -2 the day before it. If a month lacks the day, a positive
-            number means the month's last day, and a negative number its first: in April, 31 is the 30th, -31 the 1st.
+            number means the month's last day, and a negative number its first day. In April, 31 is the 30th, and -31
+            is the 1st.
         at: The time of day.
         roll: "before" moves a run to the last workday before the day; "after", to the first workday after it.
     Raises:

@@ -1,8 +1,8 @@
 """The position of a watcher that has fallen behind in a lane of a log (contract, rule 18).
 
-A log is a source that can be read again from any position, and a lane is one sequence in it: in Kafka, a topic and a
-partition. A watcher falls behind when it fails a message that other watchers accepted. From then on it reads the lane
-alone, from its own position.
+A log is a source that can be read again from any position. A lane is one sequence of messages in a log: in Kafka, one
+partition of a topic. A watcher falls behind when it fails a message that other watchers accepted. From then on it reads
+the lane alone, from its own position.
 """
 
 from __future__ import annotations

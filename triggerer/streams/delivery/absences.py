@@ -1,4 +1,4 @@
-"""Records, for each watcher, the events that it failed, or that were broadcast while it was absent. No I/O."""
+"""Records which events each watcher failed, or missed because it was absent. No I/O."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Admission:
     def __init__(self, member: Deriver) -> None:
         self._member = member
         self.was_absent = False
-        """Whether the watchers may have failed outstanding events for which no decision to fall behind was made yet."""
+        """True if the watchers may have failed outstanding events, and may still fall behind at these events."""
         self.sent_ahead = 0
         """The number of the first event that `Subscriber.known_ahead` has not returned."""
         self.open_source: EventSource | None = None

@@ -168,8 +168,8 @@ class Group:
         """
         key, state = self.key, self.state
         try:
-            # Open the stream before the tasks start, so that a producer that cannot be created ends the group in the
-            # same way as a later failure.
+            # Open the stream before the tasks start. If the producer cannot be created, the group then ends in the same
+            # way as after a later failure.
             events = await self._open()
             _log.info(f"Shared stream group started key={key}", stream=state.name)
             async with anyio.create_task_group() as tasks:
@@ -347,7 +347,7 @@ class Group:
         self._flow.stop_pulling()
 
     def await_members(self) -> None:
-        """If no member is present, pull no event until a member has joined."""
+        """In ack mode, if no member is present, broadcast no event until a member has joined."""
         if not len(self.subscribers):
             self._flow.await_members()
 

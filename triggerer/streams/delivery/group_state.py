@@ -110,8 +110,7 @@ class GroupState:
     """By watcher id, the selector of the watcher's newest trigger."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """For each lane with backlogs, a pair: the dictionary of backlogs that the lane had when its tail began, and the
-    tail (the lane's newest messages).
+    """By lane: its dictionary in `Backlogs.by_lane` when the tail began, and the tail (the lane's newest messages).
 
     If `Backlogs` now has another dictionary for the lane, the backlogs of the tail have ended, and the tail is
     outdated.
@@ -327,7 +326,7 @@ class GroupState:
             del self.lane_tail[lane]
 
     def store_position(self, backlog: Backlog) -> None:
-        """Store the position of a backlog and, to show it to users, the end of its lane, if that is known."""
+        """Store the position of a backlog. Also store the end of its lane, if known, so that users see it."""
         if backlog.is_gone or backlog.stored_lane is not None:
             return
         backlog.stored_at = self.clock.monotonic()
@@ -339,9 +338,9 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        A backlog that a replay has rewound, and that re-emits nothing, also ends if its lane had no broadcast since the
-        rewind: its messages were resolved before the rewind. If the broker redelivers a message, the idempotency key
-        prevents a second event.
+        A replay may have rewound the backlog. If this replay re-emits nothing, and the lane had no broadcast since, the
+        backlog ends too, because its messages were resolved before the rewind. If the broker redelivers a message, the
+        idempotency key prevents a second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)
@@ -356,7 +355,10 @@ class GroupState:
             self._end(backlog)
 
     def _is_advanced_to(self, backlog: Backlog) -> bool:
-        """Return whether the broker has advanced to the backlog's end, or need not. False if that is unknown."""
+        """Return whether the broker has advanced to the backlog's end, or need not advance.
+
+        Return False if that is unknown.
+        """
         end = backlog.last_end
         advanced_to = self.backlogs.advanced_to.get(backlog.lane)
         if advanced_to is not None and (advanced_to == end or is_before(end, advanced_to)):
@@ -408,7 +410,7 @@ class GroupState:
 
     @property
     def outstanding(self) -> int:
-        """The number of events that are not advanced; on the fast path, of events that a subscriber has not read."""
+        """The number of events that are not advanced; on the fast path, the number that a subscriber has not read."""
         return self.lanes.outstanding if self.is_acknowledged else len(self.ledger.events)
 
 

@@ -63,7 +63,7 @@ class Lanes:
         return iter(self._lanes.values())
 
     def get(self, key: Hashable) -> Lane | None:
-        """Return the lane, which may be empty, or None if the lane is unknown and so has no outstanding events."""
+        """Return the lane, which may be empty. None: the lane is unknown, so it has no outstanding events."""
         return self._lanes.get(key)
 
     def is_full(self, lane: Lane) -> bool:

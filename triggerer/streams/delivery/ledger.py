@@ -3,10 +3,10 @@
 A subscriber passes an event when its filter moves past the event or rejects it. The event is resolved later, when the
 trigger events that the filter derived from it are durable too (`Entry.unresolved`).
 
-Events are numbered consecutively in broadcast order. A subscriber passes events in order, so one cursor, `done`, tells
-which events it has passed. Events before the lowest cursor were passed by all subscribers, and the ledger releases them
-to the lanes. A heap finds the lowest cursor. Its items are corrected only when they reach the top. An idle subscriber,
-whose selector names none of the events, passes each event as it is broadcast. So its cursor is after all numbers.
+Events are numbered consecutively in broadcast order. A subscriber passes events in order, so one number, `done`, tells
+which events it has passed. Events before the lowest `done` were passed by all subscribers, and the ledger releases them
+to the lanes. A heap finds the lowest `done`. Its items are corrected only when they reach the top. An idle subscriber,
+whose selector names none of the events, passes each event as it is broadcast. So its `done` is above all event numbers.
 
 For each event, the ledger counts the subscribers that ack the event and the subscribers that fail it. A third number
 counts the failing subscribers that have not pulled the event. Most neighbouring events have equal counts, so the ledger
@@ -27,7 +27,7 @@ from triggerer.streams.delivery.lane import Entry, OutcomeCounts, Rejection
 from triggerer.streams.delivery.lanes import Lanes
 
 IDLE: Final = sys.maxsize
-"""The cursor of an idle member. Until `Ledger.mark_active`, the member passes every event as it is broadcast."""
+"""`done` of an idle member. Until `Ledger.mark_active`, the member passes every event as it is broadcast."""
 _TRIM_AT = 512
 _TRIM_AT_BYTES = 1024 * 1024
 _number = itemgetter(0)
@@ -105,7 +105,11 @@ class Ledger:
     # Membership
 
     def join(self, member: LedgerMember, *, was_absent: bool) -> None:
-        """Require `member` to resolve every event from now on. `was_absent`: it was counted as absent until now."""
+        """Require `member` to resolve every event from now on.
+
+        Args:
+            was_absent: True if the member counted as absent until now.
+        """
         member.done = member.joined_at = self.head
         member.is_present = True
         member.failed_from = None
@@ -118,7 +122,7 @@ class Ledger:
         member.done = IDLE
 
     def mark_active(self, member: LedgerMember, seq: int) -> None:
-        """Record that `member`, which was idle, must resolve the newest event, whose number is `seq`."""
+        """Record that the idle `member` must resolve the newest event. `seq` is the number of this event."""
         member.done = seq
         self._push(member)
 
@@ -233,7 +237,7 @@ class Ledger:
     # Progress
 
     def lowest(self) -> int:
-        """Return the lowest cursor of all present members that are not idle, or `head` if there are none."""
+        """Return the lowest `done` of all present members that are not idle, or `head` if there are none."""
         heap = self._heap
         while heap:
             done, order, member = heap[0]

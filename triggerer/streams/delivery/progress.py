@@ -30,7 +30,7 @@ class Progress:
         self._room.notify_all()
 
     async def wait(self) -> None:
-        """Wait until `signal` has been called since the last call of `wait` returned. For the pump only."""
+        """Wait for a call of `signal`. A call after the previous `wait` returned counts too. For the pump only."""
         if self._moved.is_set:
             # No checkpoint is needed here, because the pump has checkpoints of its own.
             self._moved.clear()

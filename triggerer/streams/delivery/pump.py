@@ -256,8 +256,8 @@ class Pump:
     ) -> None:
         """Advance, and record how long the advance took.
 
-        Only the first of the advances that the pump makes in one turn is measured, because a measurement costs a tenth
-        of the time that the runtime needs for a message.
+        Only the first advance in each turn of the pump is measured. A measurement costs a tenth of the time that the
+        runtime needs for a message.
         """
         began, oldest_at = self._state.clock.monotonic(), self._state.lanes.oldest_at
         try:

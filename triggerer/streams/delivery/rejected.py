@@ -36,11 +36,11 @@ _NO_REASON: Final = "the watcher's filter rejected it"
 
 
 class Rejected:
-    """Wraps another decision about a lane's head (`decide`): parks rejected messages before they are advanced.
+    """Extends another decision about a lane's head (`decide`): rejected messages are parked before they are advanced.
 
     A rejected message that the producer does not dead-letter would be lost. So the message is stored for each watcher
     that rejected it, under the message's idempotency key. A redelivery has the same key, and stores nothing new. The
-    lane waits until the message is stored. If it cannot be stored, it counts as failed for the watcher.
+    lane waits until the message is stored. If the message cannot be stored, it counts as failed for the watcher.
     """
 
     def __init__(self, state: GroupState, decide: Decide) -> None:

@@ -41,17 +41,18 @@ class _Filled(NamedTuple):
 
 
 class SlowSubscribers:
-    """Fails subscribers that hold up the poll or a paused lane while a sibling waits for more: they fall behind alone.
+    """Fails subscribers that hold up the poll or a paused lane while a sibling waits for messages: they fall behind.
 
     A full lane, or the poll of a stream at its bound, stays paused until the outstanding events fill at most half of
-    the bound. So if the events that a subscriber has not passed fill more than half, this subscriber causes the pause,
-    and not the store or the broker.
+    the bound. So a subscriber causes the pause if the events that it has not passed fill more than half. Otherwise the
+    store or the broker causes the pause.
 
-    A sibling waits for more of a lane once it has passed all messages of the lane, or has read them while it catches
-    up. A sibling waits for more of the stream once it has passed all messages.
+    A sibling waits for messages of a lane once it has passed all messages of the lane, or has read them while it
+    catches up. A sibling waits for messages of the stream once it has passed all messages.
 
-    While the store is slow, no subscriber counts as slow, because all wait for the store. If the newest message alone
-    fills half of a bound in bytes, a subscriber has the overflow grace, from the broadcast on, to pass the message.
+    While the store is slow, no subscriber counts as slow, because all wait for the store. The newest message alone may
+    fill more than half of a bound in bytes. In this case a subscriber has the overflow grace, from the broadcast on, to
+    pass the message.
 
     `run` is a task of the group if watchers may fall behind. It searches when a lane has become full or the poll pauses
     (`request_check`), and again at each progress of the group, until the pause is over. Otherwise it costs nothing.
@@ -122,7 +123,7 @@ class SlowSubscribers:
                 for _ in range(TURNS_BEFORE_OVERFLOW):
                     await checkpoint()
                 for subscriber in self._find():
-                    self.fail(subscriber, "its siblings wait for more")
+                    self.fail(subscriber, "its siblings wait for further messages")
                 # Search again without waiting for a change: a change during the ticks above would not wake this task.
             elif self._is_store_slow:
                 await self._wait_for_store()
@@ -223,7 +224,9 @@ class SlowSubscribers:
         return state.backlogs.live_source(subscriber.source, lane.key, coming) is not None
 
     def _has_sibling_past(self, slow: Subscriber) -> bool:
-        """Return whether a sibling has passed, or caught up past, the slow subscriber's first unpassed message.
+        """Return whether a sibling has passed the first message that the slow subscriber has not passed.
+
+        A sibling also counts if it has read this message while it caught up.
 
         Without such a sibling the slow subscriber cannot fall behind alone: the message would fail for all, and be
         redelivered.

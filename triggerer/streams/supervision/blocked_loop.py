@@ -22,7 +22,7 @@ from triggerer.observability.metrics.table import LOOP_STALL_SECONDS, LOOP_STALL
 _log = structlog.get_logger(__name__)
 
 _OWNED: Final = re.compile(r"(?P<kind>watcher|shared-stream[\w-]*)\[(?P<name>.*)\]", re.DOTALL)
-_HINT: Final = "[triggerer.isolation] can move it to a thread or a process of its own"
+_HINT: Final = "[triggerer.isolation] can move the trigger to a thread or process of its own"
 _DEEPEST: Final = 40
 _JOIN_S: Final = 2.0
 

@@ -15,10 +15,7 @@ from triggerer.errors import PluginError, RowRefused
 
 
 def tells_state_ahead(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether a state is stored together with the events before it.
-
-    It is if the class overrides `use_state` and `state_after`.
-    """
+    """Return whether the class overrides `use_state` and `state_after`: its state is stored with the events."""
     return has_state(producer) and producer.state_after is not SharedStreamProducer.state_after
 
 

@@ -137,7 +137,11 @@ class Cron:
         return _offset_of(instant.replace(tzinfo=UTC).astimezone(self.zone))
 
     def _offsets_around(self, instant: datetime) -> tuple[timedelta, timedelta]:
-        """Return the least and the greatest UTC offset near the instant, within the length of a clock change."""
+        """Return the least and the greatest UTC offset of the zone near the instant.
+
+        Near means: at a distance of at most the length of a clock change. If no clocks change near the instant, the two
+        offsets are equal.
+        """
         if self.zone is UTC:
             return timedelta(0), timedelta(0)
         before = self._offset_at(instant - _A_DAY_AND_MORE)
@@ -174,7 +178,7 @@ class Cron:
 @lru_cache(maxsize=4096)
 def _parsed(expression: str) -> croniter:
     if _RANDOM.search(expression):
-        raise DagError(f"{expression!r}: R would name other dates each time that it is read")
+        raise DagError(f"{expression!r}: R would name other dates each time the expression is read")
     try:
         parsed = croniter(expression, _PROBES[0])
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:

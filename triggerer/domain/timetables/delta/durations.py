@@ -49,7 +49,7 @@ def checked_delta(value: object) -> timedelta:
     """
     delta = checked_duration(value, "the time between runs")
     if not delta:
-        raise DagError("the time between runs must be more than nothing")
+        raise DagError("the time between runs must be above zero")
     return delta
 
 

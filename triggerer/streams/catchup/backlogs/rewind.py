@@ -142,7 +142,9 @@ class Rewind:
             self._on_stored(LeaseLost("the stream ended before the watcher was rewound"))
             return
         if self._state.is_ending:
-            self._on_stored(GroupEnded("the group ended before", key=self._state.key))
+            self._on_stored(
+                GroupEnded("the group ended before the watcher was rewound", key=self._state.key)
+            )
             return
         try:
             with plugin_code(f"get_position() of the shared stream {self._state.name}"):

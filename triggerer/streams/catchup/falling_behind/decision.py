@@ -27,8 +27,8 @@ class FallingBehind:
     - No watcher acked or rejected the message. Then the broker redelivers this message and all later messages of the
       lane.
 
-    A watcher that is behind in the lane counts as acking once it has read this message while catching up. Until then it
-    does not count.
+    A watcher that is behind in the lane does not count until it has read this message during catch-up. Then it counts
+    as acking.
 
     Before a failed message is redelivered, the group may have pulled later messages of the lane. If a watcher fell
     behind at one of these messages, its position would be after the failed message, and it would miss the failed

@@ -391,7 +391,7 @@ class FallingBehindInQueues(FallingBehind):
 
 
 def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
-    """Return the outcome with `count` acks turned into failures. If there are fewer acks, turn rejections as well."""
+    """Return the outcome with `count` acks turned into unread failures. If acks are too few, turn rejections too."""
     acked = min(count, outcome.acked)
     rejected = min(count - acked, outcome.rejected)
     return AdvanceOutcome(

@@ -21,10 +21,10 @@ from triggerer.streams.delivery.group_state import GroupState
 
 _MOST_FAILED: Final = 10
 _MOST_WITHOUT_EVIDENCE: Final = 1_000
-"""After this number of probes from which no event derived, the lane's failed message is tried again."""
+"""After this number of probes that the filter only skipped, the lane's failed message is tried again."""
 _BATCH: Final = 20
 _MOST: Final = 100
-"""A queue's probes are chosen among this number of messages, at most."""
+"""A queue's probes are chosen from at most this number of messages."""
 _WAIT_S: Final = 2.0
 """How long one reading of the log for probes may last. At the lane's end it would otherwise wait for ever."""
 

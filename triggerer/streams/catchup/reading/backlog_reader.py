@@ -33,7 +33,7 @@ _SLICE_S: Final = 5.0
 _BURST: Final = 16
 """The number of messages in a burst. After each burst other tasks run, so that live delivery is not delayed."""
 _BURST_S: Final = 0.00005
-"""50 µs: the size of a burst from the log is adapted, so that the filter needs about this time for it."""
+"""50 µs: the size of a burst from the log is adapted, so that the filter needs about this time for a burst."""
 _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
 """How long a lane without messages keeps its turn while other lanes wait.
@@ -225,7 +225,7 @@ class BacklogReader:
         self._turns.record_failure()
 
     def record_success(self, backlog: Backlog) -> None:
-        """Record that a message of the lane has passed, so that the shortest delay follows the lane's next failure."""
+        """Record that a message of the lane has passed. The lane's next failure has the shortest delay again."""
         self._turns.record_success(backlog)
 
     def restart(self) -> None:

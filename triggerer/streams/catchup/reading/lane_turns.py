@@ -136,7 +136,7 @@ class LaneTurns:
             self._not_before = self._now + self._pace.next_delay()
 
     def record_success(self, backlog: Backlog) -> None:
-        """Record that a message of the lane has passed, so that the shortest delay follows the lane's next failure."""
+        """Record that a message of the lane has passed. The lane's next failure has the shortest delay again."""
         self._attempts.pop(backlog, None)
         if self._in_a_row:
             self._in_a_row = 0

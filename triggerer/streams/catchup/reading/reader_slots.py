@@ -1,4 +1,7 @@
-"""The reader slots of one stream. A reader with a slot reads a lane, beside the poll, for a watcher that is behind."""
+"""The reader slots of one stream. A reader with a slot reads a lane for a watcher that is behind.
+
+The poll of the stream continues meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class Reading:
         self._empty_since: float | None = None
 
     def empty_since(self) -> float:
-        """Return since when the reader has had no message, by the loop's clock. Call this only while it has none."""
+        """Return when the reader ran out of messages, by the loop's clock. Call this only while the reader has none."""
         if self._empty_since is None:
             self._empty_since = anyio.current_time()
         return self._empty_since

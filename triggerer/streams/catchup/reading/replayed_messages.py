@@ -1,4 +1,4 @@
-"""Replays parked messages: gives messages that were set aside to their watcher's filter again, as an operator asked."""
+"""Replays parked messages: when an operator asks for it, their watcher's filter receives the messages again."""
 
 from __future__ import annotations
 
