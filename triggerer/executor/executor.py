@@ -347,7 +347,7 @@ class Executor:
             slot.give(WarmUp())
 
     async def _sweep(self) -> list[int]:
-        """Repair what no wake-up announces. Return this executor's runs that must be cancelled."""
+        """Act on changes that no wake-up announced. Return this executor's runs that must be cancelled."""
         executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
         known = {run.run_pk for _, run in executing} | self._ending
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
@@ -361,7 +361,7 @@ class Executor:
             if claim is not None and claim.epoch == run.epoch:
                 continue
             if slot.run is run and run.run_pk not in self._result_writer.unwritten:
-                _log.warning("a run was given to somebody else; ending it here", run=run.run_id)
+                _log.warning("a run was given to another attempt; ending it here", run=run.run_id)
                 await slot.abandon()
         return [run_pk for run_pk, claim in ours.items() if claim.cancel_requested]
 
