@@ -51,9 +51,9 @@ class TaskRunner:
     Args:
         on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
             failed and the task waits, for its retry or for the end of its work on Spark.
-        cancel_work: Ends the work on Spark of the task with this id. Called from another thread, when the time of a
-            task that runs beside others is up.
-        on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may go on.
+        cancel_work: Ends the work on Spark of the task with this id. Called only if tasks run side by side: from another
+            thread, when the task's time is up.
+        on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may continue.
         await_end: Cancels the work of a failed try on Spark, and returns once Spark executes none of it. Raises
             `RunFailed` if the work does not end.
         find_cause: Returns a sentence about the end of Spark's driver; None: the driver has not ended. Called with the
