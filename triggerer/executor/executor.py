@@ -97,7 +97,7 @@ class Executor:
             sweep_every_s=settings.sweep_every.total_seconds(),
         )
         self._ending: set[int] = set()
-        """Runs that were cancelled before they began, while the end of their logs is written."""
+        """The primary keys of runs that were cancelled before they began, until the end of the run's log is written."""
         self._ending_one = anyio.Lock()
         self._shown_waiting: set[int] = set()
         """Runs in the claimed queue that the store shows as waiting."""
@@ -377,7 +377,7 @@ class Executor:
                     tasks.start_soon(slot.stop, verdict)
 
     async def _end_unstarted(self, order: RunOrder, verdict: RunEnd) -> None:
-        # Write the log first, because a user who sees the end in the store can read the log at once.
+        # Write the log first: once the store has the run's end, a user may read the log.
         async with self._ending_one:
             await self._log_files.end(order.log_path, order.run_id, verdict.state)
         self._ending.discard(order.run_pk)

@@ -154,7 +154,7 @@ def _starts_group(event: str) -> bool:
 
 
 def _subject(fields: MutableMapping[str, Any]) -> str | None:
-    """Remove the line's subject from the fields, and return it: a file, run, stream or DAG. None: there is none."""
+    """Remove the line's subject, such as a file or a run, from the fields, and return it. None: there is no subject."""
     if "file" in fields:
         line = fields.pop("line", None)
         return f"{fields.pop('file')}{f':{line}' if line else ''}"

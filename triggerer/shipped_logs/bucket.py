@@ -42,7 +42,7 @@ def require_sdk() -> None:
     """Check that the SDK is installed, without importing it.
 
     Raises:
-        ConfigurationError: It is not installed.
+        ConfigurationError: The SDK is not installed.
     """
     if importlib.util.find_spec("aiobotocore") is None:
         raise ConfigurationError(

@@ -12,8 +12,8 @@ A run's process sends:
 - `imported`: modules that later runs may need.
 - `finished`: the process ends now.
 
-The process that opens a driver sends `started` (the JVM's process id), `output` (a request for the JVM's output), and
-in the end `opened` or `failed`.
+The process that opens a driver sends `started` (the JVM's process id) and `output` (a request for the JVM's output). In
+the end it sends `opened` or `failed`.
 
 The fork server sends:
 

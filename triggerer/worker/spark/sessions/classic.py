@@ -258,8 +258,8 @@ def _launch(
         if explain_spark(failed) is not None:
             # The error has a known cause other than the archive.
             raise
-    # Launch outside the handler. Inside it, a second error would be shown with the first one, which has the same
-    # reason.
+    # Launch outside the handler. Inside, the traceback of a second error would also show the first error, which has the
+    # same cause.
     launched = launch()
     _log.warning("archive of Spark's classes dropped: no JVM started with it", path=archive.path)
     archive.discard()
